@@ -182,18 +182,21 @@ def test_one_module_converts_values_by_their_annotations() -> None:
 
 
 def test_the_start_of_the_command_line_stays_light() -> None:
-    code = (
-        f"import sys, agentctl.cli.app; print(*[name for name in {HEAVY!r} if name in sys.modules])"
-    )
+    loaded = list_loaded("agentctl.cli.app")
+    assert [name for name in HEAVY if name in loaded] == []
+
+
+def list_loaded(module: str) -> list[str]:
+    """Return the modules that a process has loaded once it has imported one of them."""
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", f"import sys, {module}; print(*sys.modules)"],
         env=without_coverage(os.environ),
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=True,
     )
-    assert done.stdout.split() == []
+    return done.stdout.split()
 
 
 EXECUTING = (
@@ -213,16 +216,7 @@ EXECUTING = (
 
 
 def test_the_reads_of_a_command_load_nothing_that_executes_runs() -> None:
-    code = "import sys, agentctl.service.reads.reader; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=without_coverage(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
-    loaded = done.stdout.split()
+    loaded = list_loaded("agentctl.service.reads.reader")
     # pydantic checks the configuration.
     libraries = {name for name in HEAVY if name not in ("orjson", "pydantic", "tomllib")}
     assert [name for name in loaded if name.startswith(EXECUTING) or name in libraries] == []

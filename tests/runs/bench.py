@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
 
 from agentctl.config.upkeep import Quotas
 from agentctl.records.runs import NewRun, RunState
@@ -13,10 +16,12 @@ from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.run_files import RunFiles
 from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runs.log.journal import RunJournal
+from agentctl.runs.log.stream import Stream
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import CauseReader
+from agentctl.runtime.pauses import CallOutcome, JournaledCall
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql
@@ -27,9 +32,10 @@ from tests.run_specs import a_spec
 from tests.service.callers import open_service
 from tests.store.rows import a_session
 
-__all__ = ["OWNER", "SET_ATTEMPT", "Bench", "open_bench"]
+__all__ = ["NOTE", "OWNER", "SET_ATTEMPT", "Bench", "open_bench", "report_while_storing"]
 
 OWNER = "gone"
+NOTE = JournaledCall("c1", "note", {"text": "a"})
 SET_ATTEMPT = Sql("UPDATE runs SET attempt = :attempt WHERE run_id = :run_id")
 
 
@@ -92,6 +98,30 @@ class Bench:
         assert run.journal is not None
         return run.journal
 
+    async def answer_with_call(self, **state: object) -> None:
+        """Store an answer of the durable root run that calls `NOTE`, and the result of the call.
+
+        Args:
+            state: the values that the call sets in the state of the session.
+        """
+        journal = self.journal_of(self.root)
+        message: dict[str, Any] = {"role": "assistant", "content": "", "finish_reason": "tool_call"}
+        message["tool_calls"] = [
+            {"id": NOTE.call_id, "name": NOTE.name, "arguments": NOTE.arguments}
+        ]
+        added = self.root.transcript.since(self.root.transcript.mark()) | {"messages": [message]}
+        body = {
+            "transcript": added,
+            "messages": [message],
+            "conversation": {},
+            "model": "m",
+            "turns": 1,
+            "corrected": False,
+        }
+        await journal.add_answer(body, [NOTE])
+        self.root.state.values.update(state)
+        await journal.end_call(NOTE, CallOutcome("noted"))
+
     async def list_steps(self, run_id: str = "root") -> list[StepRow]:
         return await self.database.read(steps.list_of_run(run_id))
 
@@ -119,3 +149,20 @@ async def open_bench(
         bench = Bench(service, durable=durable, recorded=recorded)
         await bench.store_root()
         yield bench
+
+
+def report_while_storing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Stream:
+    """Let the root run report an event now, and one more whenever something is stored.
+
+    The second one is of a tool that ignores its stop. Return the events of the run.
+    """
+    stream = bench.root.stream
+    stream.publish("RunContent", b'{"content":"a"}')
+    write = bench.database.write
+
+    async def report_and_write(work: Any) -> Any:
+        stream.publish("RunContent", b'{"content":"b"}')
+        return await write(work)
+
+    monkeypatch.setattr(bench.database, "write", report_and_write)
+    return stream

@@ -28,7 +28,7 @@ from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP, encode_events
 from agentctl.runs.states import Ending, Pause
 from agentctl.runs.workers.recovery import recover_runs
-from agentctl.runtime.pauses import Ask, CallOutcome, JournaledCall
+from agentctl.runtime.pauses import Ask
 from agentctl.runtime.transcript.events import Content
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, mark_kept
 from agentctl.store.database import Sql
@@ -49,7 +49,6 @@ FILE = {"file_id": "f1", "name": "a.txt", "media_type": "text/plain", "size": 3}
 SAVED = {**FILE, "file_id": "f2", "created_at": "2026-01-01T00:00:00Z"}
 
 CALL = {"id": "call", "name": "pay", "arguments": {"amount": 1}}
-NOTE = JournaledCall("c1", "note", {"text": "a"})
 
 
 async def read_run(bench: Bench, run_id: str = "root") -> RunRow:
@@ -160,25 +159,6 @@ async def test_leg_that_was_repeated_counts_once(deployment: Deployment) -> None
         assert run.content == "I pay. Once."
 
 
-async def add_note(bench: Bench) -> None:
-    """Let the durable root run make one call, and change the state of its session."""
-    journal = bench.journal_of(bench.root)
-    message: dict[str, Any] = {"role": "assistant", "content": "", "finish_reason": "tool_call"}
-    message["tool_calls"] = [{"id": "c1", "name": "note", "arguments": {"text": "a"}}]
-    added = bench.root.transcript.since(bench.root.transcript.mark()) | {"messages": [message]}
-    body = {
-        "transcript": added,
-        "messages": [message],
-        "conversation": {},
-        "model": "m",
-        "turns": 1,
-        "corrected": False,
-    }
-    await journal.add_answer(body, [NOTE])
-    bench.root.state.values["noted"] = 1
-    await journal.end_call(NOTE, CallOutcome("noted"))
-
-
 async def end_as_lost(bench: Bench) -> None:
     await recover_runs(bench.database, OWNER, returns=False)
 
@@ -193,7 +173,7 @@ async def test_end_of_a_durable_run_keeps_its_journal(
     deployment: Deployment, end: Callable[[Bench], Awaitable[None]]
 ) -> None:
     async with open_bench(deployment) as bench:
-        await add_note(bench)
+        await bench.answer_with_call(noted=1)
         await end(bench)
         run = await read_run(bench)
         assert [call["result"] for call in loads(run.tools)] == ["noted"]
@@ -205,7 +185,7 @@ async def test_end_of_a_durable_run_keeps_its_journal(
 
 async def test_run_with_a_damaged_journal_ends_with_its_events(deployment: Deployment) -> None:
     async with open_bench(deployment, recorded=True) as bench:
-        await add_note(bench)
+        await bench.answer_with_call(noted=1)
         damage = Sql("UPDATE run_steps SET body = '{' WHERE kind = 'answer'")
         await bench.database.write(damage.execute())
         await publish_leg(bench, "", "so far")

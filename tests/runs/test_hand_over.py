@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from agentctl.runs.desk.waiting import cancel_run
@@ -13,7 +11,7 @@ from agentctl.runs.states import Ending, HandOver, LegEnd
 from agentctl.runtime.pauses import JournaledCall
 from agentctl.store.repositories import approvals, events
 from tests.deployment import Deployment
-from tests.runs.bench import OWNER, SET_ATTEMPT, Bench, open_bench
+from tests.runs.bench import OWNER, SET_ATTEMPT, Bench, open_bench, report_while_storing
 
 BETWEEN = HandOver()
 LOST = HandOver(lost=True)
@@ -131,15 +129,7 @@ async def test_no_event_follows_the_stored_ones(
 ) -> None:
     """A tool that ignores its stop may still report while the hand-over is stored."""
     async with open_bench(deployment, recorded=True) as bench:
-        stream = bench.root.stream
-        stream.publish("RunContent", b'{"content":"a"}')
-        write = bench.database.write
-
-        async def report_and_write(work: Any) -> Any:
-            stream.publish("RunContent", b'{"content":"b"}')
-            return await write(work)
-
-        monkeypatch.setattr(bench.database, "write", report_and_write)
+        stream = report_while_storing(bench, monkeypatch)
         assert await hand_over(bench, BETWEEN) == BETWEEN
         assert stream.next == 1
 

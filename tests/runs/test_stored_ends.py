@@ -22,7 +22,7 @@ from agentctl.store.repositories import approvals, run_reads, runs, sessions
 from agentctl.store.visibility import EVERYONE
 from tests.conditions import PATIENCE
 from tests.deployment import Deployment
-from tests.runs.bench import Bench, open_bench
+from tests.runs.bench import Bench, open_bench, report_while_storing
 
 ASKED = Pause([Ask("approval", "call", "pay", {"amount": 1})], {})
 
@@ -175,15 +175,7 @@ async def test_no_event_follows_that_of_a_pause(
 ) -> None:
     """A tool that ignores its stop may still report while the pause is stored."""
     async with open_bench(deployment, recorded=True) as bench:
-        stream = bench.root.stream
-        stream.publish("RunContent", b'{"content":"a"}')
-        write = bench.database.write
-
-        async def report_and_write(work: Any) -> Any:
-            stream.publish("RunContent", b'{"content":"b"}')
-            return await write(work)
-
-        monkeypatch.setattr(bench.database, "write", report_and_write)
+        stream = report_while_storing(bench, monkeypatch)
         await pause(bench)
         assert stream.next == 1
 

@@ -16,17 +16,16 @@ from agentctl.runs.life.legs import claim_leg
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.states import Pause
-from agentctl.runtime.pauses import Ask, CallOutcome, JournaledCall
+from agentctl.runtime.pauses import Ask
 from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.store.database import Outbox, Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs
 from agentctl.store.visibility import EVERYONE
 from tests.deployment import Deployment
-from tests.runs.bench import Bench, open_bench
+from tests.runs.bench import NOTE, Bench, open_bench
 from tests.runs.shared_databases import loads
 from tests.store.rows import START, a_run
 
-NOTE = JournaledCall("c1", "note", {"text": "a"})
 WEBHOOK = Webhook("ops", "https://example.com/", ("run.cancelled", "run.failed"))
 OUTBOX = Outbox(Settings(webhooks=(WEBHOOK,)))
 AHEAD = 4_000_000_000_000_000
@@ -84,21 +83,7 @@ async def test_cancel_of_a_paused_run_closes_what_it_waits_for(deployment: Deplo
 
 async def test_cancel_of_a_lost_run_keeps_the_results_of_its_calls(deployment: Deployment) -> None:
     async with open_bench(deployment) as bench:
-        journal = bench.journal_of(bench.root)
-        message = {"role": "assistant", "content": "", "finish_reason": "tool_call"}
-        message["tool_calls"] = [{"id": "c1", "name": "note", "arguments": {"text": "a"}}]  # type: ignore[assignment]
-        mark = bench.root.transcript.mark()
-        added = bench.root.transcript.since(mark) | {"messages": [message]}
-        body = {
-            "transcript": added,
-            "messages": [message],
-            "conversation": {},
-            "model": "m",
-            "turns": 1,
-            "corrected": False,
-        }
-        await journal.add_answer(body, [NOTE])
-        await journal.end_call(NOTE, CallOutcome("noted"))
+        await bench.answer_with_call()
         assert await bench.database.write(events.append_batch("root", 4, 0, 4, "[]"))
         assert await bench.lose() == "PENDING"
         last = await bench.database.read(events.get_last_seq("root"))
