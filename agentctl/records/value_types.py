@@ -146,11 +146,14 @@ def compile_type(annotation: Any) -> ValueType:
     """Return the type of an annotation, also of one with `Required` or `NotRequired`."""
     if hasattr(annotation, "__value__"):
         return compile_type(annotation.__value__)
+
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if annotation in (Timestamp, ParsedTimestamp):
+        # Both are annotations themselves, and must not become the type that they annotate.
         origin = annotation
         arguments = ()
+
     if origin is Annotated:
         return compile_type(arguments[0])
     if origin in (Required, NotRequired):
@@ -160,6 +163,7 @@ def compile_type(annotation: Any) -> ValueType:
         if NoneType in arguments:
             others = tuple(part for part in arguments if part is not NoneType)
             return replace(compile_type(Union[others]), optional=True)  # noqa: UP007
+
     choices = arguments if origin is Literal else ()
     kind = origin or annotation
     return ValueType(

@@ -283,8 +283,8 @@ async def open_remote(
         raw = await operations.connection.probe(ROUTES["get_info"].template)
         info = (raw is not None and parse_object(raw)) or {}
 
-        # AgentOS has many paths of agentctl, so that a command would show wrong records. A
-        # server of agentctl with the setting `compatibility` has both members.
+        # AgentOS has many paths of agentctl, so that a command would show wrong records. A server
+        # of agentctl with the setting `compatibility` has both members.
         if "agno_version" in info and "interface_version" not in info:
             raise errors.UsageError(
                 f"{url} is a server of AgentOS, not of agentctl",

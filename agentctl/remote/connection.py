@@ -330,7 +330,6 @@ class Connection:
 
         Without a `wait` there is no limit for the next bytes, nor for the whole header.
         """
-
         if self._source is not None:
             self._token = await self._source.read()
 

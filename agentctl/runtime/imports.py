@@ -122,7 +122,6 @@ def build_failure(
         folder: folder of the configuration.
         where: the place of the folder, for hints.
     """
-
     place = find_place(error, folder)
     text = error.msg if isinstance(error, SyntaxError) and error.msg else str(error)
     reason = f"{type(error).__name__}: {text}".splitlines()[0]
@@ -162,7 +161,6 @@ def find_place(error: BaseException, folder: Path | None) -> str:
     It is the last line of a file below `folder`, and of another one only if there is none: a
     package that fails was imported by the user's code.
     """
-
     frames = [
         (frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)
     ]

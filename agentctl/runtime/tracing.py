@@ -226,7 +226,6 @@ class Spans:
         The tool call or the step that started it becomes its parent, and names its run: the one
         with the id `parent_id`, or else the current one.
         """
-
         call = current_call.get()
         if parent_id is None and call is not None:
             parent_id = call.id

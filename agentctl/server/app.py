@@ -135,32 +135,40 @@ class AuthenticationMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+
         start = perf_counter()
         request_id = new_id()
         set_log_context(request_id=request_id)
+
         method = scope["method"]
         response = _SentResponse(send, request_id, omits_body=method == "HEAD")
         if method == "HEAD":  # In a copy, because the HTTP protocol still reads the method HEAD.
             scope = {**scope, "method": "GET"}
         scope[RESPONSE_KEY] = response
+
         try:
             self.state.require_running()
             if self._guard is not None:
                 self._guard.check(scope)
+
             scope[CALLER_KEY] = await self._identify_caller(scope["headers"], request_id)
             await self.app(scope, receive, response)
+
         except Exception as error:
             await self._end_failed(error, scope, receive, response)
+
         except asyncio.CancelledError:
             # The server ends and waits no longer; what the request has begun may be committed.
             if response.status is not None:
                 raise
             await self._end_failed(build_abandoned_outcome(), scope, receive, response)
+
         finally:
             seconds = perf_counter() - start
             operation = getattr(scope.get("route"), "operation", None) or scope.get(USER_ROUTE_KEY)
             caller = scope.get(CALLER_KEY)
             identity = None if caller is None else caller.owner or None
+
             finished = FinishedRequest(operation, method, response.status, seconds, identity)
             for observe in self.state.request_observers:
                 observe(finished)

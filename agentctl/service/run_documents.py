@@ -86,7 +86,6 @@ def read_run_documents(
         find_spans: finds the spans of live runs; by default they have none.
         find_metrics: finds the tokens of live runs; by default they are not known.
     """
-
     if view.view in SUMMARY_VIEWS:
         related = yield from _read_related(rows, find_metrics)
         summaries = [build_run_summary(row, related[row.run_id]) for row in rows]

@@ -155,7 +155,6 @@ async def explain_request(
         token: the credential without the word Bearer, or None.
         now: the current time for texts such as "4 min ago", in seconds since the epoch.
     """
-
     now = time.time() if now is None else now
     caller = await _identify(verifier, settings, token, now)
 

@@ -99,7 +99,6 @@ def read_scopes(members: Mapping[str, Any], name: str, rules: ScopeRules) -> lis
 
     The claim is an array of at most MAXIMUM_SCOPES entries, or such a number of words in a text.
     """
-
     value = find_claim(members, name)
     if isinstance(value, str) and name != SCOPES_CLAIM and value.count(" ") < MAXIMUM_SCOPES:
         value = value.split(" ")  # RFC 6749 3.3, RFC 8693 4.2: one space, nothing else

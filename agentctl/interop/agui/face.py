@@ -354,7 +354,6 @@ def _read_newest(
 
     Earlier messages are not read. `files` gets the files of the message.
     """
-
     results: list[request.ToolResult] = []
     is_last = True
 

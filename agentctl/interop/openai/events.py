@@ -85,7 +85,6 @@ class RunEvents:
 
     def read(self, portion: list[StreamEvent]) -> Iterator[str | AnswerEnd]:
         """Yield the new texts and the end; an empty portion is the end of the stream."""
-
         for event in portion:
             kind = find_event_kind(event.name)
             if kind not in _READ_KINDS:

@@ -93,7 +93,6 @@ def build_end_response(
 
 def describe_end(end: AnswerEnd, paused: str = "run_paused") -> dict[str, Any]:
     """Return the error of a run that did not complete; `paused` is the code of one that waits."""
-
     if end.status == "CANCELLED":
         text = f"The run was cancelled: {end.reason}" if end.reason else "The run was cancelled"
         return format_error(text, kind="run_cancelled", code="run_cancelled")

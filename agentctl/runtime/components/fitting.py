@@ -392,7 +392,6 @@ class ContextFitter:
         Args:
             start: index of the first answer of the run.
         """
-
         context = self._conversation.context
         compaction = fitted.compaction
         parts = []

@@ -54,7 +54,6 @@ def build_leader_instructions(
     Args:
         inputs: the schemas of the members whose task is an object, by the id of the member.
     """
-
     roster = "\n".join(
         f"- {member.id} ({member.name})" + (f": {member.description}" if member.description else "")
         for member in members.values()

@@ -390,11 +390,13 @@ class McpConnection:
     async def _hold(self) -> None:
         endpoint = self._endpoint
         transport = watch_calls(endpoint.open(self.lose), self._watcher, endpoint.wait_for_reason)
+
         try:
             async with library.open_client(transport, CONNECT_SECONDS, self.changed.set) as client:
                 self._client = client
                 self._watcher.version = client.version
                 self._opened.set()
+
                 listening = asyncio.create_task(client.watch_changes())
                 try:
                     await self._closing.wait()

@@ -176,15 +176,19 @@ class RunningProgram:
         self._end("the guard of its program ended")
 
     def _take(self, line: bytes) -> None:
+        """Log a report of the guard, or remember what it says about the program."""
         server = self._program.server
         kind, _, text = line.partition(b" ")
+
         match kind.decode("ascii", "replace"):
             case Report.STARTED:
                 self._group = int(text)
+
             case Report.LINE:
                 self._last_line = text
                 if _log.isEnabledFor(logging.INFO):
                     _log.info("mcp server %s: stderr: %s", server, self._program.mask(text))
+
             case Report.SKIPPED:
                 _rate_limited.log(
                     "mcp server %s: its program writes over %d lines a second that are no messages,"
@@ -192,19 +196,23 @@ class RunningProgram:
                     server,
                     LOGGED_LINES,
                 )
+
             case Report.TEXT:
                 _log.warning(
                     "mcp server %s: its program writes other text than messages to stdout: %s",
                     server,
                     self._program.mask(text),
                 )
+
             case Report.REFUSED:
                 reason = text.decode()
                 _rate_limited.log("mcp server %s: a message was dropped: %s", server, reason)
+
             case Report.ENDED:
                 # The guard kills the group itself.
                 self._group = None
                 self._end(text.decode())
+
             case _:
                 # Of the interpreter, which could not become a guard.
                 _rate_limited.log(

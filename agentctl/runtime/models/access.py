@@ -85,7 +85,6 @@ async def _tool(call: ModelCall) -> Answer:
     The message is the value of each required text, and its first number, or 1, that of each
     required number. Without a tool, echo the message.
     """
-
     message = _last_text(call, "user")
     if _ends_with_tool_result(call):
         yield _last_text(call, "tool")

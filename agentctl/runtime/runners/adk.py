@@ -216,7 +216,6 @@ def _build_content(message: Mapping[str, Any]) -> Content:
 
 def _parse_events(text: str) -> list[Event]:
     """Parse the events of a run; raise ValueError if they are damaged."""
-
     records = parse_records(text)
     if records is None:
         raise ValueError("the stored events are damaged")

@@ -335,7 +335,6 @@ def _build_step_ask(requirement: Any, key: str) -> Ask | None:
 
     The result of a step is an argument that can be edited.
     """
-
     kind: ApprovalKind = "input"
     arguments = {}
     question = requirement.user_input_message
@@ -373,7 +372,6 @@ def decide_step(pause: StepPause, leg: Leg, calls: DecidedCalls) -> None:
     Args:
         calls: gets the decided calls of the agent or team in the step.
     """
-
     requirement = pause.requirement
     if pause.executor is not None:
         apply_decisions(pause.executor, leg, calls)

@@ -94,7 +94,6 @@ class RunReport:
 
     def add(self, name: str, event: Any) -> None:
         """Report one event about the work of the run."""
-
         if name == "ModelRequestStarted":
             while self._resumed:
                 self.end_call(self._resumed.pop(0))

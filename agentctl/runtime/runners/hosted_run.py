@@ -262,7 +262,6 @@ class HostedRun:
             messages: as for `Transcript.replace_answers`; the text of a result that the transcript
                 has is taken from there.
         """
-
         self.checkpoint()
 
         results = {entry["tool_call_id"]: entry["result"] for entry in self.transcript.tools}
@@ -453,7 +452,6 @@ class HostedRun:
 
         Damaged messages, for which `parse` raises ValueError, are left out and recorded.
         """
-
         messages: list[T] = []
         for earlier in self.environment.earlier_runs:
             native_messages: Iterable[T] = ()

@@ -136,7 +136,6 @@ class LangGraphRunner(LibraryRunner):
         On a cancel the graph is asked to take no further step, its model calls end at their next
         part, and the task is cancelled. Its tasks that ignore this are reported as unstopped work.
         """
-
         control = RunControl()
         model_calls = ModelCalls(run)
 

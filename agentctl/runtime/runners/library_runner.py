@@ -327,7 +327,6 @@ def _read_code(error: BaseException, packages: frozenset[str]) -> FailureCode | 
 
 def _find_status(error: Any) -> int | None:
     """Return the HTTP status of an exception of a client, where the client keeps it."""
-
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):
         # botocore

@@ -165,7 +165,6 @@ def _parse_items(text: str) -> list[dict[str, Any]]:
 
 def _to_items(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the items of neutral messages."""
-
     for message in complete_history(messages):
         content = message["content"]
         calls = message.get("tool_calls", ())

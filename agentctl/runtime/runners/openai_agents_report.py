@@ -140,7 +140,6 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
 
     async def add(self, event: Any, result: RunResultStreaming) -> None:
         """Report an event of the stream."""
-
         # One that has refused the message is in the results before the library ends the run.
         self._passed_guardrails = sum(
             not guardrail.output.tripwire_triggered for guardrail in result.input_guardrail_results

@@ -298,7 +298,6 @@ def _streams_json(output_type: Any) -> bool:
     Those of an output function are not, and the library wraps outputs that are no objects, which
     `_OutputStream` sees at their tool.
     """
-
     outputs = output_type if isinstance(output_type, list | tuple) else [output_type]
     types = [part for output in outputs for part in _list_types(output)]
     return all(isinstance(output, type) for output in types if output is not DeferredToolRequests)

@@ -96,7 +96,6 @@ class StopTexts:
         Raises:
             asyncio.CancelledError: the answer has reached a stop text.
         """
-
         text = self._held + piece
         self._held = ""
         self._add = add

@@ -262,7 +262,6 @@ class Supervisor:
 
 async def prepare_databases(settings: Settings) -> None:
     """Create and migrate the databases, and raise the errors that every worker would raise."""
-
     Verifier(settings)
     databases = Databases(settings, create=True)
     try:

@@ -162,7 +162,6 @@ def acquire_sweep(worker_id: str, now: int, *, exited: str | None = None) -> Wor
     Args:
         exited: a worker that is known to be dead; its lease is taken before it expires.
     """
-
     return _ACQUIRE.first(
         Looks, worker_id=worker_id, now=now, exited=exited or worker_id, soon=now + _LEASE
     ).as_repeatable()

@@ -343,7 +343,6 @@ class SessionEndpoints(operation.Endpoints):
         agent-ui reads it when the run begins, and a late response without the answer would replace
         the answer.
         """
-
         parts = list[bytes]()
         query = SessionRunsQuery(where)
 
