@@ -1,8 +1,8 @@
 """The end of a run: one writer for all who end it.
 
 The process that executes a run ends it with the results that it has (`runs/life/finish.py`). Every
-other one ends it with what the run has left in the database: a run whose worker died
-(`runs/workers/recovery.py`), one that waits and is cancelled, or waited too long
+other process ends it with what the run has left in the database: a run whose worker died
+(`runs/workers/recovery.py`), a waiting run that is cancelled or has waited too long
 (`runs/desk/waiting.py`), and the members that wait below a run that ends. All of them fill an
 `EndOfRun`, and `write_end` stores it. A new part of an end belongs here and nowhere else
 (docs/decisions/0096).

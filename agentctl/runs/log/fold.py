@@ -505,22 +505,22 @@ def _replay(
 
 
 class FoldedRun(NamedTuple):
-    """The results that a run has left, while no process executes it.
-
-    Attributes:
-        transcript: its results, with an end of each call.
-        component_name: the name in its events, as the component may not be configured here; None
-            if it is not known.
-        previous_instructions: the system message of the run of the session before it, if known.
-        state_changes: the changes of the session state that its journal has; None for none.
-        has_lost_leg: True if a worker that died had a leg after the checkpoint.
-    """
+    """The results that a run has left, while no process executes it."""
 
     transcript: Transcript
+    """Its results; each call in it has an end."""
+
     component_name: str | None = None
+    """The name in its events, as the component may not be configured here; None if unknown."""
+
     previous_instructions: str | None = None
+    """The system message of the previous run of the session; None if unknown."""
+
     state_changes: StateChanges | None = None
+    """The changes of the session state in its journal; None if it has none."""
+
     has_lost_leg: bool = False
+    """True if a worker that died had a leg after the checkpoint."""
 
 
 @unit
@@ -528,8 +528,8 @@ def fold_run(run: RunRow, at: int) -> Steps[FoldedRun]:
     """Fold everything that a run has left: its checkpoint, its journal, and its events.
 
     The journal of a durable run has all that counts of its legs; the text of an answer that was
-    arriving is dropped, as it is when the run goes on. The checkpoint of any other run has the legs
-    before the one that was lost, of which there are only the events.
+    arriving is dropped, as it is when the run continues. The checkpoint of any other run has the
+    legs before the lost leg, of which only the events are left.
 
     Args:
         run: its row; no process executes it.
@@ -549,8 +549,8 @@ def fold_run(run: RunRow, at: int) -> Steps[FoldedRun]:
             body = {}
 
     if not transcript.messages:
-        began_with = begin_transcript(run, (yield from _read_kept(run)))
-        transcript.add_kept(began_with.messages)
+        first_transcript = begin_transcript(run, (yield from _read_kept(run)))
+        transcript.add_kept(first_transcript.messages)
 
     has_leg = run.status == "RUNNING" and not (log is not None and log.is_durable)
     is_later_leg = log is not None and log.checkpoint.kind == PAUSE
@@ -558,6 +558,7 @@ def fold_run(run: RunRow, at: int) -> Steps[FoldedRun]:
     if log is None or has_leg:
         root_id = yield from find_root_id(run)
         yield from _replay(root_id, fold.apply, run_id=run.run_id)
+
     if log is None and not transcript.content:
         # A run that waits has its content in its row, too.
         transcript.replace_content(run.content or "")
