@@ -42,11 +42,16 @@ def read_media_type(request: Request) -> str:
     return read_content_type(request).partition(";")[0].strip().lower()
 
 
+def build_too_large_body(limit: int) -> TooLarge:
+    """Return the error for a body of more than `limit` bytes."""
+    return TooLarge(f"The body is larger than {limit} bytes")
+
+
 def check_announced_length(request: Request, limit: int) -> None:
     """Raise TooLarge if the header section announces a body of more than `limit` bytes."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > limit:
-        raise TooLarge(f"The body is larger than {limit} bytes")
+        raise build_too_large_body(limit)
 
 
 async def read_content(request: Request, limit: int) -> bytes:
@@ -61,7 +66,7 @@ async def read_content(request: Request, limit: int) -> bytes:
     async for part in request.stream():
         content += part
         if len(content) > limit:
-            raise TooLarge(f"The body is larger than {limit} bytes")
+            raise build_too_large_body(limit)
     return bytes(content)
 
 

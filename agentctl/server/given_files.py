@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from starlette.datastructures import UploadFile
 
-from agentctl.errors import TooLarge, ValidationFailed
+from agentctl.errors import ValidationFailed
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import MAXIMUM_RUN_FILES
 from agentctl.interface.requests.files import READ_BYTES, FileUpload
 from agentctl.server.answers import Call
-from agentctl.server.content import check_announced_length
+from agentctl.server.content import build_too_large_body, check_announced_length
 from agentctl.server.requests import parse_form
 from agentctl.store.threads import call_in_thread
 
@@ -118,7 +118,7 @@ async def read_multipart(
         async for piece in call.stream():
             size += len(piece)
             if size > limit:
-                raise TooLarge(f"The body is larger than {limit} bytes")
+                raise build_too_large_body(limit)
             yield piece
 
     part_size = call.caller.app_state.settings.limits.body_bytes

@@ -14,13 +14,15 @@ from typing import Any
 import fastapi.routing
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.routing import Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentctl.errors import InternalError, InvalidConfiguration, NotFound, TooLarge, Unauthenticated
+from agentctl.errors import InternalError, InvalidConfiguration, NotFound, Unauthenticated
 from agentctl.records.routes import Route, RouteTable
 from agentctl.server.access import current_user, is_public
 from agentctl.server.answers import CALLER_KEY, USER_ROUTE_KEY
+from agentctl.server.content import build_too_large_body, check_announced_length
 from agentctl.server.routing import Face, Operation, find_face
 
 _PAGE_POLICY = b"base-uri 'self'; frame-ancestors 'none'; object-src 'none'"
@@ -155,10 +157,7 @@ def _limit_body(scope: Scope, receive: Receive, limit: int) -> Receive:
     Raises:
         TooLarge: the announced length is larger.
     """
-    text = f"The body is larger than {limit} bytes"
-    announced = dict(scope["headers"]).get(b"content-length", b"")
-    if announced.isdigit() and int(announced[:20]) > limit:
-        raise TooLarge(text)
+    check_announced_length(Request(scope), limit)
     received = 0
 
     async def receive_part() -> Message:
@@ -166,7 +165,8 @@ def _limit_body(scope: Scope, receive: Receive, limit: int) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > limit:
-            raise HTTPException(413, text)  # FastAPI answers 400 to another exception
+            # FastAPI answers 400 to another exception.
+            raise HTTPException(413, build_too_large_body(limit).detail)
         return message
 
     return receive_part
