@@ -11,8 +11,8 @@ or the pieces of a text, without what the run of the row and these values determ
 
 First its source: kind, id and name of the component; if it has them, the id of a run of a member,
 the id of the parent of its run, and pairs of more members of the events. Then the times of the
-pieces: that of the first one in microseconds UTC, each other one as the distance to the time
-before. Then the pieces, one for each event.
+pieces: the time of the first piece in microseconds UTC, and for each other piece the distance to
+the time before. Then the pieces, one for each event.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from agentctl.store.repositories.events import EventRow
 from agentctl.store.repositories.sessions import NO_USAGE
 
 KNOWN_FRAMES = 1_024
-"""Number of frames that are remembered: those of the texts that were read or written last."""
+"""Number of frames that are remembered: the frames of the texts that were read or written last."""
 
 Members = tuple[tuple[str, str], ...]
 """Members of the JSON of an event after its text, which some libraries of agents report."""
@@ -60,7 +60,7 @@ class RunIdentity:
 
     @cached_property
     def content_frame(self) -> TextFrame:
-        """The frame of its content."""
+        """The frame of the content of the run."""
         return TextFrame(self, EventKind.CONTENT)
 
     def list_members(self) -> dict[str, str]:
@@ -78,7 +78,14 @@ class RunIdentity:
 
 
 class TextFrame:
-    """The common part of all events with pieces of one text, encoded once."""
+    """The common part of all events with pieces of one text, encoded once.
+
+    Args:
+        kind: `CONTENT`, or the kind of an event of thinking.
+
+    Attributes:
+        name: the name of the events.
+    """
 
     __slots__ = ("_head", "_members", "_middle", "_run", "_tail", "name")
 
@@ -86,15 +93,27 @@ class TextFrame:
         self.name = EVENT_NAMES[run.kind][kind]
         self._run = run
         self._members = members
-        is_content = kind is EventKind.CONTENT
-        before = {**run.list_members(), "content" if is_content else "reasoning_content": ""}
-        after = {**({"content_type": "str"} if is_content else {}), **dict(members)}
+
+        text_name = "reasoning_content"
+        after: dict[str, str] = {}
+        if kind is EventKind.CONTENT:
+            text_name = "content"
+            after["content_type"] = "str"
+        after |= dict(members)
+
+        # The JSON of an event is cut where its times and its text belong: after the name of the
+        # event, and between the quotes of an empty text.
+        before = {**run.list_members(), text_name: ""}
         self._head = orjson.dumps({"event": self.name})[:-1]
         self._middle = orjson.dumps(before)[1:-3]
         self._tail = b"," + orjson.dumps(after)[1:] if after else b"}"
 
     def format(self, text: str, at: int) -> bytes:
-        """Return the data of an event."""
+        """Return the data of the event with a piece of the text.
+
+        Args:
+            at: its time in microseconds UTC.
+        """
         time = format_rfc3339(at).encode()
         return b'%b,"created_at":%d,"at":"%b",%b%b%b' % (
             self._head,
@@ -106,7 +125,10 @@ class TextFrame:
         )
 
     def list_source(self, root_id: str) -> list[str | None]:
-        """Return the source of a line in a row of the run `root_id`."""
+        """Return the source of a line in a row of the run `root_id`.
+
+        `_find_source_frame` builds the frame from it again.
+        """
         run = self._run
         source = [
             run.kind,
@@ -125,13 +147,16 @@ class Piece(NamedTuple):
     """A piece of a text. Its event follows from it."""
 
     frame: TextFrame
+
     at: int
+    """The time of the event in microseconds UTC."""
+
     text: str
 
 
 @lru_cache(maxsize=KNOWN_FRAMES)
 def find_frame(run: RunIdentity, kind: EventKind, members: Members) -> TextFrame:
-    """Return the frame of a text; that of plain content is `RunIdentity.content_frame`."""
+    """Return the frame of a text; the frame of plain content is `RunIdentity.content_frame`."""
     return TextFrame(run, kind, members)
 
 
@@ -146,29 +171,35 @@ def encode_events(
     """Return the text of a row.
 
     Args:
+        run_id: the root run, under whose id the row is stored.
         pieces: for each event the piece of text that it follows from; None to store its JSON.
     """
     lines = list[str]()
+    # Consecutive pieces of one text are one line.
     for frame, pairs in groupby(zip(portion, pieces, strict=True), _get_frame):
         if frame is None:
             lines += [encode_event(event.name, event.data) for event, _ in pairs]
             continue
-        group = [piece for _, piece in pairs if piece is not None]
-        times = [piece.at for piece in group]
+
+        text_pieces = [piece for _, piece in pairs if piece is not None]
+        times = [piece.at for piece in text_pieces]
         distances = [later - earlier for earlier, later in pairwise(times)]
-        line = [frame.list_source(run_id), [times[0], *distances], [piece.text for piece in group]]
+        texts = [piece.text for piece in text_pieces]
+        line = [frame.list_source(run_id), [times[0], *distances], texts]
         lines.append(encode_event(frame.name, orjson.dumps(line)))
+
     return "".join(lines)
 
 
 def _get_frame(pair: tuple[StreamEvent, Piece | None]) -> TextFrame | None:
-    return None if pair[1] is None else pair[1].frame
+    _, piece = pair
+    return None if piece is None else piece.frame
 
 
 def decode_events(row: EventRow, *, texts: bool = True) -> Iterator[StreamEvent]:
     """Yield the events of a row, byte for byte as they were published.
 
-    A line that this version cannot read is yielded as an event with that data.
+    A line that this version cannot read is yielded as an event with the data of the line.
 
     Args:
         texts: False leaves out the pieces of texts.
@@ -179,12 +210,14 @@ def decode_events(row: EventRow, *, texts: bool = True) -> Iterator[StreamEvent]
         name, _, data = line.partition(" ")
         kind = find_event_kind(name)
         is_text = kind in TEXT_KINDS
+
         if kind is not None and is_text and data.startswith("["):
             events = _decode_texts(row, seq, kind, name, data)
             seq += len(events)
             if texts:
                 yield from events
             continue
+
         if texts or not is_text:
             yield StreamEvent(seq, name, data.encode())
         seq += 1
@@ -216,8 +249,10 @@ def _find_source_frame(
 
 
 LOST_SEQ_STEP = 1_000_000
-"""Distance between the number of the last stored event of an orphaned run and that of its end.
-Event numbers only grow, and the dead worker may have delivered events that were never stored."""
+"""Distance between the numbers of the last stored event of an orphaned run and of its end.
+
+Event numbers only grow, and the dead worker may have delivered events that were never stored.
+"""
 
 UNRECORDED_EVENTS = 2
 """Number of events of a run without stored events: its content, and its end or its pause."""
@@ -248,12 +283,16 @@ def format_started(
     """Return name and data of `RunStarted`, `TeamRunStarted` or `WorkflowStarted`.
 
     Args:
+        origin: the run that this one repeats; None if it repeats none.
+        at: time in microseconds UTC; None for the present.
         version: `version` of the component, and its `version_change`, as far as there are any.
     """
-    named: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if origin is not None:
-        named = {"origin_run_id": origin.run_id, "origin_kind": origin.kind, "origin_at": origin.at}
-    return _format(run, EventKind.STARTED, {**named, **version}, at)
+        fields["origin_run_id"] = origin.run_id
+        fields["origin_kind"] = origin.kind
+        fields["origin_at"] = origin.at
+    return _format(run, EventKind.STARTED, {**fields, **version}, at)
 
 
 def format_queued(run: RunIdentity, position: int, at: int) -> tuple[str, bytes]:
@@ -289,32 +328,37 @@ def format_continued(
 
     Args:
         content: the content of the legs before it.
-        decisions: of the run so far, without those of its members.
+        decisions: the decisions about the run so far, without decisions about its members.
+        at: time in microseconds UTC; None for the present.
         version: as of `format_started`, with the change before the leg.
     """
-    approvals = [
-        {name: getattr(each, name) for name in DecidedApproval.__annotations__}
-        | {
-            "created_at": format_optional_time(each.created_at),
-            "decided_at": format_optional_time(each.decided_at),
-        }
-        for each in decisions
-    ]
-    values = {"attempt": attempt, "content": content, "approvals": approvals}
-    return _format(run, EventKind.CONTINUED, {**values, **version}, at)
+    approvals = [_describe_decision(decision) for decision in decisions]
+    fields = {"attempt": attempt, "content": content, "approvals": approvals}
+    return _format(run, EventKind.CONTINUED, {**fields, **version}, at)
+
+
+def _describe_decision(decision: Decided) -> dict[str, Any]:
+    """Return the part of the event of a new leg about a decision."""
+    return {name: getattr(decision, name) for name in DecidedApproval.__annotations__} | {
+        "created_at": format_optional_time(decision.created_at),
+        "decided_at": format_optional_time(decision.decided_at),
+    }
 
 
 def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes, Piece | None]:
-    """Return name and data of an event of the component, and its piece if it has one of a text."""
+    """Return name and data of an event of the component, with its piece of a text if it has one."""
     if not isinstance(event, Content | ThinkingDelta):
         fields = {name: getattr(event, name) for name in event.__slots__}
         return *_format(run, event.kind, fields), None
+
     if isinstance(event, ThinkingDelta):
         frame = find_frame(run, event.kind, ())
     elif event.origin is not None:
         frame = find_frame(run, event.kind, tuple(event.origin.items()))
     else:
+        # Most events of a run are these: the run keeps their frame, without a search.
         frame = run.content_frame
+
     piece = Piece(frame, now(), event.delta)
     return frame.name, frame.format(event.delta, piece.at), piece
 
@@ -322,10 +366,19 @@ def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes, Piece |
 def format_end(
     run: RunIdentity, ending: Ending, transcript: Transcript, at: int | None = None
 ) -> tuple[str, bytes]:
-    """Return name and data of the last event, with the partial or complete content."""
-    at = now() if at is None else at
-    reason = transcript.finish_reason
-    return _format_final(run, ending, transcript.content, dict(transcript.metrics), at, reason)
+    """Return name and data of the last event, with the partial or complete content.
+
+    Args:
+        at: time in microseconds UTC; None for the present.
+    """
+    return _format_final(
+        run,
+        ending,
+        transcript.content,
+        dict(transcript.metrics),
+        now() if at is None else at,
+        transcript.finish_reason,
+    )
 
 
 def format_stored_run(
@@ -339,18 +392,26 @@ def format_stored_run(
     Returns:
         Number, name and data of its content, if any, and of its end or its pause. A worker that
         died may have delivered events of its run, so the end of such a run has a number after all
-        of those.
+        of these events.
     """
     identity = identify_run(run, component_name)
     content = run.content or ""
-    at = (run.paused_at if run.status == "PAUSED" else run.finished_at) or now()
-    frame = identity.content_frame
-    before = [(0, frame.name, frame.format(content, at))] if content else []
+    settled_at = run.paused_at if run.status == "PAUSED" else run.finished_at
+    at = settled_at or now()
+
+    events: list[tuple[int, str, bytes]] = []
+    if content:
+        frame = identity.content_frame
+        events.append((0, frame.name, frame.format(content, at)))
+
     if run.status == "PAUSED":
-        return [*before, (1, *format_paused(identity, approvals, at))]
-    ending = Ending.stored(run)
-    end = _format_final(identity, ending, content, orjson.loads(run.metrics or NO_USAGE), at)
-    return [*before, (1 if run.attempt == 1 else LOST_SEQ_STEP - 1, *end)]
+        pause = format_paused(identity, approvals, at)
+        return [*events, (1, *pause)]
+
+    metrics = orjson.loads(run.metrics or NO_USAGE)
+    end = _format_final(identity, Ending.stored(run), content, metrics, at)
+    number = 1 if run.attempt == 1 else LOST_SEQ_STEP - 1
+    return [*events, (number, *end)]
 
 
 def _format_final(
@@ -380,6 +441,7 @@ def _format(
     at = now() if at is None else at
     times = {"created_at": whole_seconds(at), "at": format_rfc3339(at)}
     body = {"event": name, **times, **run.list_members(), **fields}
+
     # Copy the bytes: events stay in memory, and the result of orjson keeps its 4 KB buffer alive.
     return name, bytes(memoryview(orjson.dumps(body)))
 

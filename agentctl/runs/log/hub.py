@@ -1,14 +1,14 @@
 """The reader of runs that other processes execute, one for all followers of this process.
 
 A follower that has read the stored events of a run joins the hub. The hub reads the new events of
-all its runs by one statement, `POLL_SECONDS` after the last one or as soon as a notification names
-one of them, and keeps the newest for its followers. It requests the notifications from the workers
-of its runs (docs/decisions/0093).
+all its runs by one statement, `POLL_SECONDS` after the statement before it or as soon as a
+notification names one of the runs, and keeps the newest events for its followers. It requests the
+notifications from the workers of its runs (docs/decisions/0093).
 
 A late follower reads stored events by one statement at a time, as many batches as fit into 64 KB.
-The reads are kept for a moment and shared by all of a process: the followers that come to the same
-place next read nothing, and decode nothing. A follower that waits for no read is not delayed by
-slower ones.
+The reads are kept for a moment and shared by all followers of a process: the followers that come to
+the same place next read nothing, and decode nothing. A follower that waits for no read is not
+delayed by slower ones.
 """
 
 from __future__ import annotations
@@ -54,14 +54,27 @@ class _Read(NamedTuple):
     key: _Key
     start: int
     end: int
+
     began: float
+    """The time at which it began, on the clock of the event loop."""
+
     size: int
+    """Its size in bytes, with `OVERHEAD_BYTES`."""
+
     part: StoredPart
 
     def has_answer(self, position: int, requested: float) -> bool:
-        """Return True if it has events after a position, or found none after a request."""
-        is_new = self.began >= requested and self.end >= self.part.newest
-        return self.start <= position and (position < self.end or is_new)
+        """Return True if it answers a follower: with events, or because there are none yet.
+
+        Args:
+            position: number of the last event that the follower has.
+            requested: the time of the request; only a later read shows that no event is missing.
+        """
+        if position < self.start:
+            return False
+        if position < self.end:
+            return True
+        return self.began >= requested and self.end >= self.part.newest
 
 
 class StateReads:
@@ -78,23 +91,33 @@ class StateReads:
         Raises:
             Unavailable: the database does not answer.
         """
-        key = database.id, run_id, visibility.everyone or visibility.user_id
-        if (task := self._waiting.get(key)) is None:
+        key = (database.id, run_id, visibility.everyone or visibility.user_id)
+        task = self._waiting.get(key)
+        if task is None:
+            task = self._start(key, database, run_id, visibility)
 
-            def forget(ended: asyncio.Task[RunState | None]) -> None:
-                if self._waiting.get(key) is ended:
-                    del self._waiting[key]
-
-            @single_unit
-            def read() -> Steps[RunState | None]:
-                # It has a connection: later callers need a later read.
-                self._waiting.pop(key, None)
-                return (yield from run_reads.get_state(run_id, visibility))
-
-            task = self._waiting[key] = asyncio.create_task(database.read(read()))
-            task.add_done_callback(forget)
-            task.add_done_callback(retrieve_exception)
+        # The other callers still wait for the read when this one is cancelled.
         return await asyncio.shield(task)
+
+    def _start(
+        self, key: object, database: Database, run_id: str, visibility: Visibility
+    ) -> asyncio.Task[RunState | None]:
+        @single_unit
+        def read() -> Steps[RunState | None]:
+            # It has a connection: later callers need a later read.
+            self._waiting.pop(key, None)
+            return (yield from run_reads.get_state(run_id, visibility))
+
+        def forget(ended_task: asyncio.Task[RunState | None]) -> None:
+            # A read that failed before it had a connection is still here.
+            if self._waiting.get(key) is ended_task:
+                del self._waiting[key]
+
+        task = asyncio.create_task(database.read(read()))
+        self._waiting[key] = task
+        task.add_done_callback(forget)
+        task.add_done_callback(retrieve_exception)
+        return task
 
 
 class StoredEvents:
@@ -125,43 +148,58 @@ class StoredEvents:
         """
         key = (database.id, run_id)
         requested = asyncio.get_running_loop().time()
-        while (found := self._find(key, position, requested)) is None:
+        read = self._find(key, position, requested)
+        while read is None:
             running = self._running.get(key)
             if running is None:
                 running = asyncio.create_task(self._read(database, key, position))
                 self._running[key] = running
                 running.add_done_callback(retrieve_exception)
-            done = await asyncio.shield(running)
-            if done.has_answer(position, requested):
-                # It may be too large to be kept together with others.
-                found = done
-                break
-        return found.part, found.began >= requested
+
+            # The other followers still wait for the read when this one is cancelled.
+            ended_read = await asyncio.shield(running)
+            if ended_read.has_answer(position, requested):
+                # Not by `_find`: it may be too large to be kept together with others.
+                read = ended_read
+            else:
+                # It was the read of a follower at another position, or has begun too early.
+                read = self._find(key, position, requested)
+
+        return read.part, read.began >= requested
 
     def decode(self, row: EventRow) -> list[StreamEvent]:
         """Return the events of a batch. The last batches are kept for other followers."""
-        if (found := self._decoded.get(row)) is None:
-            found = self._decoded[row] = list(decode_events(row))
-            self._decoded_size += _count_bytes(found)
-            while self._decoded_size > DECODED_KEPT_BYTES and len(self._decoded) > 1:
-                oldest = self._decoded.pop(next(iter(self._decoded)))
-                self._decoded_size -= _count_bytes(oldest)
-        return found
+        decoded_events = self._decoded.get(row)
+        if decoded_events is not None:
+            return decoded_events
+
+        decoded_events = list(decode_events(row))
+        self._decoded[row] = decoded_events
+        self._decoded_size += _count_bytes(decoded_events)
+        while self._decoded_size > DECODED_KEPT_BYTES and len(self._decoded) > 1:
+            oldest_row = next(iter(self._decoded))
+            self._decoded_size -= _count_bytes(self._decoded.pop(oldest_row))
+        return decoded_events
 
     def _find(self, key: _Key, position: int, requested: float) -> _Read | None:
-        kept = self._kept.get(key, ())
-        return next((read for read in kept if read.has_answer(position, requested)), None)
+        for read in self._kept.get(key, ()):
+            if read.has_answer(position, requested):
+                return read
+        return None
 
     async def _read(self, database: Database, key: _Key, position: int) -> _Read:
+        _, run_id = key
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            part = await database.read(events.read_part(key[1], position))
+            part = await database.read(events.read_part(run_id, position))
         finally:
             del self._running[key]
+
         end = part.batches[-1].last_seq if part.batches else position
         size = OVERHEAD_BYTES + sum(len(batch.events) for batch in part.batches)
         read = _Read(key, position, end, began, size, part)
+
         self._kept[key].append(read)
         self._oldest.append(read)
         self.size += size
@@ -171,20 +209,22 @@ class StoredEvents:
         return read
 
     def _drop(self, read: _Read) -> None:
+        # Reads of other runs that are as old go with it: their own timers find nothing then.
         while self._oldest and self._oldest[0].began <= read.began:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         read = self._oldest.popleft()
-        kept = self._kept[read.key]
-        kept.popleft()
-        if not kept:
+        kept_reads = self._kept[read.key]
+        # The oldest read of all is also the oldest of its run.
+        kept_reads.popleft()
+        if not kept_reads:
             del self._kept[read.key]
         self.size -= read.size
 
 
-def _count_bytes(found: list[StreamEvent]) -> int:
-    return OVERHEAD_BYTES + sum(len(event.data) for event in found)
+def _count_bytes(decoded_events: list[StreamEvent]) -> int:
+    return OVERHEAD_BYTES + sum(len(event.data) for event in decoded_events)
 
 
 CHECK_SECONDS = 0.02
@@ -215,56 +255,68 @@ _rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
 
 
 class News(NamedTuple):
-    """New events of a run.
-
-    Attributes:
-        events: those after the position of the follower; None if some are not kept any more, or
-            if the run was deleted, so that the follower has to read the database itself.
-        settled: True if the run has ended or is paused, after these events.
-    """
+    """New events of a run."""
 
     events: list[StreamEvent] | None
+    """The events after the position of the follower.
+
+    None if some are not kept any more, or if the run was deleted: the follower has to read the
+    database itself.
+    """
+
     settled: bool
+    """True if the run has ended or is paused, after these events."""
 
 
-class _Kept(NamedTuple):
+class _KeptBatch(NamedTuple):
     last_seq: int
     size: int
     events: list[StreamEvent]
 
 
 class _Run:
-    """A run with its followers.
+    """A run with its followers. Times are seconds on the clock of the event loop.
 
     Attributes:
+        version: returns a number that changes with each notification about the run.
+        seen: this number at the last read; None before the first read.
+        position: number of the last event that was read.
         floor: all events after this number and up to `position` are kept.
+        size: bytes of the kept events.
         settled_at: time of the read that found the run settled or deleted; None before.
+        read_at: time of the last read.
+        requested_at: time of the last request for notifications.
+        followers: number of its followers.
+        changed: set when there is news; then it is replaced.
     """
 
     def __init__(self, run_id: str, version: Callable[[], int], position: int) -> None:
         self.run_id = run_id
         self.version = version
         self.seen: int | None = None
-        self.position = self.floor = position
-        self.kept: deque[_Kept] = deque()
+        self.position = position
+        self.floor = position
+        self.kept: deque[_KeptBatch] = deque()
         self.size = 0
         self.settled_at: float | None = None
         self.is_deleted = False
-        self.read_at = self.requested_at = float("-inf")
+        self.read_at = float("-inf")
+        self.requested_at = float("-inf")
         self.followers = 0
         self.changed = asyncio.Event()
 
     def add(self, row: EventRow) -> None:
         """Keep the events of a batch after `position`."""
-        added = [event for event in decode_events(row) if event.seq > self.position]
-        size = sum(len(event.data) for event in added)
-        self.kept.append(_Kept(row.last_seq, size, added))
+        new_events = [event for event in decode_events(row) if event.seq > self.position]
+        size = sum(len(event.data) for event in new_events)
+        self.kept.append(_KeptBatch(row.last_seq, size, new_events))
         self.position = row.last_seq
-        self.size = self.size + size
+        self.size += size
+
         while self.size > KEPT_BYTES and len(self.kept) > 1:
-            dropped = self.kept.popleft()
-            self.floor = dropped.last_seq
-            self.size = self.size - dropped.size
+            dropped_batch = self.kept.popleft()
+            self.floor = dropped_batch.last_seq
+            self.size -= dropped_batch.size
 
     def add_rows(self, rows: list[FollowedRow]) -> None:
         """Keep the events of the batches that a read has found after `position`."""
@@ -273,6 +325,7 @@ class _Run:
                 self.add(row.batch)
 
     def wake(self) -> None:
+        """Let all followers look for news."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -287,7 +340,7 @@ class FollowedRun:
         self._closed = False
 
     async def wait(self, position: int, timeout: float) -> News | None:
-        """Return the events after a position, as soon as there are any or the run has settled.
+        """Return the events after a position as soon as there are any, or the run has settled.
 
         Args:
             position: number of the last event that the follower has.
@@ -299,8 +352,10 @@ class FollowedRun:
         try:
             async with asyncio.timeout(timeout):
                 while True:
+                    # Before the look: news that arrive after it set this event.
                     changed = self._run.changed
-                    if (news := self._find_news(position)) is not None:
+                    news = self._find_news(position)
+                    if news is not None:
                         return news
                     await changed.wait()
         except TimeoutError:
@@ -308,13 +363,18 @@ class FollowedRun:
 
     def _find_news(self, position: int) -> News | None:
         run = self._run
+        # A run that a read before has found paused may continue since.
         settled = run.settled_at is not None and run.settled_at >= self._joined_at
         if position < run.floor or (settled and run.is_deleted):
             return News(None, settled)
-        new = list(takewhile(lambda kept: kept.last_seq > position, reversed(run.kept)))
-        found = [event for kept in reversed(new) for event in kept.events if event.seq > position]
-        if found or settled:
-            return News(found, settled)
+
+        new_batches = list(takewhile(lambda batch: batch.last_seq > position, reversed(run.kept)))
+        new_events: list[StreamEvent] = []
+        for batch in reversed(new_batches):
+            new_events += [event for event in batch.events if event.seq > position]
+        if new_events or settled:
+            return News(new_events, settled)
+
         self._reader.check()
         return None
 
@@ -340,7 +400,8 @@ class Hub:
         """
         reader = self._readers.get(database.id)
         if reader is None:
-            reader = self._readers[database.id] = _Reader(database)
+            reader = _Reader(database)
+            self._readers[database.id] = reader
         return reader.join(run_id, position)
 
 
@@ -357,12 +418,16 @@ class _Reader:
         self._failing_since: float | None = None
 
     def join(self, run_id: str, after: int | None) -> FollowedRun:
+        """Follow a run; see `Hub.join`. Close the result at the end."""
+        # Followers that wait for the end only share a run that reads no events.
         has_events = after is not None
         position = events.LAST_POSITION if after is None else after
         run = self._runs.get((run_id, has_events))
         if run is None:
             version = self._database.watch(run_topic(run_id))
-            run = self._runs[run_id, has_events] = _Run(run_id, version, position)
+            run = _Run(run_id, version, position)
+            self._runs[run_id, has_events] = run
+
         # The next read begins after this moment, so it finds what the follower has not read.
         run.read_at = float("-inf")
         run.followers += 1
@@ -371,9 +436,11 @@ class _Reader:
         return FollowedRun(self, run)
 
     def leave(self, run: _Run) -> None:
+        """Remove a follower of a run; without followers of any run the reads end."""
         run.followers -= 1
         if run.followers:
             return
+
         self._runs = {key: other for key, other in self._runs.items() if other is not run}
         if not self._runs and self._task is not None:
             self._task.cancel()
@@ -388,42 +455,58 @@ class _Reader:
             )
 
     async def _read_until_left(self) -> None:
+        """Read the runs that are due, again and again. `leave` cancels it."""
         while True:
             try:
-                if self._clock() >= self._next_read and (due := self._find_due()):
-                    await self._read(due)
-                    self._failing_since = None
+                if self._clock() >= self._next_read:
+                    due_runs = self._find_due()
+                    if due_runs:
+                        await self._read(due_runs)
+                        self._failing_since = None
                 await asyncio.sleep(CHECK_SECONDS)
             except errors.AgentctlError:
                 _rate_limited.log("events of runs of other processes could not be read yet")
                 if self._failing_since is None:
                     self._failing_since = self._clock()
+
+                # Their followers look whether the database has failed for too long.
                 for run in self._runs.values():
                     run.wake()
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _find_due(self) -> list[_Run]:
-        """Return the runs to read now, first those that have waited longest; none if none must."""
+        """Return the runs to read now, first those that have waited longest.
+
+        If one of them must be read now, other runs that are soon due share its statement. Without
+        such a run the result is empty.
+        """
         now = self._clock()
-        must = False
-        may = list[_Run]()
+        must_read = False
+        due_runs = list[_Run]()
         for run in self._runs.values():
             age = now - run.read_at
             version = run.version()
             if version != run.seen or age >= POLL_SECONDS:
-                must = True
+                must_read = True
             elif age < JOINED_SECONDS:
                 continue
-            run.seen = version
-            may.append(run)
-        return sorted(may, key=lambda run: run.read_at) if must else []
 
-    async def _read(self, due: list[_Run]) -> None:
-        for first in range(0, len(due), events.MAXIMUM_FOLLOWED):
-            runs = due[first : first + events.MAXIMUM_FOLLOWED]
+            run.seen = version
+            due_runs.append(run)
+
+        if not must_read:
+            return []
+        return sorted(due_runs, key=lambda run: run.read_at)
+
+    async def _read(self, due_runs: list[_Run]) -> None:
+        for first in range(0, len(due_runs), events.MAXIMUM_FOLLOWED):
+            runs = due_runs[first : first + events.MAXIMUM_FOLLOWED]
             now = self._clock()
+            # An idle reader has saved up `BURST` reads, not more.
             self._next_read = max(self._next_read, now - BURST * self._interval) + self._interval
+
             positions = [(run.run_id, run.position) for run in runs]
+            # Before the read: a follower that joins during it asks for another one.
             for run in runs:
                 run.read_at = now
             rows = await self._database.read(events.list_followed(positions))
@@ -436,24 +519,36 @@ class _Reader:
         rows: list[FollowedRow],
         started: float,
     ) -> None:
+        """Give the rows of a read to its runs, and wake the followers with news.
+
+        Args:
+            positions: the id of each run and its position before the read.
+            rows: rows with the index of their run in `runs`; a run without rows was deleted.
+            started: the time of the read.
+        """
         is_complete = len(rows) < events.MAXIMUM_FOLLOWED_ROWS
-        found: defaultdict[int, list[FollowedRow]] = defaultdict(list)
+        rows_by_number: defaultdict[int, list[FollowedRow]] = defaultdict(list)
         for row in rows:
-            found[row.number].append(row)
-        wanted: defaultdict[str, list[str]] = defaultdict(list)
-        for number, (run, (_, before)) in enumerate(zip(runs, positions, strict=True)):
-            run.add_rows(found[number])
-            first = found[number][0] if found[number] else None
+            rows_by_number[row.number].append(row)
+
+        run_ids_by_owner: defaultdict[str, list[str]] = defaultdict(list)
+        for number, (run, (_, position_before)) in enumerate(zip(runs, positions, strict=True)):
+            run_rows = rows_by_number[number]
+            run.add_rows(run_rows)
+
+            first_row = run_rows[0] if run_rows else None
             if not is_complete:
+                # The rows of this run may be among those that were left out: read it again soon.
                 run.read_at = float("-inf")
-            elif first is None or is_settled(first.status):
+            elif first_row is None or is_settled(first_row.status):
                 run.settled_at = started
-                run.is_deleted = first is None
-            elif first.owner and started - run.requested_at > REQUEST_SECONDS:
+                run.is_deleted = first_row is None
+            elif first_row.owner and started - run.requested_at > REQUEST_SECONDS:
                 run.requested_at = started
-                wanted[first.owner].append(run.run_id)
-            if run.position > before or run.settled_at == started:
+                run_ids_by_owner[first_row.owner].append(run.run_id)
+
+            if run.position > position_before or run.settled_at == started:
                 run.wake()
 
-        for owner, run_ids in wanted.items():
+        for owner, run_ids in run_ids_by_owner.items():
             self._database.request_announcements(owner, run_ids)

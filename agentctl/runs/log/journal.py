@@ -51,20 +51,23 @@ class RunJournal:
     """The journal of one run in this process, a `runtime.pauses.Journal`.
 
     Args:
-        stored: the steps of earlier attempts.
-        first_step: number of the first step after the checkpoint; earlier ones are part of it.
+        stored: the steps of earlier attempts, in their order.
+        first_step: number of the first step after the checkpoint; earlier steps are part of it.
 
     Attributes:
         is_parking: True once the run is to be handed over to another process.
+        next_step: number of the next step.
     """
 
     def __init__(self, run: JournaledRun, stored: Sequence[StepRow], first_step: int) -> None:
         self.is_parking = False
         self.next_step = stored[-1].seq + 1 if stored else 0
         self._run = run
-        present = [row for row in stored if row.seq >= first_step]
-        self._begun = {row.call_id: row for row in present if row.call_id is not None}
-        self._replaced = next((row for row in present if row.kind == "answer"), None)
+
+        new_rows = [row for row in stored if row.seq >= first_step]
+        # The newest step of each call after the last answer.
+        self._begun = {row.call_id: row for row in new_rows if row.call_id is not None}
+        self._replaced = next((row for row in new_rows if row.kind == "answer"), None)
         self._has_begin = any(row.kind in ("answer", "step") for row in stored)
 
     async def add_answer(
@@ -74,13 +77,16 @@ class RunJournal:
         at = now()
         # All calls before it have ended, and some models use their ids again.
         self._begun.clear()
-        answer = self._build_row("answer", None, "done", at, to_json(body))
-        await self._keep([answer, *(self._begin(call, at) for call in calls)])
+        answer_row = self._build_row("answer", None, "done", at, to_json(body))
+        call_rows = [self._begin(call, at) for call in calls]
+        await self._keep([answer_row, *call_rows])
 
     async def replace_answer(self, body: Mapping[str, Any]) -> None:
         row = self._replaced or self._build_row("answer", None, "done", now(), None)
         self._replaced = row
         self._begun.clear()
+
+        # The steps before this number are part of the answer; see `log.fold`.
         row.body = to_json({**body, "after": self.next_step})
         row.attempt = self._run.attempt
         row.root_attempt = self._run.root_attempt
@@ -89,10 +95,11 @@ class RunJournal:
 
     def _describe_begin(self) -> dict[str, Any]:
         """Return what the first step of a run stores: what the component was given."""
-        run = self._run
         if self._has_begin:
             return {}
+
         self._has_begin = True
+        run = self._run
         begin = {
             "earlier_runs": [asdict(earlier) for earlier in run.earlier_runs],
             "summary": run.summary,
@@ -106,7 +113,10 @@ class RunJournal:
         """Build the write that the run of a member begins, for the transaction of its row.
 
         Args:
-            call_id, name: the call or the step that starts it.
+            call_id: the call or the step that starts it.
+            name: the name of this call or step.
+            member_id: the component of the member.
+            run_id: the run of the member.
         """
         call = JournaledCall(call_id, name, {}, idempotent=True, kind="member")
         row = self._begin(call, now())
@@ -115,7 +125,7 @@ class RunJournal:
         return steps.keep(run.run_id, run.attempt, [row])
 
     def find_member(self, call_id: str) -> str | None:
-        """Return the run of the member that a call or a step has started; None for none."""
+        """Return the run of the member that a call or a step has started; None if there is none."""
         row = self._begun.get(call_id)
         if row is None or row.kind != "member":
             return None
@@ -125,31 +135,40 @@ class RunJournal:
     def end_member(self, run_id: str) -> Work[bool] | None:
         """Build the write of the end of a member and of the changed session state.
 
-        It belongs to the transaction of the end of the member, whose journal ends with it. None for
-        a member without a step here.
+        It belongs to the transaction of the end of the member, whose journal ends with it.
+
+        Returns:
+            None for a member without a step here.
         """
         changes = None
         with suppress(ExecutionError):
             changes = self._run.state.find_changes()
+
         for row in self._begun.values():
             body = orjson.loads(row.body or "{}")
-            if row.kind == "member" and body["run_id"] == run_id:
-                if changes is not None:
-                    row.body = to_json({**body, "session_state": asdict(changes)})
-                row.ended_at = now()
-                row.root_attempt = self._run.root_attempt
-                return steps.keep(self._run.run_id, self._run.attempt, [row])
+            if row.kind != "member" or body["run_id"] != run_id:
+                continue
+
+            if changes is not None:
+                row.body = to_json({**body, "session_state": asdict(changes)})
+            row.ended_at = now()
+            row.root_attempt = self._run.root_attempt
+            return steps.keep(self._run.run_id, self._run.attempt, [row])
+
         return None
 
     async def begin_call(self, call: JournaledCall, more: Mapping[str, Any] | None = None) -> None:
-        begun = self._begun.get(call.call_id)
-        if begun is None or (begun.state, begun.attempt) != ("started", self._run.attempt):
-            described = self._describe_begin()
-            row = self._begin(call, now())
-            if more is not None:
-                kept = orjson.loads(begun.body or "{}") if begun is not None else described
-                row.body = to_json({**kept, **more, "arguments": call.arguments})
-            await self._keep([row])
+        begun_row = self._begun.get(call.call_id)
+        if begun_row is not None and self._is_working(begun_row):
+            # `add_answer` has stored its begin.
+            return
+
+        begin = self._describe_begin()
+        row = self._begin(call, now())
+        if more is not None:
+            earlier_body = begin if begun_row is None else orjson.loads(begun_row.body or "{}")
+            row.body = to_json({**earlier_body, **more, "arguments": call.arguments})
+        await self._keep([row])
 
     async def end_call(
         self,
@@ -158,11 +177,12 @@ class RunJournal:
         more: Mapping[str, Any] | None = None,
         approved: ApprovedEnd | None = None,
     ) -> None:
-        row = self._begun.get(call.call_id)
+        begun_row = self._begun.get(call.call_id)
         at = now()
-        body = None
-        if row is not None and (more is not None or row.kind == "member"):
-            body = orjson.loads(row.body or "{}")
+        # The run of a member, or what `begin_call` has stored, belongs to the end as well.
+        body: dict[str, Any] | None = None
+        if begun_row is not None and (more is not None or begun_row.kind == "member"):
+            body = orjson.loads(begun_row.body or "{}")
 
         if outcome.pause is not None:
             state = "waiting"
@@ -170,40 +190,48 @@ class RunJournal:
             state = "failed" if outcome.failed else "done"
             body = {**(body or {}), **dump_outcome(outcome), **(more or {})}
             # A function makes its changes again when it runs again.
-            if call.kind != "step" and (changes := self._run.state.find_changes()) is not None:
-                body["session_state"] = asdict(changes)
+            if call.kind != "step":
+                changes = self._run.state.find_changes()
+                if changes is not None:
+                    body["session_state"] = asdict(changes)
 
-        stored = None if body is None else to_json(body)
-        run_id = self._run.run_id
-        attempt = self._run.attempt
-        if row is not None and (row.state, row.attempt) == ("started", attempt):
-            row.state = state
-            row.ended_at = at
-            row.body = stored
-            end = steps.end(row)
+        if begun_row is not None and self._is_working(begun_row):
+            begun_row.state = state
+            begun_row.ended_at = at
+            begun_row.body = None if body is None else to_json(body)
+            step_end = steps.end(begun_row)
         else:
             # Its begin is stored elsewhere, or it has no effects.
+            stored_body: str | None = None
             if body is not None:
-                stored = to_json({**body, "arguments": call.arguments})
-            new = self._build_row(call.kind, call, state, at, stored)
-            if row is not None:
-                new.seq = row.seq
-                new.started_at = row.started_at
-            new.ended_at = at
-            self._begun[call.call_id] = new
-            end = steps.keep(run_id, attempt, [new])
+                stored_body = to_json({**body, "arguments": call.arguments})
+            new_row = self._build_row(call.kind, call, state, at, stored_body)
+            if begun_row is not None:
+                new_row.seq = begun_row.seq
+                new_row.started_at = begun_row.started_at
+            new_row.ended_at = at
+            self._begun[call.call_id] = new_row
+            step_end = steps.keep(self._run.run_id, self._run.attempt, [new_row])
 
+        end = step_end
         if approved is not None and outcome.pause is None:
             text = orjson.dumps(approved.text).decode()
-            ended = approvals.end_execution(approved.approval_id, run_id, state, text, at)
-            end = _end_both(ended, end)
+            approval_end = approvals.end_execution(
+                approved.approval_id, self._run.run_id, state, text, at
+            )
+            end = _end_both(approval_end, step_end)
         await self._write(lambda: end)
 
+    def _is_working(self, row: StepRow) -> bool:
+        """Return True if a call has begun in this attempt and not ended."""
+        return row.state == "started" and row.attempt == self._run.attempt
+
     def _begin(self, call: JournaledCall, at: int) -> StepRow:
-        before = self._begun.get(call.call_id)
+        earlier_row = self._begun.get(call.call_id)
         row = self._build_row(call.kind, call, "started", at, None)
-        if before is not None:
-            row.seq = before.seq
+        if earlier_row is not None:
+            # A call that is made again replaces its step.
+            row.seq = earlier_row.seq
         self._begun[call.call_id] = row
         return row
 
@@ -213,6 +241,11 @@ class RunJournal:
         run_id = self._run.run_id
         seq = self.next_step
         self.next_step += 1
+
+        arguments_hash: str | None = None
+        if call is not None:
+            arguments_hash = hash_call(run_id, call.call_id, call.name, call.arguments)
+
         return StepRow(
             run_id=run_id,
             seq=seq,
@@ -220,9 +253,7 @@ class RunJournal:
             kind=kind,
             call_id=None if call is None else call.call_id,
             name=None if call is None else call.name,
-            arguments_hash=None
-            if call is None
-            else hash_call(run_id, call.call_id, call.name, call.arguments),
+            arguments_hash=arguments_hash,
             state=state,
             idempotent=int(call is not None and call.idempotent),
             started_at=at,
@@ -236,8 +267,8 @@ class RunJournal:
         await self._write(lambda: steps.keep(run.run_id, run.attempt, rows))
 
     async def _write(self, build: Callable[[], Work[bool]]) -> None:
-        # A step that is stored twice after an unknown outcome is the same one.
         run = self._run
+        # A step that is stored twice after an unknown outcome is the same step.
         stored = await retry_while_unavailable(
             lambda: run.database.write(build()), stopped=run.stop_requested
         )

@@ -33,12 +33,14 @@ def build_run_end(
     """Build the final columns of a run's row.
 
     Args:
+        attempt: the attempt whose end it is; a row with another attempt is not changed.
         previous_instructions: system message of the session's previous run, which its history does
             not repeat.
-        finished_at: time of the final status in microseconds.
-        stopped_at: time when all work had ended, in microseconds; None if some may continue.
+        finished_at: time of the final status in microseconds UTC.
+        stopped_at: time when all work had ended, in microseconds UTC; None if some may continue.
         cancel_reason: replaces the recorded reason of a cancel; None keeps it.
-        holding: JSON array of names of the work that continues; None for none or if not known.
+        holding: JSON array of names of the work that continues; None if no work continues, or if
+            it is not known.
     """
     messages = transcript.messages
     model_metrics = transcript.model_metrics
@@ -87,9 +89,9 @@ def _encode_history(
 
 
 def encode_requests(transcript: Transcript) -> str | None:
-    """Return what the models of a run were shown as JSON; None without a call of a model."""
-    shown = transcript.requests.since()
-    return to_json(shown) if "calls" in shown else None
+    """Return the requests to the models of a run as JSON; None without a call of a model."""
+    requests = transcript.requests.since()
+    return to_json(requests) if "calls" in requests else None
 
 
 def to_json(value: object) -> str:
@@ -98,54 +100,66 @@ def to_json(value: object) -> str:
 
 
 def encode_counters(transcript: Transcript) -> Counters:
-    """Return what a run has used so far."""
+    """Return the tokens and the other counters of a run so far."""
     return Counters(to_json(transcript.metrics), to_json(_count_by_model(transcript)))
 
 
 def take_counters(transcript: Transcript, stored: Counters) -> None:
-    """Add the use that a lost process has reported, beyond that of the transcript."""
+    """Add to a transcript the use that a lost process has reported and that it does not have yet.
+
+    Safe to repeat: a counter never falls, and the same use is not added twice.
+    """
     if stored.metrics is None:
         return
+
     known = _count_by_model(transcript)
     reported = parse_stored(stored.model_metrics or "", dict)
     if reported is None:
         # Stored at a pause, by a version that stored no counters by model.
         known = {"": transcript.metrics}
         reported = {"": parse_stored(stored.metrics, dict) or {}}
+
     for model, counters in reported.items():
         before = known.get(model, {})
-        added = {name: (count or 0) - (before.get(name) or 0) for name, count in counters.items()}
-        transcript.add_usage({name: max(0, count) for name, count in added.items()}, model)
+        additions: dict[str, int] = {}
+        for name, count in counters.items():
+            # A counter that the model did not report counts as 0.
+            additions[name] = max(0, (count or 0) - (before.get(name) or 0))
+        transcript.add_usage(additions, model)
 
 
 def _count_by_model(transcript: Transcript) -> Mapping[str, Mapping[str, int | None]]:
-    metrics = transcript.metrics
-    first = transcript.spans.first_model
-    return transcript.model_metrics or {first or "": metrics}
+    """Return the counters by model; a run whose calls are not known by model has one entry."""
+    if transcript.model_metrics:
+        return transcript.model_metrics
+    return {transcript.spans.first_model or "": transcript.metrics}
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSummary:
-    """The summary of a session.
-
-    Attributes:
-        text: the summary; empty for none.
-        damaged_bytes: size of a stored summary that is no JSON; 0 otherwise.
-    """
+    """The summary of a session."""
 
     text: str = ""
+    """The summary; empty if the session has none."""
+
     covered: int = 0
+    """Number of the last run that the summary covers."""
+
     damaged_bytes: int = 0
+    """Size of a stored summary that is no JSON; 0 otherwise."""
 
 
 def parse_summary(stored: str | None) -> StoredSummary:
     """Parse the column `summary` of a session, which may come from another program."""
     if stored is None:
         return StoredSummary()
+
     value = parse_stored(stored, dict)
     if value is None:
         return StoredSummary(damaged_bytes=len(stored.encode()))
     if not isinstance(value.get("summary"), str):
         return StoredSummary()
-    covered = value.get("covered_runs")
-    return StoredSummary(value["summary"], covered if isinstance(covered, int) else 0)
+
+    covered_runs = value.get("covered_runs")
+    covered = covered_runs if isinstance(covered_runs, int) else 0
+    return StoredSummary(value["summary"], covered)

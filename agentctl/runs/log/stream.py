@@ -42,18 +42,21 @@ BATCH_BYTES = 65_536
 """Maximum size of the events of one stored batch, unless a single event is larger."""
 
 PORTION_EVENTS = 4_096
-"""Maximum number of events that are taken at a time. To copy all that wait, again and again, would
-take quadratic time."""
+"""Maximum number of events that are taken at a time.
+
+To copy all events that wait, again and again, would take quadratic time.
+"""
 
 
 class EventPlace:
     """A place in the order of the events, which is open until its event is published.
 
     Args:
-        start: the place of the start of a member, whose event this is; None for others.
+        event: name, data and piece of the event; None to reserve the place.
+        start: for an event of a member, the place of the start of the member; None otherwise.
 
     Attributes:
-        at: the time in microseconds at which it was reserved.
+        at: the time in microseconds UTC at which it was reserved.
     """
 
     __slots__ = ("at", "event", "is_open", "start")
@@ -81,12 +84,13 @@ class Stream:
     """The events of a root run and of its members, for any number of followers.
 
     Args:
-        attempt: the store refuses the events of another one.
+        attempt: the attempt of the root run; the store refuses the events of another attempt.
         recorded: False for a plain run: no client can follow it while it executes, so its events
             are not created at all (docs/contract.md "Events").
-        first: number of the first event: those of earlier legs of the run are stored.
+        first: number of the first event; the events of earlier legs of the run are stored.
 
     Attributes:
+        next: number of the next event.
         closed: True once the last event has been published.
         unstored_bytes: size of the events that are only in memory.
         on_publish: callback after each event, with the name of the event; set by the recorder.
@@ -100,15 +104,20 @@ class Stream:
         self.closed = False
         self.unstored_bytes = 0
         self.on_publish: Callable[[str], None] | None = None
-        self._sealed = False
-        self._abandoned = False
+
+        # The window: its events, the number of the first one, and their size.
         self._events: list[StreamEvent] = []
-        self._pieces: list[Piece | None] = []  # of the events that are not stored
         self._first = first
         self._bytes = 0
+
+        # The number of the first event that is not stored, and the pieces of the events from it on.
         self._stored = first
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._pieces: list[Piece | None] = []
+
         self._places: list[EventPlace] = []
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._sealed = False
+        self._abandoned = False
 
     def publish(
         self,
@@ -123,16 +132,18 @@ class Stream:
 
         Args:
             piece: the piece of text to store instead of the data; None to store the data.
-            place: its place if one was reserved.
+            place: the place that was reserved for it; None if none was.
             start: the place of the start of its run: without a start it is not published.
         """
         if not self.recorded or self._sealed:
             return
+
         if place is not None and place.is_open:
             place.event = (name, data, piece)
             place.is_open = False
             self._publish_places()
         elif self._places:
+            # An earlier place is open: wait behind it.
             self._places.append(EventPlace((name, data, piece), start))
         elif start is None or start.event is not None:
             self._publish(name, data, piece)
@@ -153,9 +164,12 @@ class Stream:
         self._publish_places()
 
     def _publish_places(self) -> None:
-        ready = list(itertools.takewhile(lambda place: not place.is_open, self._places))
-        del self._places[: len(ready)]
-        for place in ready:
+        """Publish the events of all places before the first open one."""
+        ready_places = list(itertools.takewhile(lambda place: not place.is_open, self._places))
+        # Before the callback of an event: it may publish another one.
+        del self._places[: len(ready_places)]
+
+        for place in ready_places:
             has_start = place.start is None or place.start.event is not None
             if place.event is not None and has_start:
                 self._publish(*place.event)
@@ -190,15 +204,18 @@ class Stream:
             self.close(None)
 
     def events_from(self, number: int) -> list[StreamEvent] | None:
-        """Return the next events from `number` on, at most `PORTION_EVENTS`; None if they are only
-        in the database.
+        """Return the next events from `number` on, at most `PORTION_EVENTS`.
+
+        None if they are only in the database.
         """
         if self._abandoned or number < self._first:
             return None
+
         start = number - self._first
         return self._events[start : start + PORTION_EVENTS]
 
     async def wait_for_change(self) -> None:
+        """Wait until an event is published, or the stream is closed."""
         waiter = self._loop.create_future()
         self._waiting.add(waiter)
         try:
@@ -209,8 +226,10 @@ class Stream:
     def next_batch(self) -> Batch | None:
         """Return the oldest events that are not stored, at least one; None if all are stored."""
         start = self._stored - self._first
-        batch = limit_size(self._events[start : start + PORTION_EVENTS], BATCH_BYTES)
-        return self._build_batch(batch, self._pieces[: len(batch)]) if batch else None
+        portion = limit_size(self._events[start : start + PORTION_EVENTS], BATCH_BYTES)
+        if not portion:
+            return None
+        return self._build_batch(portion, self._pieces[: len(portion)])
 
     def last_batch(self, last: tuple[str, bytes]) -> Batch:
         """Return all events that are not stored, followed by the last event.
@@ -218,31 +237,36 @@ class Stream:
         The stream does not publish the last event here: followers get it after it is stored.
         """
         end = StreamEvent(self._first + len(self._events), *last)
-        waiting = [*self._events[self._stored - self._first :], end]
-        return self._build_batch(waiting, [*self._pieces, None])
+        portion = [*self._events[self._stored - self._first :], end]
+        return self._build_batch(portion, [*self._pieces, None])
 
     def unstored_batch(self) -> Batch | None:
-        """Return all events that are not stored, however large; None if all are."""
-        waiting = self._events[self._stored - self._first :]
-        return self._build_batch(waiting, self._pieces) if waiting else None
+        """Return all events that are not stored, however large; None if all are stored."""
+        portion = self._events[self._stored - self._first :]
+        if not portion:
+            return None
+        return self._build_batch(portion, self._pieces)
 
     def _build_batch(self, portion: list[StreamEvent], pieces: list[Piece | None]) -> Batch:
         lines = encode_events(self.run_id, portion, pieces)
         return Batch(self.run_id, self._attempt, portion[0].seq, portion[-1].seq, lines)
 
     def mark_stored(self, last: int) -> None:
-        """Mark the events up to number `last` as stored and drop those outside the window."""
+        """Mark the events up to number `last` as stored, and drop events to shrink the window."""
         for event in self._events[self._stored - self._first : last + 1 - self._first]:
             self.unstored_bytes -= len(event.data)
         del self._pieces[: max(0, last + 1 - self._stored)]
         self._stored = max(self._stored, last + 1)
-        dropped = 0
-        while self._bytes > WINDOW_BYTES and self._first + dropped < self._stored:
-            self._bytes -= len(self._events[dropped].data)
-            dropped += 1
-        if dropped:
-            del self._events[:dropped]
-            self._first += dropped
+
+        # Only stored events may leave memory: followers read them in the database.
+        dropped_count = 0
+        while self._bytes > WINDOW_BYTES and self._first + dropped_count < self._stored:
+            self._bytes -= len(self._events[dropped_count].data)
+            dropped_count += 1
+
+        if dropped_count:
+            del self._events[:dropped_count]
+            self._first += dropped_count
 
     def _add(self, name: str, data: bytes, piece: Piece | None = None) -> None:
         self._events.append(StreamEvent(self.next, name, data))
@@ -263,8 +287,11 @@ class Stream:
 
 
 BATCH_SECONDS = 0.1
-"""Interval of the writes. All runs of a process write at the same ticks of its clock, so that their
-batches share one statement."""
+"""Interval of the writes.
+
+All runs of a process write at the same ticks of its clock, so that their batches share one
+statement.
+"""
 
 VERSION_SECONDS = 60.0
 """Interval of the reads of the schema version until the upgrade of the database is finished."""
@@ -287,31 +314,43 @@ class _EventWriter:
         self._next_look = 0.0
 
     async def append(self, database: Database, batch: events.Batch) -> bool:
-        """Store a batch; return False if its run has ended, was deleted, or has another attempt."""
-        stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((batch, stored))
+        """Store a batch; return False if its run has ended, was deleted, or has another attempt.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        is_stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((batch, is_stored))
         if self._task is None:
             self._task = asyncio.create_task(self._write(database))
-        return await stored
+        return await is_stored
 
     async def _write(self, database: Database) -> None:
-        # The timers of a tick are due in one turn of the event loop.
+        """Write until no batch waits: the batches that arrive during a write share the next one.
+
+        The timers of a tick are due in one turn of the event loop, so the batches of a tick are in
+        the first write.
+        """
         while self._waiting:
             group = self._waiting[: events.MAXIMUM_BATCHES]
             del self._waiting[: events.MAXIMUM_BATCHES]
+            work = events.append_batches([batch for batch, _ in group])
+
             try:
-                stored = await database.write(events.append_batches([batch for batch, _ in group]))
+                stored_run_ids = await database.write(work)
             except Exception as error:
                 for _, waiter in group:
                     if not waiter.done():
                         waiter.set_exception(error)
             else:
-                for run_id in stored:
+                for run_id in stored_run_ids:
                     database.announce(run_id)
                 for batch, waiter in group:
                     if not waiter.done():
-                        waiter.set_result(batch.run_id in stored)
+                        waiter.set_result(batch.run_id in stored_run_ids)
+
             await self._look_at_version(database)
+
         self._task = None
 
     async def _look_at_version(self, database: Database) -> None:
@@ -319,6 +358,7 @@ class _EventWriter:
         clock = asyncio.get_running_loop().time
         if database.version.allows_text_rows or clock() < self._next_look:
             return
+
         self._next_look = clock() + VERSION_SECONDS
         with contextlib.suppress(errors.AgentctlError):
             database.version = await database.read(read_current_version())
@@ -350,8 +390,10 @@ class Recorder:
         self._plan_write()
 
     def _plan_write(self) -> None:
+        """Write now, or at the next tick."""
         if self._ended or self._writing is not None:
             return
+
         if self._write_now or self._stream.unstored_bytes >= BATCH_BYTES:
             self._write()
         elif self._timer is None:
@@ -370,9 +412,10 @@ class Recorder:
         # Before the write: an event that arrives during it sets this again.
         self._write_now = False
         # Events that arrive during these writes wait for the next tick, to share its transaction.
-        first_new = self._stream.next
+        first_new_seq = self._stream.next
+
         try:
-            while (batch := self._stream.next_batch()) and batch.first_seq < first_new:
+            while (batch := self._stream.next_batch()) and batch.first_seq < first_new_seq:
                 if self._ended or not await self._writer.append(self._database, batch):
                     # The run has ended or was deleted, or another worker owns it.
                     self._ended = True
@@ -386,5 +429,6 @@ class Recorder:
             self._ended = True
         finally:
             self._writing = None
+
         if self._timer is None and self._stream.unstored_bytes:
             self._plan_write()
