@@ -1,17 +1,18 @@
 """Questions of the server, and decisions about approvals: checks, their transaction, and expiry.
 
 No one knows whether a call happened that was executing when its process died. The run waits with an
-approval of the kind `outcome`: a person reports what happened (docs/approvals.md "Kinds"). Whether
-a run goes on with another version of its component is an approval of the kind `approval` for a call
-that no tool makes: its name is not one that a model can use. A run asks before a leg, at most one
-question at a time (docs/versions.md).
+approval of the kind `outcome`: a person reports what happened (docs/approvals.md "Kinds").
+
+The question if a run continues with another version of its component is an approval of the kind
+`approval` for a call that no tool makes: no model can use its name. A run asks before a leg, at
+most one question at a time (docs/versions.md).
 
 The approval policy `other` is the rule of four eyes: the user of a run cannot decide about its
 calls, unless `approvals.own` is set (`check_approver`).
 
 A decision is bound to the shown call by its hash. The conditional update of the pending row decides
-which of several decisions counts. The last one that a root run waits for lets it go on in the same
-transaction (docs/decisions/0079).
+which of several decisions counts. The last decision that a root run waits for lets the run continue
+in the same transaction (docs/decisions/0079).
 """
 
 from __future__ import annotations
@@ -61,25 +62,41 @@ OUTCOME_QUESTION = (
 
 @unit
 def ask_about_lost_calls(rows: list[ApprovalRow]) -> Steps[list[ApprovalRow]]:
-    """Mark the calls that were executing, and ask about those that must not be repeated."""
-    at = now()
-    asked = list[ApprovalRow]()
-    executing = [row for row in rows if row.execution == "executing"]
-    for row in executing:
+    """Mark the calls that were executing, and ask about the calls that must not be repeated.
+
+    Args:
+        rows: all approvals of a root run, whose row is locked.
+
+    Returns:
+        The questions, which are stored.
+    """
+    executing_rows = [row for row in rows if row.execution == "executing"]
+    for row in executing_rows:
         if row.idempotent:
+            # The next leg makes the call again.
             yield from approvals.forget_execution(row.approval_id)
-    for run_id in dict.fromkeys(row.run_id for row in executing if not row.idempotent):
+
+    at = now()
+    questions = list[ApprovalRow]()
+    for run_id in dict.fromkeys(row.run_id for row in executing_rows if not row.idempotent):
         # A worker that is not dead may have stored the end of a call since it was read.
-        marked = yield from approvals.mark_unknown(run_id)
-        questions = (row for row in executing if row.approval_id in marked)
-        asked += [build_outcome_question(row, OUTCOME_QUESTION, at) for row in questions]
-    yield from approvals.create(asked)
-    return asked
+        marked_ids = yield from approvals.mark_unknown(run_id)
+        for row in executing_rows:
+            if row.approval_id in marked_ids:
+                questions.append(build_outcome_question(row, OUTCOME_QUESTION, at))
+
+    yield from approvals.create(questions)
+    return questions
 
 
 def build_outcome_question(row: ApprovalRow, question: str, at: int) -> ApprovalRow:
-    """Build the approval that asks what happened to an approved call."""
-    kept = (
+    """Build the approval that asks what happened to an approved call.
+
+    Args:
+        row: the approval of the call.
+        at: the time of the question in microseconds UTC.
+    """
+    copied_names = (
         "policy", "run_id", "root_run_id", "session_id", "component_type", "component_id",
         "user_id", "started_by", "tool_call_id", "tool_name", "idempotent", "request_id",
     )  # fmt: skip
@@ -90,39 +107,46 @@ def build_outcome_question(row: ApprovalRow, question: str, at: int) -> Approval
         arguments_hash=row.approved_hash or row.arguments_hash,
         question=question,
         created_at=at,
-        **{name: getattr(row, name) for name in kept},
+        **{name: getattr(row, name) for name in copied_names},
     )
 
 
 def build_row(spec: RunSpec, root_id: str, at: int, **about_call: Any) -> ApprovalRow:
-    """Build the row of something that a run asks for at a time.
+    """Build the row of something that a run asks for.
 
     Args:
+        at: the time of the question in microseconds UTC.
         about_call: the other columns of `ApprovalRow`.
     """
-    names = ("run_id", "session_id", "component_type", "component_id", "user_id", "request_id")
+    copied_names = (
+        "run_id", "session_id", "component_type", "component_id", "user_id", "request_id",
+    )  # fmt: skip
     return ApprovalRow(
         approval_id=new_id(),
         root_run_id=root_id,
         started_by=spec.actor,
         created_at=at,
-        **{name: getattr(spec, name) for name in names},
+        **{name: getattr(spec, name) for name in copied_names},
         **about_call,
     )
 
 
 @unit
 def ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
-    """Ask what happened to the calls of a durable run that had begun, and must not be repeated."""
-    doubtful = yield from steps.mark_unknown(run_id)
-    if not doubtful:
+    """Ask what happened to the calls of a durable run that had begun, and must not be repeated.
+
+    Returns:
+        The questions, which are stored.
+    """
+    doubtful_steps = yield from steps.mark_unknown(run_id)
+    if not doubtful_steps:
         return []
 
     log = yield from load_log(run_id)
     assert log is not None
     arguments = log.find_arguments()
     at = now()
-    asked = [
+    questions = [
         build_row(
             log.spec,
             root_id,
@@ -136,29 +160,34 @@ def ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
             question=OUTCOME_QUESTION,
             arguments=to_json(arguments.get(step.call_id or "", {})),
         )
-        for number, step in enumerate(doubtful)
+        for number, step in enumerate(doubtful_steps)
     ]
 
-    yield from approvals.create(asked)
-    return asked
+    yield from approvals.create(questions)
+    return questions
 
 
 @unit
-def append_pause_event(root_id: str, asked: Sequence[ApprovalRow]) -> Steps[None]:
-    """Store the event that a root run waits for answers about lost calls, for its followers."""
+def append_pause_event(root_id: str, questions: Sequence[ApprovalRow]) -> Steps[None]:
+    """Store the event that a root run waits for answers about lost calls, for its followers.
+
+    A run without stored events gets none: its followers read its row.
+    """
     run = yield from run_reads.get_for_update(root_id)
-    last = yield from events.get_last_seq(root_id)
+    last_seq = yield from events.get_last_seq(root_id)
     checkpoint = yield from approvals.load_checkpoint(root_id)
-    if run is None or last < 0 or checkpoint is None:
+    if run is None or last_seq < 0 or checkpoint is None:
         return
-    name = StoredLog(checkpoint).body["component_name"]
-    described = [describe(row) for row in asked]
-    event = event_rows.format_paused(event_rows.identify_run(run, name), described, now())
-    yield from append_event(run, last + LOST_SEQ_STEP, event)
+
+    component_name = StoredLog(checkpoint).body["component_name"]
+    identity = event_rows.identify_run(run, component_name)
+    event = event_rows.format_paused(identity, [describe(row) for row in questions], now())
+    # The lost worker may have delivered events that were never stored.
+    yield from append_event(run, last_seq + LOST_SEQ_STEP, event)
 
 
 CHANGE_TOOL = "agentctl.change_version"
-"""The name of the call in a question."""
+"""The name of the call in a question about another version."""
 
 _ID_PREFIX = "version:"
 
@@ -182,16 +211,20 @@ def build_question(
     """Build the question about a run that waits.
 
     Args:
+        state: the run, with its version so far.
         spec: the specification of the run.
-        version: the version with which it would go on.
+        version: the version with which it would continue.
+        at: the time of the question in microseconds UTC.
         changes: the differences of the two configurations.
         calls: its approved calls whose tools have changed.
+        expires_at: the time at which the question is rejected, microseconds UTC; None for never.
     """
     call_id = f"{_ID_PREFIX}{state.version}:{version}:{state.attempt}"
     question = f"Go on with version {version} in place of {state.version}?"
     if calls:
-        names = ", ".join(dict.fromkeys(row.tool_name for row in calls))
-        question += f" The tools of approved calls have changed: {names}."
+        tool_names = ", ".join(dict.fromkeys(row.tool_name for row in calls))
+        question += f" The tools of approved calls have changed: {tool_names}."
+
     arguments = {
         "before": state.version,
         "after": version,
@@ -216,11 +249,17 @@ def build_question(
 
 
 def find_answer(rows: Sequence[ApprovalRow], version: str) -> ApprovalRow | None:
-    """Return the decided question about a version that has no effect yet."""
+    """Return the decided question about a version that has no effect yet; None if there is none.
+
+    Args:
+        rows: the approvals of a run, oldest first.
+        version: the version with which the run would continue.
+    """
     for row in reversed(rows):
         if is_version_question(row) and row.execution is None and row.status != "pending":
-            asked = row.tool_call_id.removeprefix(_ID_PREFIX).split(":")
-            return row if asked[1] == version else None
+            # `build_question` has the versions before and after in the id of the call.
+            _, asked_version, *_ = row.tool_call_id.removeprefix(_ID_PREFIX).split(":")
+            return row if asked_version == version else None
     return None
 
 
@@ -282,11 +321,13 @@ async def rule(
 ) -> DecisionChange:
     """Check a ruling about an approval, and return the new values of the approval.
 
-    These are all checks of a ruling, but that of the person (`check_approver`). The write finds out
-    if another ruling was first.
+    These are all checks of a ruling except the check of the person (`check_approver`). The write
+    (`write_decisions`) finds out if another ruling was first.
 
     Args:
-        can_call: returns False if a tool of a component does not exist any more.
+        actor: the principal that decides.
+        can_call: returns False if a tool of a component does not exist any more. It gets the kind
+            and the id of the component, and the name of the tool.
 
     Raises:
         Conflict: the approval was decided, the hash is that of another call, or the tool is gone.
@@ -307,9 +348,10 @@ async def rule(
     match ruling.decision:
         case "approve" if ruling.arguments is not None:
             await _check_schema("arguments", ruling.arguments, row.schema)
-            edited = hash_call(row.run_id, row.tool_call_id, row.tool_name, ruling.arguments)
-            if edited != row.arguments_hash:
-                change = change._replace(approved_arguments=arguments, approved_hash=edited)
+            # Arguments that are equal to the shown ones are no edit.
+            edited_hash = hash_call(row.run_id, row.tool_call_id, row.tool_name, ruling.arguments)
+            if edited_hash != row.arguments_hash:
+                change = change._replace(approved_arguments=arguments, approved_hash=edited_hash)
         case "answer":
             await _check_schema("answer", ruling.answer, row.schema)
             change = change._replace(answer=answer or "null")
@@ -328,18 +370,22 @@ async def rule(
 
 
 def _check_fields(row: ApprovalRow, ruling: Ruling) -> None:
+    """Check that the fields of a ruling fit together and to the approval; see `rule`."""
     verbs = VERBS[row.kind]
     if ruling.decision not in verbs:
         raise errors.ValidationFailed(
             f"decision must be {' or '.join(verbs)}: the approval is of the kind {row.kind}"
         )
+
     for verb, name in VALUES.items():
         if getattr(ruling, name) is not None and ruling.decision != verb:
             raise errors.ValidationFailed(f"{name} is only for the decision {verb}")
+
     if ruling.note is not None:
         check_text("note", ruling.note)
         if len(ruling.note) > MAXIMUM_NOTE_LENGTH:
             raise errors.ValidationFailed(f"note must be at most {MAXIMUM_NOTE_LENGTH} characters")
+
     if ruling.decision in BOUND_VERBS and ruling.arguments_hash is None:
         raise errors.ValidationFailed(
             "arguments_hash is required: the arguments_hash of the approval as it was shown"
@@ -354,7 +400,9 @@ async def _check_schema(name: str, value: Any, schema: str | None) -> None:
     """Check a value against the stored JSON Schema of an approval."""
     if schema is None:
         return
-    if (problem := await find_schema_problem(orjson.loads(schema), value)) is not None:
+
+    problem = await find_schema_problem(orjson.loads(schema), value)
+    if problem is not None:
         raise errors.ValidationFailed(
             f"{name}{problem.place} does not match its schema: {problem.text}"
         )
@@ -374,27 +422,34 @@ def write_decisions(
         extra_write: builds further writes for the transaction, such as the audit entry.
 
     Returns:
-        The approvals after the decisions, and True if the root run may go on.
+        The approvals after the decisions, and True if the root run may continue.
 
     Raises:
         Conflict: one of them was decided meanwhile.
+        NotFound: one of them was deleted meanwhile.
     """
+    # Two last decisions at the same time would each find the approval of the other one pending, and
+    # none of them would let the run continue.
     yield from run_reads.lock_state(root_run_id)
-    rows = []
+
+    decided_rows = []
     for approval_id, change in changes:
-        decided = yield from approvals.decide(approval_id, change)
+        is_decided = yield from approvals.decide(approval_id, change)
         row = yield from approvals.get(approval_id, EVERYONE)
         if row is None:
             raise errors.NotFound("Approval not found")
-        if not decided:
+        if not is_decided:
             check_pending(row)
         if row.kind == "outcome":
             yield from _settle_outcome(row)
         yield from publish_decision(outbox, row)
-        rows.append(row)
+        decided_rows.append(row)
+
     if extra_write is not None:
         yield from extra_write()
-    return rows, (yield from release_if_decided(root_run_id))
+
+    may_continue = yield from release_if_decided(root_run_id)
+    return decided_rows, may_continue
 
 
 def _settle_outcome(row: ApprovalRow) -> Steps[None]:
@@ -432,25 +487,35 @@ async def expire_approvals(
         count_decision: called with each approval that this call has rejected.
 
     Returns:
-        Ids of the root runs that may go on.
+        Ids of the root runs that may continue.
+
+    Raises:
+        Unavailable: the database does not answer; a later call rejects the rest.
     """
-    released = []
-    if due := await database.read(approvals.list_due(now())):
-        # The clock of this machine may be ahead of those of the others.
+    due_rows = await database.read(approvals.list_due(now()))
+    if due_rows:
+        # The clock of this machine may be ahead of the clocks of the others.
         moment = await database.clock()
-        due = [row for row in due if row.expires_at is not None and row.expires_at <= moment]
-    for row in due:
+        due_rows = [
+            row for row in due_rows if row.expires_at is not None and row.expires_at <= moment
+        ]
+
+    released_ids = []
+    for row in due_rows:
         change = DecisionChange(status="expired", decided_at=now(), decided_by=EXPIRY)
         try:
-            decided, continues = await database.write(
+            decided_rows, may_continue = await database.write(
                 write_decisions(database.outbox, row.root_run_id, [(row.approval_id, change)])
             )
         except errors.Conflict:
+            # A person was first.
             continue
+
         database.outbox.wake()
         if count_decision is not None:
-            for expired in decided:
-                count_decision(expired)
-        if continues:
-            released.append(row.root_run_id)
-    return released
+            for decided_row in decided_rows:
+                count_decision(decided_row)
+        if may_continue:
+            released_ids.append(row.root_run_id)
+
+    return released_ids

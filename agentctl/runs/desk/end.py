@@ -33,7 +33,8 @@ from agentctl.webhooks.facts import publish_run
 class EndOfRun:
     """All that the transaction of an end writes.
 
-    The last three fields spare the end of a plain run the statements that would find nothing.
+    `may_wait`, `has_journal` and `has_checkpoint` spare the end of a plain run the statements that
+    would find nothing. Their defaults are always correct.
     """
 
     row: RunEnd
@@ -43,15 +44,19 @@ class EndOfRun:
     """The status of the row, and who has caused it."""
 
     last: Batch | None = None
-    """The last events; None for a run whose events are not stored, or are part of those of its
-    root run."""
+    """The last events.
+
+    None for a run whose events are not stored, or are part of the events of its root run.
+    """
 
     is_lost: bool = False
     """True if its worker is considered dead: its later writes are refused."""
 
     begins_in_doubt: Mapping[str, int] = field(default_factory=dict)
     """The times of begins of approved calls that may be committed, by the ids of the approvals.
-    Their calls were not made."""
+
+    Their calls were not made.
+    """
 
     state_changes: StateChanges | None = None
     """The changes of a root run to the state of its session."""
@@ -73,7 +78,7 @@ class EndOfRun:
 def write_end(outbox: Outbox, end: EndOfRun) -> Steps[bool]:
     """Store the end of a run with everything that belongs to it.
 
-    The row of the run is locked first, that of its session second (`store.database`). The last
+    The row of the run is locked first, the row of its session second (`store.database`). The last
     events are stored in the same transaction, so a run with a final status has all its events: a
     follower in another process needs no second rule.
 
@@ -97,6 +102,7 @@ def write_end(outbox: Outbox, end: EndOfRun) -> Steps[bool]:
     for approval_id, began_at in end.begins_in_doubt.items():
         # Before the approvals are closed, when an executing call gets an unknown outcome.
         yield from approvals.forget_begin(approval_id, began_at)
+
     if end.may_wait:
         yield from _cancel_waiting_members(outbox, run_id, at)
         actor = end.ending.actor or "system"
@@ -153,8 +159,15 @@ def end_stored_run(
 
     Args:
         run: its row, which is locked. For CANCELLED it has a cancel request.
-        is_lost: True if its worker died. The reason of `ending` replaces that of the request then.
+        is_lost: True if its worker died. The reason of `ending` replaces the reason of the cancel
+            request then.
         may_still_run: True if its work may continue: the time of its stop stays unknown.
+
+    Returns:
+        The row before the end, the end, and the results with which the run ended.
+
+    Raises:
+        AlreadyFinished: the row was not locked, and another process has ended the run.
     """
     # Not before any other time of the row: a clock may be behind that of another machine, and the
     # last event has the time that the row gets.
@@ -172,7 +185,8 @@ def end_stored_run(
         seq = yield from events.get_last_seq(run.run_id)
     if seq >= 0:
         # A worker that died may have delivered events that were never stored.
-        seq += LOST_SEQ_STEP if is_lost or left.has_lost_leg else 1
+        has_lost_events = is_lost or left.has_lost_leg
+        seq += LOST_SEQ_STEP if has_lost_events else 1
         identity = event_rows.identify_run(run, left.component_name)
         event = event_rows.format_end(identity, ending, transcript, at)
         last = Batch(run.run_id, run.attempt, seq, seq, encode_event(*event))
@@ -230,6 +244,7 @@ def cancel_waiting_run(
 
 
 def _cancel_waiting_members(outbox: Outbox, run_id: str, at: int) -> Steps[None]:
+    """Cancel the members that wait below a run that ends; each does the same for its members."""
     actor = PARENT_ENDED.actor or ""
     for member_id in (yield from run_reads.list_paused_children(run_id)):
         yield from cancel_waiting_run(outbox, member_id, actor, PARENT_ENDED.reason, at)

@@ -26,6 +26,7 @@ MAXIMUM_QUEUED = 10_000
 """Runs that wait in the queues of one database."""
 
 QUEUE_TIMEOUT = Ending.failed("QUEUE_TIMEOUT", "The run waited too long in the queue")
+"""The end of a run that did not get its turn in time."""
 
 
 @unit
@@ -42,10 +43,13 @@ def check_queue(spec: RunSpec) -> Steps[None]:
             "The run would have to wait, and dependencies are not stored",
             hint="send the request without dependencies, or when the session is idle",
         )
-    waiting = yield from queue.count_in_session(spec.session_id, MAXIMUM_IN_SESSION)
-    if waiting >= MAXIMUM_IN_SESSION:
+
+    session_count = yield from queue.count_in_session(spec.session_id, MAXIMUM_IN_SESSION)
+    if session_count >= MAXIMUM_IN_SESSION:
         raise errors.TooManyRequests("Too many runs wait in the queue of the session")
-    if (yield from queue.count(MAXIMUM_QUEUED)) >= MAXIMUM_QUEUED:
+
+    database_count = yield from queue.count(MAXIMUM_QUEUED)
+    if database_count >= MAXIMUM_QUEUED:
         raise errors.TooManyRequests("Too many runs wait in the queue")
 
 
@@ -53,15 +57,22 @@ def check_queue(spec: RunSpec) -> Steps[None]:
 def enqueue(spec: RunSpec, component_name: str, at: int) -> Steps[bool]:
     """Store the first event of a new run that waits, and let it begin if it may.
 
+    Its row is stored, and its session is locked.
+
+    Args:
+        component_name: the name in the events of the run.
+        at: the time of the event in microseconds UTC.
+
     Returns:
         True if a server may claim a run of the session now.
     """
-    places = yield from queue.list_positions([spec.run_id])
+    positions = yield from queue.list_positions([spec.run_id])
     identity = RunIdentity(
         spec.run_id, spec.session_id, None, spec.component_type, spec.component_id, component_name
     )
-    event, data = event_rows.format_queued(identity, places[spec.run_id], at)
-    yield from events.append_batch(spec.run_id, 1, 0, 0, encode_event(event, data))
+    name, data = event_rows.format_queued(identity, positions[spec.run_id], at)
+    yield from events.append_batch(spec.run_id, 1, 0, 0, encode_event(name, data))
+
     return (yield from queue.add(spec.session_id, at))
 
 
@@ -77,10 +88,22 @@ def lock_queue(state: RunState | None) -> Steps[None]:
 
 @unit
 def end_overdue_run(outbox: Outbox, run_id: str, before: int) -> Steps[EndedRun | None]:
-    """End a run that has waited in the queue since a time as ERROR; None if it has begun."""
-    yield from lock_queue((yield from run_reads.get_state(run_id)))
+    """End a run as ERROR if it has waited in the queue for too long.
+
+    Args:
+        before: the run ends if it waits since this time or longer, microseconds UTC.
+
+    Returns:
+        None, without a change, if it has begun.
+    """
+    # The session first, as the end of another run locks both; then the row is read again.
+    state = yield from run_reads.get_state(run_id)
+    yield from lock_queue(state)
     run = yield from run_reads.get_for_update(run_id)
-    if run is None or run.queue_turn is None or (run.queued_at or before + 1) > before:
+
+    if run is None or run.queue_turn is None:
+        return None
+    if run.queued_at is None or run.queued_at > before:
         return None
     return (yield from end_waiting_run(outbox, run, QUEUE_TIMEOUT))
 
@@ -91,10 +114,13 @@ def cancel_run(
 ) -> Steps[tuple[RunState, RunState] | None]:
     """Record the cancel of a run, and end it at once if nothing executes it.
 
-    A run that has ended is read without a lock. The state of any other is read again when its row
-    is locked, after that of its session if it is queued, and after that of its root run, as for a
-    decision. So it cannot pause between that read and the request, which no process would carry out
-    then.
+    A run that has ended is read without a lock. The state of any other run is read again when its
+    row is locked. So the run cannot pause between that read and the request, which no process would
+    carry out then.
+
+    Args:
+        actor: the principal that cancels.
+        reason: shown with the end of the run; None without one.
 
     Returns:
         The state before the request and after it; None if there is no such run.
@@ -105,6 +131,8 @@ def cancel_run(
     if is_final(before.status):
         return before, before
 
+    # The session of a queued run, its root run, and the run itself: the order in which ends and
+    # decisions lock them.
     yield from lock_queue(before)
     root_id = yield from find_root_id(before)
     yield from run_reads.lock_state(root_id)
@@ -120,8 +148,11 @@ def cancel_run(
     else:
         ended = yield from cancel_waiting_run(outbox, run_id, actor, reason, now())
         if ended is not None and root_id != run_id:
+            # The root run may have waited for this member only.
             yield from release_if_decided(root_id)
-    return before, (yield from run_reads.get_state(run_id)) or before
+
+    after = yield from run_reads.get_state(run_id)
+    return before, after or before
 
 
 def append_event(run: RunRow, seq: int, event: tuple[str, bytes]) -> Work[bool]:
@@ -131,7 +162,7 @@ def append_event(run: RunRow, seq: int, event: tuple[str, bytes]) -> Work[bool]:
 
 @unit
 def release_if_decided(root_run_id: str) -> Steps[bool]:
-    """Let a root run go on if nothing that it waits for is pending; its row is locked first.
+    """Let a root run continue if nothing that it waits for is pending; its row is locked first.
 
     Returns:
         True if a process may claim its next leg.
@@ -139,6 +170,9 @@ def release_if_decided(root_run_id: str) -> Steps[bool]:
     state = yield from run_reads.lock_state(root_run_id)
     if state is None or state.status != "PAUSED":
         return False
-    if (yield from approvals.count_pending_of_root(root_run_id)):
+
+    # Under the lock: of two last decisions at the same time, the second one finds none pending.
+    pending_count = yield from approvals.count_pending_of_root(root_run_id)
+    if pending_count:
         return False
     return (yield from runs.release(root_run_id))

@@ -73,8 +73,14 @@ def follow_run(
     long, the events end without a last event. So do the events of a run of another process when
     this process shuts down (`engine.closing`).
 
+    For example, in a route (close the generator at the end):
+
+        async with contextlib.aclosing(follow_run(engine, database, changes, run_id, -1)) as events:
+            async for portion in events:
+                await send(portion)
+
     Args:
-        after: number of the last event that the reader has; -1 for none.
+        after: number of the last event that the reader has; -1 if it has none.
         is_started: True if the request of the reader has started or continued the run.
 
     Raises:
@@ -105,15 +111,17 @@ async def wait_until_final(
         Unavailable: another process executes the run and this one shuts down, or the database
             does not answer.
     """
-    live = engine.find_run(run_id)
-    if live is not None:
-        await asyncio.shield(live.ended)
+    live_run = engine.find_run(run_id)
+    if live_run is not None:
+        await asyncio.shield(live_run.ended)
+
     while True:
         state = await database.read(run_reads.get_state(run_id))
         if state is None:
             raise errors.NotFound("Run not found")
         if is_settled(state.status):
             return
+
         with contextlib.closing(changes.hub.join(database, run_id, None)) as followed:
             while await followed.wait(LAST_POSITION, CHANGE_WAIT_SECONDS) is None:
                 if engine.closing.is_set() and engine.find_run(run_id) is None:
@@ -167,7 +175,9 @@ class _Follower:
                 async for portion in portions:
                     yield portion
         except errors.Unavailable as error:
-            raise build_unread_outcome(self._run_id, error) if is_started else error from error
+            if not is_started:
+                raise
+            raise build_unread_outcome(self._run_id, error) from error
         finally:
             self._leave()
 
@@ -178,50 +188,58 @@ class _Follower:
             self._followed = None
 
     async def _yield_all(self) -> AsyncGenerator[list[StreamEvent]]:
+        """Yield portions from the fastest source that has the next event, until the run ends."""
         turns = Turns()
         while not self._done:
             await turns.take()
-            in_memory = self._read_memory()
+            memory_events = self._read_memory()
+
             try:
-                if in_memory is None and self._followed is not None:
-                    portion = await self._read_hub(self._followed)
-                elif in_memory is None:
-                    portion = await self._read_database()
-                else:
+                if memory_events is not None:
                     self._leave()
-                    portion = await self._take_portion(in_memory)
+                    portion = await self._take_portion(memory_events)
+                elif self._followed is not None:
+                    portion = await self._read_hub(self._followed)
+                else:
+                    portion = await self._read_database()
             except errors.Unavailable:
+                # Before the first event the reader can get an error. Later the head of its response
+                # is sent already: the stream ends, and the reader continues after its last event.
                 if not self._has_yielded:
                     raise
                 _rate_limited.log("a stream was ended: its database is unavailable for too long")
                 return
+
             if portion:
                 self._has_yielded = True
                 self._position = max(self._position, portion[-1].seq)
                 yield portion
 
     def _read_memory(self) -> list[StreamEvent] | None:
+        """Return the next events in the memory of this process; None if it does not have them."""
         if self._stream is None:
-            live = self._engine.find_run(self._run_id)
-            if live is None or live.parent is not None or not live.stream.recorded:
+            live_run = self._engine.find_run(self._run_id)
+            if live_run is None or live_run.parent is not None or not live_run.stream.recorded:
                 return None
             # Kept: the engine forgets the run before slow followers have its last events.
-            self._stream = live.stream
+            self._stream = live_run.stream
+
         return self._stream.events_from(self._position + 1)
 
-    async def _take_portion(self, in_memory: list[StreamEvent]) -> list[StreamEvent]:
+    async def _take_portion(self, memory_events: list[StreamEvent]) -> list[StreamEvent]:
+        """Return a portion of the events in memory; wait if there is none yet."""
         assert self._stream is not None
-        if not in_memory and self._stream.closed:
+        if not memory_events and self._stream.closed:
             self._done = True
-        elif not in_memory:
+        elif not memory_events:
             await self._stream.wait_for_change()
-            in_memory = self._stream.events_from(self._position + 1) or []
-        return limit_size(in_memory, PORTION_BYTES)
+            memory_events = self._stream.events_from(self._position + 1) or []
+        return limit_size(memory_events, PORTION_BYTES)
 
     async def _read_hub(self, followed: FollowedRun) -> list[StreamEvent]:
         news = await followed.wait(self._position, CHANGE_WAIT_SECONDS)
         if news is None:
-            # At shutdown the runs of this process still end first; those of others are left.
+            # At shutdown the runs of this process still end first; runs of other processes do not.
             is_left = self._engine.find_run(self._run_id) is None
             self._done = self._engine.closing.is_set() and is_left
             return []
@@ -229,22 +247,31 @@ class _Follower:
             # This follower is too slow for the hub, or the run has no stored events.
             self._leave()
             return []
+
         self._done = news.settled
         return news.events
 
     async def _read_database(self) -> list[StreamEvent]:
+        """Return the next stored events; after the last one, join the hub or end.
+
+        A read of several portions is kept until they are yielded.
+        """
         if self._read is None:
             read = self._changes.stored.read
             position = self._position
             answer = await self._retry(partial(read, self._database, self._run_id, position))
             part, self._is_fresh = answer
             self._read = part, deque(row for row in part.batches if row.last_seq > position)
+
         part, batches = self._read
         if part.status is None:
+            # It was deleted, or has never been there.
             self._done = True
             if not self._has_yielded:
                 raise errors.NotFound("Run not found")
             return []
+
+        # A shared read may be older than this follower: the run may continue since.
         is_settled_now = self._is_fresh and is_settled(part.status)
         if is_settled_now and part.newest < 0:
             self._done = True
@@ -252,16 +279,17 @@ class _Follower:
             built = await self._retry(partial(self._database.read, row, size="large"))
             return [event for event in built if event.seq > self._position]
 
-        found = list[StreamEvent]()
+        portion = list[StreamEvent]()
         size = 0
         while batches and size < PORTION_BYTES:
             batch = batches.popleft()
-            decoded = self._changes.stored.decode(batch)
-            events = [event for event in decoded if event.seq > self._position]
-            size += sum(len(event.data) for event in events)
-            found += events
+            batch_events = self._changes.stored.decode(batch)
+            new_events = [event for event in batch_events if event.seq > self._position]
+            size += sum(len(event.data) for event in new_events)
+            portion += new_events
             # Of a damaged batch not all events can be decoded: do not read it again.
             self._position = batch.last_seq
+
         if not batches:
             self._read = None
             if self._position >= part.newest:
@@ -270,7 +298,7 @@ class _Follower:
                     self._followed = self._changes.hub.join(
                         self._database, self._run_id, self._position
                     )
-        return found
+        return portion
 
     async def _retry(self, read: Callable[[], Awaitable[T]]) -> T:
         return await retry_while_unavailable(
@@ -283,20 +311,25 @@ class _Follower:
 
 @unit
 def _build_events_from_row(run_id: str) -> Steps[list[StreamEvent]]:
+    """Build the events of a run that has no stored events; none if the run is deleted."""
     run = yield from run_reads.get(run_id, EVERYONE)
     if run is None:
         return []
+
+    # The session has the name of the component: it may not be configured here.
     session = yield from sessions.get(run.session_id, EVERYONE)
-    name = None
+    component_name = None
     if session is not None and session.component_id == run.component_id:
-        name = session.component_name
-    asked: list[dict[str, Any]] = []
+        component_name = session.component_name
+
+    pending_approvals: list[dict[str, Any]] = []
     if run.status == "PAUSED":
         find = approvals.list_of_root if run.parent_run_id is None else approvals.list_of_run
         rows = yield from find(run_id)
-        asked = [describe(row) for row in rows if row.status == "pending"]
-    stored = format_stored_run(run, name or run.component_id, asked)
-    return [StreamEvent(*event) for event in stored]
+        pending_approvals = [describe(row) for row in rows if row.status == "pending"]
+
+    events = format_stored_run(run, component_name or run.component_id, pending_approvals)
+    return [StreamEvent(*event) for event in events]
 
 
 async def stream_items(
@@ -306,19 +339,21 @@ async def stream_items(
 
     Args:
         portions: the events of the run from the first one on, which this generator closes.
-        after: the number of the last event that the client has; None for none.
+        after: the number of the last event that the client has; None if it has none.
     """
     reader = RunReader()
     async with contextlib.aclosing(portions):
         async for portion in portions:
-            changed: list[StreamEvent] = []
+            change_events: list[StreamEvent] = []
             for event in portion:
+                # Also the events that the client has: the items are built from all of them.
                 changes = reader.apply(parse_event(event.name, event.data, event.seq))
                 if changes and (after is None or event.seq > after):
                     data = {"changes": [_build_change(reader, change) for change in changes]}
-                    changed.append(StreamEvent(event.seq, ITEMS_EVENT, orjson.dumps(data)))
-            if changed:
-                yield changed
+                    change_events.append(StreamEvent(event.seq, ITEMS_EVENT, orjson.dumps(data)))
+
+            if change_events:
+                yield change_events
 
 
 def _build_change(reader: RunReader, change: RunChange) -> dict[str, Any]:
@@ -326,6 +361,7 @@ def _build_change(reader: RunReader, change: RunChange) -> dict[str, Any]:
     built: dict[str, Any] = {"run_id": change.run_id}
     if change.position is None:
         return {**built, "run": run.record}
+
     built["position"] = change.position
     if change.added is not None:
         return {**built, "added": change.added}

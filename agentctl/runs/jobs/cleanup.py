@@ -50,8 +50,10 @@ JUMP = HOUR
 """Microseconds that the wall clock may advance beyond the steady clock between two observations."""
 
 HOLD = DAY
-"""Microseconds of the steady clock for which a doubtful clock must run on before it is trusted, and
-the age of the newest row from which the clock of a new process is doubtful."""
+"""Microseconds of the steady clock after which a doubtful clock is trusted.
+
+The clock of a new process is doubtful if the newest row is older than this.
+"""
 
 
 def read_steady_clock() -> int:
@@ -93,33 +95,44 @@ class ClockGuard:
         return self._seen >= self._trusted_from
 
     def compare(self, newest: int | None) -> None:
-        """Trust the clock of a new process if it is at most a day ahead of `newest`.
+        """Trust the clock of a new process if it is at most a day ahead of the newest row.
 
-        That is the time of the newest row; None without rows.
+        Args:
+            newest: the time of the newest row in microseconds UTC; None without rows.
         """
         self.is_compared = True
         if newest is not None and self._wall() - newest <= HOLD:
             self._trusted_from = self._seen
 
     def observe(self) -> bool:
-        """Read both clocks, every few seconds. Return True if the wall clock has jumped ahead."""
+        """Read both clocks. Call it every few seconds.
+
+        Returns:
+            True if the wall clock has jumped ahead since the last call.
+        """
         steady = self._steady()
         self.present = self._wall()
         offset = self.present - steady
+        advance = offset - self._offset
         passed = steady - self._seen
         self._seen = steady
-        if offset - self._offset > JUMP or passed > HOLD:
+        before = self._offset
+        self._offset = offset
+
+        # After a day without an observation, nobody has seen if the clock has jumped.
+        if advance > JUMP or passed > HOLD:
             if self._before_jump is None:
-                self._before_jump = self._offset
-            self._offset = offset
+                self._before_jump = before
             self._trusted_from = steady + HOLD
             return True
-        self._offset = offset
-        if self._before_jump is not None and offset - self._before_jump <= JUMP:
-            self._before_jump = None
-            self._trusted_from = steady
-        elif self._before_jump is not None and self.is_trusted:
-            self._before_jump = None
+
+        if self._before_jump is not None:
+            if offset - self._before_jump <= JUMP:
+                # It was set back.
+                self._before_jump = None
+                self._trusted_from = steady
+            elif self.is_trusted:
+                self._before_jump = None
         return False
 
 
@@ -148,8 +161,10 @@ PAGE_SESSIONS = 100
 """Idle sessions that one read finds."""
 
 UNIT_SESSIONS = 20
+"""Sessions that one unit deletes at most."""
+
 UNIT_RUNS = 1_000
-"""Sessions of one unit, and runs of these sessions; a session with more runs is a unit alone."""
+"""Runs of the sessions of one unit at most; a session with more runs is a unit alone."""
 
 UNIT_APPROVALS = 100
 """Approvals of one unit."""
@@ -157,17 +172,16 @@ UNIT_APPROVALS = 100
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """The ages at which a server deletes data, in days.
-
-    Attributes:
-        audit: age of audit entries; None for no limit.
-        components: days since the last use of a session, by kind and id of the components that
-            have their own.
-    """
+    """The ages at which a server deletes data, in days."""
 
     audit: int | None = None
+    """Age of audit entries; None for no limit."""
+
     table: Retention = Retention()
+    """The table `retention` of the configuration."""
+
     components: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Days since the last use of a session, by kind and id of the components with own days."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Ages:
@@ -198,55 +212,64 @@ async def delete_idle_sessions(
         Unavailable: a database does not answer, or the audit log cannot be written.
     """
     clock = asyncio.get_running_loop().time
-    removed = 0
     end = clock() + seconds
+    removed_count = 0
+
     async with aclosing(_choose_sessions(database, ages, moment)) as choices:
         async for choice in choices:
+            record = _Record("sessions", EXPIRE_SESSIONS, choice.before)
             page: RowPage[IdleRow] | None = None
             while page is None or page.next is not None:
                 after = None if page is None else page.next
                 work = retention.list_idle(choice, PAGE_SESSIONS, after)
                 page = await database.read(work, size="large")
+
                 for session_ids in _divide(page.rows):
                     removal = _remove(session_ids, choice.before)
-                    record = _Record("sessions", EXPIRE_SESSIONS, choice.before)
-                    removed += await _write(databases, database, record, session_ids, removal)
+                    removed_count += await _write(databases, database, record, session_ids, removal)
                     # Not before the first unit: reads alone may take that long.
                     if clock() >= end:
-                        return removed
-    return removed
+                        return removed_count
+
+    return removed_count
 
 
 async def _choose_sessions(
     database: Database, ages: Ages, moment: int
 ) -> AsyncGenerator[IdleSessions]:
     """Yield the sessions of each component, and those without one, whose age is limited."""
-    default = ages.table.idle_days
-    if not default and not ages.components:
+    default_days = ages.table.idle_days
+    if not default_days and not ages.components:
         return
+
     for component_id in await database.read(retention.list_components()):
         for kind in KINDS:
-            if days := ages.components.get((kind, component_id), default):
+            days = ages.components.get((kind, component_id), default_days)
+            if days:
                 yield IdleSessions(moment - days * DAY, kind, component_id)
-    if default:
-        yield IdleSessions(moment - default * DAY, without_component=True)
+
+    if default_days:
+        yield IdleSessions(moment - default_days * DAY, without_component=True)
 
 
 def _divide(rows: Sequence[IdleRow]) -> Iterator[list[str]]:
     """Yield the ids of the sessions that can be removed, in units."""
-    ids = list[str]()
-    runs = 0
+    session_ids = list[str]()
+    run_count = 0
     for row in rows:
         if not row.is_removable:
             continue
-        if ids and (len(ids) == UNIT_SESSIONS or runs + row.run_count > UNIT_RUNS):
-            yield ids
-            ids = []
-            runs = 0
-        ids.append(row.session_id)
-        runs += row.run_count
-    if ids:
-        yield ids
+
+        is_full = len(session_ids) == UNIT_SESSIONS or run_count + row.run_count > UNIT_RUNS
+        if session_ids and is_full:
+            yield session_ids
+            session_ids = []
+            run_count = 0
+        session_ids.append(row.session_id)
+        run_count += row.run_count
+
+    if session_ids:
+        yield session_ids
 
 
 @unit
@@ -260,23 +283,38 @@ async def delete_decided_approvals(
 ) -> int:
     """Delete the decided approvals of a database whose run has ended.
 
-    Those of held sessions stay, and those of a call whose outcome is not known. Arguments, result
-    and errors are those of `delete_idle_sessions`.
+    Approvals of held sessions stay, and so do approvals of a call with an unknown outcome.
+
+    Args:
+        moment: the time from which ages are counted back, microseconds UTC.
+        seconds: maximum time; a later call deletes the rest.
+
+    Returns:
+        The number of deleted approvals.
+
+    Raises:
+        Unavailable: a database does not answer, or the audit log cannot be written.
     """
     if not ages.table.approval_days:
         return 0
+
     clock = asyncio.get_running_loop().time
-    removed = 0
     end = clock() + seconds
+    removed_count = 0
     before = moment - ages.table.approval_days * DAY
     record = _Record("approvals", EXPIRE_APPROVALS, before)
+
     while True:
         ids = await database.read(approvals.list_decided(before, UNIT_APPROVALS), size="large")
-        work = approvals.delete_decided(ids, before)
-        deleted = await _write(databases, database, record, ids, work) if ids else 0
-        removed += deleted
-        if not deleted or clock() >= end:
-            return removed
+        if not ids:
+            return removed_count
+
+        deletion = approvals.delete_decided(ids, before)
+        deleted_count = await _write(databases, database, record, ids, deletion)
+        removed_count += deleted_count
+        # None deleted: other processes have deleted them, or somebody holds their sessions now.
+        if not deleted_count or clock() >= end:
+            return removed_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,10 +322,19 @@ class _Record:
     """The audit entries of one kind of removal."""
 
     noun: str
+
     operation: str
+    """Such as `records.audit.EXPIRE_SESSIONS`."""
+
     before: int
+    """The rows were not used since this time, microseconds UTC."""
 
     def append(self, ids: Sequence[str], database: str | None = None) -> Work[None]:
+        """Add the entry about some ids.
+
+        Args:
+            database: id of their database; None for the database of the audit log.
+        """
         resource = f"{self.noun}:{hash_ids(ids)}"
         if database is not None:
             resource += f",database:{database}"
@@ -331,22 +378,24 @@ async def _write(
     database (docs/contract.md "Audit"). A second entry follows if not all were removed then.
     """
     if database is databases.system:
-        return len(await database.write(_with_entry(work, record.append)))
+        removed_ids = await database.write(_with_entry(work, record.append))
+        return len(removed_ids)
+
     await databases.system.write(record.append(ids, database.id))
-    removed = await database.write(work)
-    if len(removed) != len(ids):
-        await databases.system.write(record.append(removed, database.id))
-    return len(removed)
+    removed_ids = await database.write(work)
+    if len(removed_ids) != len(ids):
+        await databases.system.write(record.append(removed_ids, database.id))
+    return len(removed_ids)
 
 
 @unit
 def _with_entry(
     work: Work[list[str]], append: Callable[[Sequence[str]], Work[None]]
 ) -> Steps[list[str]]:
-    removed = yield from work
-    if removed:
-        yield from append(removed)
-    return removed
+    removed_ids = yield from work
+    if removed_ids:
+        yield from append(removed_ids)
+    return removed_ids
 
 
 CLEANUP_SECONDS = 60.0
@@ -365,8 +414,10 @@ UNDELIVERED_DAYS = 30
 """Days that a webhook is kept which waits or is dead."""
 
 MAXIMUM_DELIVERIES = 100_000
-"""Maximum number of webhook deliveries in one database; the oldest delivered ones are deleted
-first, ones that wait last."""
+"""Maximum number of webhook deliveries in one database.
+
+The oldest deliveries that arrived are deleted first, and deliveries that wait last.
+"""
 
 NO_AGES = Ages()
 
@@ -384,24 +435,40 @@ async def delete_expired(
     """Clean up the open databases once.
 
     Args:
-        guard: by a clock that it doubts, only stale lock files are deleted; None to trust it.
+        guard: while it doubts the clock, no data is deleted for its age; None to trust the clock.
         seconds: maximum time for the rows of each kind; later cleanups delete the rest.
         deleted: receives the numbers of deleted rows by their kind.
     """
     counts = Counter[str]() if deleted is None else deleted
-    # By the time that was trusted: the clock may have been set since.
-    is_trusted, at = (True, now()) if guard is None else (guard.is_trusted, guard.present)
-    for database in databases.get_open().values() if is_trusted else ():
-        # The earlier of two clocks: one server with a wrong clock must not delete for all.
-        moment = min(at, await database.clock())
-        await _delete_rows(databases, database, ages, moment, seconds, counts)
-    for database in databases.get_open().values() if databases.outbox.is_used else ():
-        if await database.read(webhooks.count()) > MAXIMUM_DELIVERIES:
-            lost = await database.write(webhooks.drop_surplus(MAXIMUM_DELIVERIES))
-            if lost:
-                _log.warning("%d webhook deliveries were dropped: too many wait", lost)
-    present = await databases.system.read(workers.list_workers())
-    liveness.remove_stale_locks(databases.system.lock_folder, {row.worker_id for row in present})
+    is_trusted = True
+    at = now()
+    if guard is not None:
+        # By the time that was trusted: the clock may have been set since.
+        is_trusted = guard.is_trusted
+        at = guard.present
+
+    if is_trusted:
+        for database in databases.get_open().values():
+            # The earlier of two clocks: one server with a wrong clock must not delete for all.
+            moment = min(at, await database.clock())
+            await _delete_rows(databases, database, ages, moment, seconds, counts)
+
+    if databases.outbox.is_used:
+        for database in databases.get_open().values():
+            await _drop_surplus_deliveries(database)
+
+    present_workers = await databases.system.read(workers.list_workers())
+    worker_ids = {row.worker_id for row in present_workers}
+    liveness.remove_stale_locks(databases.system.lock_folder, worker_ids)
+
+
+async def _drop_surplus_deliveries(database: Database) -> None:
+    if await database.read(webhooks.count()) <= MAXIMUM_DELIVERIES:
+        return
+
+    lost_count = await database.write(webhooks.drop_surplus(MAXIMUM_DELIVERIES))
+    if lost_count:
+        _log.warning("%d webhook deliveries were dropped: too many wait", lost_count)
 
 
 async def _delete_rows(
@@ -412,32 +479,46 @@ async def _delete_rows(
     seconds: float,
     counts: Counter[str],
 ) -> None:
+    """Delete the rows of each kind that are too old at a moment, and count them in `counts`."""
+
     async def delete_older(kind: str, has_older: Work[bool], delete: Work[int]) -> None:
         counts[kind] += await _delete_older(database, has_older, delete, seconds)
 
+    # The ages of these are settings.
     deletions = [("sessions", delete_idle_sessions), ("approvals", delete_decided_approvals)]
-    for name, delete_ages in deletions:
-        removed = await delete_ages(databases, database, ages, moment, seconds)
-        counts[name] += removed
-        if removed:
-            _log.info("%d %s of database %s were deleted for their age", removed, name, database.id)
+    for noun, delete_aged in deletions:
+        removed_count = await delete_aged(databases, database, ages, moment, seconds)
+        counts[noun] += removed_count
+        if removed_count:
+            _log.info(
+                "%d %s of database %s were deleted for their age", removed_count, noun, database.id
+            )
+
     before = moment - EVENT_RETENTION
     await delete_older("events", events.has_older(before), events.delete_older(before))
+
     before = moment - idempotency.KEY_LIFETIME
     await delete_older("keys", idempotency.has_older(before), idempotency.delete_older(before))
+
     before = moment - UNBOUND_HOURS * HOUR
     await delete_older("files", files.has_unbound(before), files.delete_unbound(before))
     await delete_older("days", files.has_other_days(moment), files.delete_other_days(moment))
+
     before = moment - KEEP_HOURS * HOUR
     await delete_older("hours", usage.has_older_hours(before), usage.delete_older_hours(before))
+
     has_expired = store_items.has_expired(moment)
     await delete_older("items", has_expired, store_items.delete_expired(moment))
-    delivered = moment - DELIVERED_DAYS * DAY
-    before = moment - UNDELIVERED_DAYS * DAY
-    has_older = webhooks.has_older(delivered, before)
-    await delete_older("deliveries", has_older, webhooks.delete_older(delivered, before))
+
+    delivered_before = moment - DELIVERED_DAYS * DAY
+    undelivered_before = moment - UNDELIVERED_DAYS * DAY
+    has_older = webhooks.has_older(delivered_before, undelivered_before)
+    deletion = webhooks.delete_older(delivered_before, undelivered_before)
+    await delete_older("deliveries", has_older, deletion)
+
     if database is databases.system and ages.audit is not None:
         before = moment - ages.audit * DAY
+        # A day later, so that one cleanup deletes a day of entries: each deletion adds an entry.
         has_older = audit.has_older(before - DAY)
         await delete_older("audit", has_older, _delete_and_record(before))
 
@@ -450,13 +531,16 @@ async def _delete_older(
     A read first finds out whether there is anything to delete: it blocks no writer.
     """
     clock = asyncio.get_running_loop().time
-    deleted = 0
     end = clock() + seconds
     if not await database.read(has_older, size="large"):
         return 0
-    while (batch := await database.write(delete)) and clock() < end:
-        deleted += batch
-    return deleted + batch
+
+    deleted_count = 0
+    while True:
+        batch_count = await database.write(delete)
+        deleted_count += batch_count
+        if not batch_count or clock() >= end:
+            return deleted_count
 
 
 @unit
@@ -479,11 +563,14 @@ async def delete_unused_bytes(uploads: Uploads, databases: Databases, guard: Clo
     """
     if not guard.is_trusted:
         return
+
     before = guard.present - HOUR
     await uploads.remove_abandoned(before)
+
     for database in databases.get_open().values():
-        noted = files.list_checks(CHECKED_BLOBS, before, guard.present)
-        for seq, blob in await database.read(noted):
+        checks = files.list_checks(CHECKED_BLOBS, before, guard.present)
+        for seq, blob in await database.read(checks):
+            # Bytes that are younger stay noted, for a later call.
             if await _is_used(blob, databases) or await uploads.store.remove(blob, before):
                 await database.write(files.end_check(seq))
 

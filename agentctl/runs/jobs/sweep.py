@@ -44,32 +44,46 @@ async def sweep_dead_workers(
                 "runs of database %s could not be read: %s", database_id, error.detail
             )
 
-    judged = await monitor.check_all()
-    ended: list[str] = []
-    for database_id, live in owners.items():
-        for owner in live - judged.keys() - {own_id}:
-            exited = WorkerDeath.EXITED
-            ended += await _recover_database(databases, monitor, database_id, owner, exited) or []
-    for owner, death in judged.items():
+    deaths = await monitor.check_all()
+    ended_run_ids: list[str] = []
+
+    for database_id, database_owners in owners.items():
+        for owner in database_owners - deaths.keys() - {own_id}:
+            run_ids = await _recover_database(
+                databases, monitor, database_id, owner, WorkerDeath.EXITED
+            )
+            ended_run_ids += run_ids or []
+
+    for owner, death in deaths.items():
         if death is not None and owner != own_id:
-            ended += await _remove_dead_worker(databases, monitor, owner, death)
-    return ended
+            ended_run_ids += await _remove_dead_worker(databases, monitor, owner, death)
+    return ended_run_ids
 
 
 async def _remove_dead_worker(
     databases: Databases, monitor: WorkerMonitor, owner: str, death: WorkerDeath
 ) -> list[str]:
-    results = [
-        await _recover_database(databases, monitor, database_id, owner, death)
-        for database_id in databases
-    ]
-    ended = [run_id for run_ids in results if run_ids is not None for run_id in run_ids]
-    if None not in results and await databases.system.write(workers.remove(owner)):
+    """End the runs of a dead worker in all databases, and remove it if that succeeds in each."""
+    ended_run_ids: list[str] = []
+    is_complete = True
+    for database_id in databases:
+        run_ids = await _recover_database(databases, monitor, database_id, owner, death)
+        if run_ids is None:
+            # The row stays, so that the next sweep finds the worker again.
+            is_complete = False
+        else:
+            ended_run_ids += run_ids
+
+    # Another sweep may have removed it first.
+    if is_complete and await databases.system.write(workers.remove(owner)):
         liveness.remove_lock(databases.system.lock_folder, owner)
         _log.warning(
-            "worker %s is dead (%s); %d of its runs were ended", owner, death.value, len(ended)
+            "worker %s is dead (%s); %d of its runs were ended",
+            owner,
+            death.value,
+            len(ended_run_ids),
         )
-    return ended
+    return ended_run_ids
 
 
 async def _recover_database(
@@ -79,6 +93,7 @@ async def _recover_database(
     owner: str | None,
     death: WorkerDeath,
 ) -> list[str] | None:
+    """End the runs of a dead worker in one database; return their ids, or None after a failure."""
     try:
         return await recover_runs(
             databases[database_id],

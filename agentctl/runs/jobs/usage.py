@@ -24,6 +24,8 @@ class UsageSums:
         for database in self._databases.get_open().values():
             if not await database.read(usage.has_waiting()):
                 continue
+
+            # Each call adds at most `FOLD_ROWS` runs, so that other writers get their turn.
             while await self._prices.run(usage.fold, database.write) == usage.FOLD_ROWS:
                 pass
 

@@ -56,18 +56,20 @@ STALE_LOCK_SECONDS = 60.0
 
 
 class ProcessIdentity(NamedTuple):
-    """The unique identity of a process.
-
-    Attributes:
-        boot_id: kernel boot id and pid namespace; "" if the system does not provide them, and then
-            the pid means nothing to other processes.
-        process_start: start time in clock ticks since boot; 0 if the system does not provide it.
-    """
+    """The unique identity of a process."""
 
     host: str
+
     boot_id: str
+    """Kernel boot id and pid namespace.
+
+    "" if the system does not provide them; the pid means nothing to other processes then.
+    """
+
     pid: int
+
     process_start: int
+    """Start time in clock ticks since boot; 0 if the system does not provide it."""
 
 
 class _ProcessState(NamedTuple):
@@ -76,9 +78,11 @@ class _ProcessState(NamedTuple):
 
 
 def identify_this_process() -> ProcessIdentity:
+    """Return the identity of the process that calls this."""
     pid = os.getpid()
     state = _read_process_state(pid)
-    return ProcessIdentity(socket.gethostname(), _boot_id(), pid, state.start if state else 0)
+    start = state.start if state is not None else 0
+    return ProcessIdentity(socket.gethostname(), _boot_id(), pid, start)
 
 
 def has_exited(process: ProcessIdentity) -> bool:
@@ -87,6 +91,7 @@ def has_exited(process: ProcessIdentity) -> bool:
         return False
     if process.host != socket.gethostname():
         return False
+
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:
@@ -94,10 +99,14 @@ def has_exited(process: ProcessIdentity) -> bool:
     except OSError:
         # The process exists and belongs to another user.
         pass
+
     state = _read_process_state(process.pid)
     if state is None:
         return False
-    return state.ended or (process.process_start != 0 and state.start != process.process_start)
+    if state.ended:
+        return True
+    # Another start time: the pid belongs to a later process.
+    return process.process_start != 0 and state.start != process.process_start
 
 
 @cache
@@ -131,7 +140,11 @@ class WorkerLock:
 
     @classmethod
     def acquire(cls, folder: Path, worker_id: str) -> WorkerLock:
-        """Create the file of a new worker and lock it. Raises OSError."""
+        """Create the file of a new worker and lock it.
+
+        Raises:
+            OSError: the folder or the file cannot be created, or its system has no locks.
+        """
         folder.mkdir(mode=0o700, exist_ok=True)
         path = _lock_path(folder, worker_id)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -200,20 +213,21 @@ def _is_unlocked(path: Path) -> bool:
 DEAD_AFTER_SECONDS = 15.0
 """Time without a heartbeat after which a worker is declared dead."""
 
-
 OWN_HEARTBEATS = 64
-"""Heartbeats of this process that a monitor remembers: those of more than `DEAD_AFTER_SECONDS`."""
+"""Heartbeats of this process that a monitor remembers.
+
+They cover more than `DEAD_AFTER_SECONDS`.
+"""
 
 
 class WorkerDeath(Enum):
-    """The evidence that a worker is dead.
-
-    EXITED: its process has ended, with all its work.
-    NO_HEARTBEAT: its heartbeat stopped; it may wake up later and find its runs ended.
-    """
+    """The evidence that a worker is dead."""
 
     EXITED = "exited"
+    """Its process has ended, with all its work."""
+
     NO_HEARTBEAT = "no heartbeat"
+    """Its heartbeat stopped. It may wake up later, and find its runs ended."""
 
 
 class WorkerMonitor:
@@ -225,10 +239,10 @@ class WorkerMonitor:
             interval.
 
     Attributes:
-        oldest_heartbeat: the oldest one of the last `check_all`, in microseconds; None without
-            workers.
+        oldest_heartbeat: the oldest heartbeat of the last `check_all`, in microseconds UTC; None
+            without workers.
         is_long_lived: True in a process that lives long enough to observe heartbeats.
-        on_lost_run: called for each run that this process ends for a dead worker; None for nothing.
+        on_lost_run: called for each run that this process ends for a dead worker, unless None.
     """
 
     def __init__(
@@ -263,6 +277,7 @@ class WorkerMonitor:
         """
         if owner is None:
             return WorkerDeath.EXITED
+
         self._advance_clock()
         row = await self._databases.system.read(workers.get(owner))
         if row is None:
@@ -276,6 +291,7 @@ class WorkerMonitor:
         """
         if is_lock_free(self._databases.system.lock_folder, worker_id):
             return WorkerDeath.EXITED
+
         if self._known is None or self._known.worker_id != worker_id:
             self._known = await self._databases.system.read(workers.get(worker_id))
         if self._known is None or has_exited(_identify(self._known)):
@@ -291,14 +307,18 @@ class WorkerMonitor:
         """
         if heartbeat is None or heartbeat is self._observed:
             return
+
         self._observed = heartbeat
         self._advance_clock()
         seconds = self._observed_seconds - max(self._clock() - at, 0.0)
+
         if self._own and heartbeat.beat < self._own[-1][0]:
             # The clock was set back: the times before cannot be compared.
             self._own.clear()
         if self._own:
-            seconds = max(seconds, self._own[-1][1])
+            # The observed seconds advance in steps: a later heartbeat never counts as earlier.
+            _, last_seconds = self._own[-1]
+            seconds = max(seconds, last_seconds)
         self._own.append((heartbeat.beat, seconds))
 
     async def check_all(self) -> dict[str, WorkerDeath | None]:
@@ -306,17 +326,23 @@ class WorkerMonitor:
         self._advance_clock()
         rows = await self._databases.system.read(workers.list_workers())
         self.oldest_heartbeat = min((row.beat for row in rows), default=None)
-        present = {row.worker_id for row in rows}
+
+        present_ids = {row.worker_id for row in rows}
         self._heartbeats = {
-            worker_id: seen for worker_id, seen in self._heartbeats.items() if worker_id in present
+            worker_id: heartbeat
+            for worker_id, heartbeat in self._heartbeats.items()
+            if worker_id in present_ids
         }
-        at = await self._read_database_clock()
-        return {row.worker_id: self._judge(row, at) for row in rows}
+
+        database_time = await self._read_database_clock()
+        return {row.worker_id: self._judge(row, database_time) for row in rows}
 
     async def _read_database_clock(self) -> int | None:
+        """Return the time of the database if it has to decide; None to use the own observations."""
         database = self._databases.system
-        decides = not self.is_long_lived and database.lock_folder is None
-        return await database.clock() if decides else None
+        if self.is_long_lived or database.lock_folder is not None:
+            return None
+        return await database.clock()
 
     def _advance_clock(self) -> None:
         """Add the time since the last look, if the database was written to since then.
@@ -326,40 +352,49 @@ class WorkerMonitor:
         version = self._databases.system.changes()
         if version == self._version:
             return
+
         present = self._clock()
+        # A third at most: after a suspension of this process, the others get time for a heartbeat.
         self._observed_seconds += min(present - self._advanced_at, self._dead_after_seconds / 3)
         self._advanced_at = present
         self._version = version
 
     def _judge(self, row: WorkerRow, database_time: int | None) -> WorkerDeath | None:
+        """Return the evidence that a worker is dead; None if it may live."""
         process = _identify(row)
         lock_folder = self._databases.system.lock_folder
         if is_lock_free(lock_folder, row.worker_id) or has_exited(process):
             return WorkerDeath.EXITED
+
         if database_time is not None:
-            without = (database_time - row.beat) / 1_000_000
+            silent_seconds = (database_time - row.beat) / 1_000_000
         else:
-            beat, written = self._heartbeats.get(row.worker_id, (None, 0.0))
+            beat, written_at = self._heartbeats.get(row.worker_id, (None, 0.0))
             if beat != row.beat:
-                written = self._find_observed(row.beat)
-                self._heartbeats[row.worker_id] = (row.beat, written)
-            without = self._observed_seconds - written
-        return WorkerDeath.NO_HEARTBEAT if without >= self._dead_after_seconds else None
+                written_at = self._find_observed(row.beat)
+                self._heartbeats[row.worker_id] = (row.beat, written_at)
+            silent_seconds = self._observed_seconds - written_at
+
+        return WorkerDeath.NO_HEARTBEAT if silent_seconds >= self._dead_after_seconds else None
 
     def _find_observed(self, beat: int) -> float:
         """Return the observed seconds at the time of a heartbeat.
 
-        A heartbeat that is newer than those of this process counts from now, one that is older from
-        the first one that this process remembers.
+        A heartbeat that is newer than all heartbeats of this process counts from now. An older
+        heartbeat counts from the first one that this process remembers.
         """
-        times = [own for own, _ in self._own]
-        if beat > max(times, default=beat - 1):
+        own_beats = [own_beat for own_beat, _ in self._own]
+        if beat > max(own_beats, default=beat - 1):
             return self._observed_seconds
-        index = bisect_left(times, beat)
-        if index == 0 or times[index] == beat:
-            return self._own[index][1]
-        before, seconds = self._own[index - 1]
-        return min(seconds + (beat - before) / 1_000_000, self._own[index][1])
+
+        index = bisect_left(own_beats, beat)
+        _, next_seconds = self._own[index]
+        if index == 0 or own_beats[index] == beat:
+            return next_seconds
+
+        # Between two heartbeats of this process: never later than the second one.
+        earlier_beat, earlier_seconds = self._own[index - 1]
+        return min(earlier_seconds + (beat - earlier_beat) / 1_000_000, next_seconds)
 
 
 def _identify(row: WorkerRow) -> ProcessIdentity:

@@ -5,22 +5,22 @@ processes recover at once, exactly one of them ends a run, and later writes of i
 refused.
 
 A run in a later leg has a checkpoint. If nothing has begun in the leg that must not be repeated,
-the run goes on from there. If a call was executing, no one knows whether it happened: the run waits
-again, and a person is asked (`runs/desk/decisions.py`). A run that may be repeated begins again
-from its start checkpoint.
+the run continues from there. If a call was executing, no one knows whether it happened: the run
+waits again, and a person is asked (`runs/desk/decisions.py`). A run that may be repeated begins
+again from its start checkpoint.
 
 An ended run has the results that it has left in the database (`runs/desk/end.py`).
 
 The unfinished work of a database that was restored to an earlier time may have ended since, with
-its effects, so none of it goes on by itself. Live runs end. An approved call without an end is
-unknown; if its run is paused, it is asked about, as after the death of a server.
+its effects, so none of it continues by itself. Live runs end. An approved call without an end is
+unknown; if its run is paused, a person is asked about it, as after the death of a server.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agentctl.records.approvals import ApprovalRow
@@ -38,6 +38,7 @@ from agentctl.runs.log.fold import StoredLog, find_root_id
 from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, AlreadyFinished, Ending, is_final
 from agentctl.store.database import Database, Outbox, Steps, unit
 from agentctl.store.repositories import approvals, integrity, run_reads, runs, steps, webhooks
+from agentctl.store.repositories.approvals import Checkpoint
 from agentctl.webhooks.facts import publish_run
 
 PARALLEL_RUNS = 64
@@ -66,8 +67,8 @@ async def recover_runs(
         may_still_run: True if the worker only stopped its heartbeat
             (`liveness.WorkerDeath.NO_HEARTBEAT`). Its work may continue, so the `stopped_at` of
             its runs stays empty. Otherwise the work of its ended runs is known to have stopped.
-        returns: False to end also the runs that could go on from a checkpoint, and with `owner`
-            None those that wait for any process.
+        returns: False to end also the runs that could continue from a checkpoint, and with `owner`
+            None the runs that wait for any process.
         on_ended: called for each run that this call has ended.
 
     Returns:
@@ -76,57 +77,67 @@ async def recover_runs(
     Raises:
         Unavailable: the database does not answer; the runs before that are ended.
     """
-    ended: list[str] = []
-    listed = run_reads.list_live_of_worker(owner, waiting=not returns)
-    lost = await database.read(listed, size="large")
-    kept = set[str]()
-    if lost and returns:
-        kept |= set(await database.read(approvals.list_checkpoints_of_owner(owner)))
+    listing = run_reads.list_live_of_worker(owner, waiting=not returns)
+    lost_runs = await database.read(listing, size="large")
 
-    returned = [
-        database.write(return_tree(database.outbox, run.run_id, owner))
-        for run in lost
-        if run.parent_run_id is None and run.run_id in kept and run.cancel_requested_at is None
+    # First the trees that continue: they have left the worker then, and are not ended below.
+    checkpointed_ids = set[str]()
+    if lost_runs and returns:
+        checkpointed_ids |= set(await database.read(approvals.list_checkpoints_of_owner(owner)))
+    root_ids = [
+        run.run_id
+        for run in lost_runs
+        if run.parent_run_id is None
+        and run.run_id in checkpointed_ids
+        and run.cancel_requested_at is None
     ]
-    for first in range(0, len(returned), PARALLEL_RUNS):
-        await asyncio.gather(*returned[first : first + PARALLEL_RUNS])
-
-    for level in _group_by_depth(lost):
-        for first in range(0, len(level), PARALLEL_RUNS):
-            some = level[first : first + PARALLEL_RUNS]
-            results = await asyncio.gather(
-                *(_end_run(database, run, may_still_run) for run in some), return_exceptions=True
+    for first in range(0, len(root_ids), PARALLEL_RUNS):
+        await asyncio.gather(
+            *(
+                database.write(return_tree(database.outbox, root_id, owner))
+                for root_id in root_ids[first : first + PARALLEL_RUNS]
             )
-            for run, result in zip(some, results, strict=True):
+        )
+
+    ended_run_ids: list[str] = []
+    for level in _group_by_depth(lost_runs):
+        for first in range(0, len(level), PARALLEL_RUNS):
+            group = level[first : first + PARALLEL_RUNS]
+            results = await asyncio.gather(
+                *(_end_run(database, run, may_still_run) for run in group), return_exceptions=True
+            )
+            for run, result in zip(group, results, strict=True):
                 if isinstance(result, BaseException):
                     raise result
                 if result is not None:
-                    ended.append(run.run_id)
+                    ended_run_ids.append(run.run_id)
                     if on_ended is not None:
                         on_ended(result)
 
     if owner is not None:
-        gone = runs.record_worker_gone(owner, now(), exited=not may_still_run)
-        await database.write(gone)
-    if lost:
+        await database.write(runs.record_worker_gone(owner, now(), exited=not may_still_run))
+    if lost_runs:
         database.outbox.wake()
-    return ended
+    return ended_run_ids
 
 
-def _group_by_depth(lost: list[RunRow]) -> list[list[RunRow]]:
-    parents = {run.run_id: run.parent_run_id for run in lost}
+def _group_by_depth(lost_runs: list[RunRow]) -> list[list[RunRow]]:
+    """Return the runs in groups, first those with the most ancestors among these runs."""
+    parent_ids = {run.run_id: run.parent_run_id for run in lost_runs}
     levels: defaultdict[int, list[RunRow]] = defaultdict(list)
-    for run in lost:
+    for run in lost_runs:
         depth = 0
-        parent = run.parent_run_id
-        while parent is not None:
-            depth = depth + 1
-            parent = parents.get(parent)
+        parent_id = run.parent_run_id
+        while parent_id is not None:
+            depth += 1
+            parent_id = parent_ids.get(parent_id)
         levels[depth].append(run)
+
     return [levels[depth] for depth in sorted(levels, reverse=True)]
 
 
 async def _end_run(database: Database, run: RunRow, may_still_run: bool) -> EndedRun | None:
+    """End a run of a dead worker; return None if it has ended or was returned meanwhile."""
     try:
         return await database.write(
             _write_end(database.outbox, run.run_id, run.owner, may_still_run)
@@ -151,8 +162,12 @@ def _write_end(
 
     ending = WORKER_LOST
     if run.cancel_requested_at is not None:
-        reason = f"{run.cancel_reason}; the worker was lost" if run.cancel_reason else None
-        ending = Ending.cancelled(run.cancel_requested_by or "system", reason or WORKER_LOST_REASON)
+        # A person has asked for this end before the worker died: the run is not a failure.
+        reason = WORKER_LOST_REASON
+        if run.cancel_reason:
+            reason = f"{run.cancel_reason}; the worker was lost"
+        ending = Ending.cancelled(run.cancel_requested_by or "system", reason)
+
     return (
         yield from end_stored_run(outbox, run, ending, is_lost=True, may_still_run=may_still_run)
     )
@@ -162,18 +177,22 @@ def _write_end(
 def settle_inconsistent(outbox: Outbox, run_id: str) -> Steps[bool]:
     """Repair what `integrity.find_inconsistent` finds of a run; return False if it finds nothing.
 
-    A run that no process goes on with is ended, whether or not it has an owner.
+    A run with which no process continues is ended, with or without an owner.
     """
     state = yield from run_reads.get_state(run_id)
     if state is None:
         return False
+
+    # The root run first, as a decision and a cancel lock it. The state is read again then: it may
+    # have been repaired meanwhile.
     root_id = yield from find_root_id(state)
     yield from run_reads.lock_state(root_id)
     state = yield from run_reads.lock_state(run_id)
-    found = yield from integrity.find_inconsistent(1, now(), run_id)
-    if state is None or not found:
+    inconsistencies = yield from integrity.find_inconsistent(1, now(), run_id)
+    if state is None or not inconsistencies:
         return False
-    match found[0].remedy:
+
+    match inconsistencies[0].remedy:
         case "let it go on":
             yield from release_if_decided(root_id)
         case "close what it waited for":
@@ -196,7 +215,7 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     that are still owned by the dead worker.
 
     Returns:
-        False, without a change, if the run cannot go on.
+        False, without a change, if the run cannot continue.
     """
     # The row of the root run first, as a decision and a cancel lock it. Other processes may recover
     # the same worker: the second one finds another owner.
@@ -206,62 +225,74 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
         return False
     if root.cancel_requested_at is not None:
         return False
-    durable = StoredLog(checkpoint).is_durable
-    if root.attempt == 1 and not durable:
+
+    is_durable = StoredLog(checkpoint).is_durable
+    if root.attempt == 1 and not is_durable:
+        # It has nothing to continue from: its first leg has no checkpoint.
         return False
 
     # Its worker may live: a member that ends meanwhile has no lost calls.
-    members = yield from approvals.list_checkpoints_below(root_id)
-    lost = []
-    for run_id in members:
+    member_ids = yield from approvals.list_checkpoints_below(root_id)
+    lost_members = []
+    for run_id in member_ids:
         member = yield from run_reads.lock_state(run_id)
         if member is not None and member.owner == owner and not is_final(member.status):
-            lost.append(member)
+            lost_members.append(member)
 
     has_effects = bool((yield from run_reads.has_leg_effects(root_id)))
-    rows = yield from approvals.list_of_root(root_id)
-    written = checkpoint.attempt
-    progress_at = 0
-    if durable and (progress := (yield from steps.find_progress(root_id))) is not None:
-        written = max(written, progress.attempt)
-        progress_at = progress.ended_at
-    # A question about a lost call costs two attempts: its pause, and the leg after it.
-    questions = sum(row.kind == "outcome" and row.created_at > progress_at for row in rows)
-    returns = root.attempt - written - 2 * questions
+    approval_rows = yield from approvals.list_of_root(root_id)
+    return_count = yield from _count_returns(root, checkpoint, approval_rows, is_durable)
 
     # A call that was executing becomes a question, unless it is idempotent. Without a question, the
     # run is not returned if a call without an approval began, which could be made twice, or if the
     # leg has lost its worker too often: it may be the cause.
-    asked = yield from ask_about_lost_calls(rows)
-    if durable:
-        for run_id in (root_id, *members):
-            asked += yield from ask_about_lost_steps(run_id, root_id)
-    if not asked and (has_effects or returns > MAXIMUM_RETURNS):
+    questions = yield from ask_about_lost_calls(approval_rows)
+    if is_durable:
+        for run_id in (root_id, *member_ids):
+            questions += yield from ask_about_lost_steps(run_id, root_id)
+    if not questions and (has_effects or return_count > MAXIMUM_RETURNS):
         return False
 
     # The new attempt refuses all later writes of the old owner, also if its process still lives.
-    if asked:
-        yield from append_pause_event(root_id, asked)
-    yield from runs.return_leg(root_id, root.attempt, "PAUSED" if asked else "PENDING")
+    if questions:
+        yield from append_pause_event(root_id, questions)
+    yield from runs.return_leg(root_id, root.attempt, "PAUSED" if questions else "PENDING")
     if has_effects:
         # The run can only end once a person has reported what happened to its call.
         yield from runs.keep_effects(root_id)
-    for member in lost:
+    for member in lost_members:
         yield from return_member(outbox, member)
 
-    if asked:
-        # After the members: the question may be that of one whose cancel was requested, which has
-        # ended now and waits for nothing.
+    if questions:
+        # After the members: the question may be the question of a member whose cancel was
+        # requested, which has ended now and waits for nothing.
         yield from release_if_decided(root_id)
         yield from publish_run(outbox, root_id)
     return True
+
+
+def _count_returns(
+    root: RunState, checkpoint: Checkpoint, rows: Sequence[ApprovalRow], is_durable: bool
+) -> Steps[int]:
+    """Return how often the leg of a root run was returned since it last made progress."""
+    attempt = checkpoint.attempt
+    progress_at = 0
+    if is_durable:
+        progress = yield from steps.find_progress(root.run_id)
+        if progress is not None:
+            attempt = max(attempt, progress.attempt)
+            progress_at = progress.ended_at
+
+    # A question about a lost call costs two attempts: its pause, and the leg after it.
+    question_count = sum(row.kind == "outcome" and row.created_at > progress_at for row in rows)
+    return root.attempt - attempt - 2 * question_count
 
 
 @unit
 def return_member(outbox: Outbox, member: RunState) -> Steps[None]:
     """Return the leg of a member to its checkpoint; end it if its cancel was requested.
 
-    Its row, and that of its root run, are locked.
+    Its row and the row of its root run are locked.
     """
     yield from runs.return_leg(member.run_id, member.attempt, "PAUSED")
     if member.cancel_requested_at is not None:
@@ -287,33 +318,36 @@ RESTORED_QUESTION = (
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The changes of a restored database.
-
-    Attributes:
-        ended_runs: number of runs that were live, and ended as WORKER_LOST.
-        unknown_calls: number of approved calls without an end: no one knows if they were made.
-        held_deliveries: number of deliveries of webhooks that wait for `webhooks redeliver`.
-    """
+    """The changes of a restored database."""
 
     ended_runs: int
+    """Number of runs that were live, and ended as WORKER_LOST."""
+
     unknown_calls: int
+    """Number of approved calls without an end: no one knows if they were made."""
+
     held_deliveries: int
+    """Number of deliveries of webhooks that wait for `webhooks redeliver`."""
 
 
 async def settle(database: Database) -> Settled:
     """End live runs, ask about approved calls of paused runs, and hold deliveries.
 
-    No process works with the database. After an interruption another call does the rest.
+    No other process may work with the database. After an interruption, another call does the rest.
     """
-    unknown = 0
+    unknown_calls = 0
     for root_id in await database.read(approvals.list_paused_with_doubt(), size="large"):
-        unknown += await database.write(_ask_about_calls(root_id))
-    unknown += await database.write(approvals.mark_all_unknown())  # before the runs end
-    ended = 0
-    for owner in {None, *await database.read(run_reads.list_owners_at_work(), size="large")}:
-        ended += len(await recover_runs(database, owner, returns=False))
-    held = await database.write(webhooks.hold_waiting("held by the restore of a backup"))
-    return Settled(ended, unknown, held)
+        unknown_calls += await database.write(_ask_about_calls(root_id))
+    # Before the runs end: an end marks the calls of its run, and they would not be counted.
+    unknown_calls += await database.write(approvals.mark_all_unknown())
+
+    ended_runs = 0
+    owners = await database.read(run_reads.list_owners_at_work(), size="large")
+    for owner in {None, *owners}:
+        ended_runs += len(await recover_runs(database, owner, returns=False))
+
+    held_deliveries = await database.write(webhooks.hold_waiting("held by the restore of a backup"))
+    return Settled(ended_runs, unknown_calls, held_deliveries)
 
 
 @unit
@@ -321,7 +355,7 @@ def _ask_about_calls(root_id: str) -> Steps[int]:
     """Ask about the approved calls of a paused run and of its members. Return their number."""
     yield from run_reads.lock_state(root_id)
     at = now()
-    asked = list[ApprovalRow]()
+    questions = list[ApprovalRow]()
     for row in (yield from approvals.list_of_root(root_id)):
         if row.kind == "outcome" and row.status == "approved":
             # A person wants the call of a durable run, which needed no approval, to be made again.
@@ -329,8 +363,11 @@ def _ask_about_calls(root_id: str) -> Steps[int]:
         else:
             is_in_doubt = yield from approvals.doubt(row.approval_id)
         if is_in_doubt:
-            asked.append(build_outcome_question(row, RESTORED_QUESTION, at + len(asked)))
-    if asked:
-        yield from approvals.create(asked)
-        yield from append_pause_event(root_id, asked)
-    return len(asked)
+            # The times differ, so that lists have the questions in the order of the calls.
+            created_at = at + len(questions)
+            questions.append(build_outcome_question(row, RESTORED_QUESTION, created_at))
+
+    if questions:
+        yield from approvals.create(questions)
+        yield from append_pause_event(root_id, questions)
+    return len(questions)

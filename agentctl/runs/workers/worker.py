@@ -3,10 +3,10 @@
 The row is written before the first run names the worker as its owner. The heartbeat has its own
 thread, so that work that blocks the event loop does not make the process look dead.
 
-The process with the lease sweeps for all processes of a cluster (docs/decisions/0094). Another one
-asks for it only if its heartbeat has shown that no process has it, or if it knows that the process
-with the lease has exited. Two processes may sweep at once after a pause of one of them: that costs
-time, but every change of a sweep is conditional.
+The process with the lease sweeps for all processes of a cluster (docs/decisions/0094). Another
+process asks for the lease only if its heartbeat has shown that no process has it, or if it knows
+that the process with the lease has exited. Two processes may sweep at once after a pause of one of
+them: that costs time, but every change of a sweep is conditional.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ HEARTBEAT_SECONDS = 3.0
 """Interval of the heartbeat of an idle worker."""
 
 LIVE_SECONDS = 0.75
-"""Interval of the heartbeat of a worker with live runs, which reads their cancel requests: each is
-found within a second without any notification, also if a heartbeat takes 0.2 seconds."""
+"""Interval of the heartbeat of a worker with live runs, which reads their cancel requests.
+
+Each request is found within a second without any notification, also if a heartbeat takes 0.2
+seconds.
+"""
 
 REGISTRATION_WAIT_SECONDS = 10.0
 """Maximum time that `unregister` waits for a registration in progress."""
@@ -56,8 +59,8 @@ class Worker:
 
     Attributes:
         heartbeat: the last stored heartbeat, a new object each time; None before the first one.
-        beat_at: the time after which it was stored, on the monotonic clock.
-        versions: of a server the versions of its components; set before `register`.
+        beat_at: the time after which it was stored, in seconds on the monotonic clock.
+        versions: the versions of the components of a server; set before `register`.
         id: the owner of new runs. It changes when the worker was declared dead.
         on_lost: called on the event loop with an id whose runs this process must stop: other
             processes declared the worker dead, which is already registered under a new id.
@@ -89,6 +92,8 @@ class Worker:
     async def register(self) -> str:
         """Take the lock, write the row and start the heartbeat, unless that is done already.
 
+        Safe to call at the same time from several tasks: they share one registration.
+
         Returns:
             The id of the worker.
 
@@ -99,6 +104,7 @@ class Worker:
             return self.id
         if self._ended.is_set():
             raise errors.Unavailable("The server is shutting down")
+
         if self._registration is None or self._registration.done():
             self._registration = self._tasks.start(self._register())
         await asyncio.shield(self._registration)
@@ -115,6 +121,7 @@ class Worker:
             # not used again.
             self.id = new_id()
             raise
+
         self._lock = lock
         self._thread = threading.Thread(
             target=self._send_heartbeats,
@@ -137,6 +144,7 @@ class Worker:
         )
 
     def _send_heartbeats(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
+        """Store heartbeats until the worker ends: the body of its thread."""
         while self._wait_until_due():
             try:
                 started = time.monotonic()
@@ -153,27 +161,35 @@ class Worker:
 
     def _wait_until_due(self) -> bool:
         """Wait until a heartbeat is due. Return False if the worker ends."""
-        left = self._heartbeat_seconds
-        while left > 0:
-            if self._ended.wait(min(left, LIVE_SECONDS)):
+        remaining_seconds = self._heartbeat_seconds
+        while remaining_seconds > 0:
+            if self._ended.wait(min(remaining_seconds, LIVE_SECONDS)):
                 return False
-            left = 0.0 if self._has_live_runs() else left - LIVE_SECONDS
+            # A run may have started during the wait.
+            if self._has_live_runs():
+                return True
+            remaining_seconds -= LIVE_SECONDS
         return True
 
     def _register_again(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
-        old = self.id
-        new = new_id()
-        lock = _acquire_lock(database, new)
+        """Continue under a new id: another process has removed the row of this worker.
+
+        The runs of the old id may have been ended, so their owner must not write them any more.
+        """
+        old_id = self.id
+        worker_id = new_id()
+        lock = _acquire_lock(database, worker_id)
         try:
-            database.write_blocking(workers.register(self._build_row(new)))
+            database.write_blocking(workers.register(self._build_row(worker_id)))
         except BaseException:
             _remove_lock(lock)
             raise
+
         _remove_lock(self._lock)
-        self.id = new
+        self.id = worker_id
         self._lock = lock
-        _log.warning("worker %s was declared dead; it continues as %s", old, new)
-        self._report_lost(loop, old)
+        _log.warning("worker %s was declared dead; it continues as %s", old_id, worker_id)
+        self._report_lost(loop, old_id)
 
     def _report_lost(self, loop: asyncio.AbstractEventLoop, worker_id: str) -> None:
         if self.on_lost is not None:
@@ -193,6 +209,8 @@ class Worker:
         self._thread = None
         if thread is None:
             return
+
+        # Before the row is removed: a later heartbeat would register the worker again.
         await call_in_thread(thread.join)
         try:
             await self._databases.system.write(workers.remove(self.id))
@@ -206,7 +224,7 @@ class Worker:
 
 
 def _acquire_lock(database: Database, worker_id: str) -> WorkerLock | None:
-    """Return the lock, or None without one: then the pid and the heartbeat show life."""
+    """Return the lock, or None without a lock: then the pid and the heartbeat show life."""
     if database.lock_folder is None:
         return None
     try:
@@ -233,8 +251,8 @@ class SweepLease:
 
     Attributes:
         is_held: True if this process has the lease, by the last answer of the database.
-        looks: what that answer and those of the other open databases have found; None without the
-            lease, or without an answer.
+        looks: the work that this answer and the answers of the other open databases have found;
+            None without the lease, or without an answer.
     """
 
     def __init__(self, databases: Databases, monitor: WorkerMonitor, worker: Worker) -> None:
@@ -245,45 +263,70 @@ class SweepLease:
         self.looks: workers.Looks | None = None
 
     def may_find(self, *looks: str) -> bool:
-        """Return True unless the last answer has found nothing: see the fields of `Looks`."""
-        found = self.looks
-        return found is None or any(getattr(found, look) for look in looks)
+        """Return True unless the last answer has found no work for any of some looks.
+
+        Args:
+            looks: names of fields of `Looks`.
+        """
+        if self.looks is None:
+            return True
+        return any(getattr(self.looks, look) for look in looks)
 
     async def acquire(self) -> bool:
-        """Take or extend the lease if it is free. Return True if this process has it."""
+        """Take or extend the lease if it is free. Return True if this process has it.
+
+        Raises:
+            Unavailable: the system database does not answer.
+        """
         self._monitor.observe(self._worker.heartbeat, self._worker.beat_at)
         system = self._databases.system
         heartbeat = self._worker.heartbeat
-        sweeper = exited = None
+
+        sweeper: str | None = None
         if not self.is_held:
-            known = workers.get_sweeper(now())
-            sweeper = await system.read(known) if heartbeat is None else heartbeat.sweeper
+            # The heartbeat has read it, so that a process without the lease makes no statement.
+            if heartbeat is None:
+                sweeper = await system.read(workers.get_sweeper(now()))
+            else:
+                sweeper = heartbeat.sweeper
+
+        exited: str | None = None
         if sweeper is not None and sweeper != self._worker.id:
             if await self._monitor.check_exit(sweeper) is not WorkerDeath.EXITED:
                 return False
             exited = sweeper
-        work = workers.acquire_sweep(self._worker.id, now(), exited=exited)
-        found = await system.write(work)
-        self.is_held = found is not None
-        self.looks = found and await self._look(found)
+
+        system_looks = await system.write(
+            workers.acquire_sweep(self._worker.id, now(), exited=exited)
+        )
+        self.is_held = system_looks is not None
+        self.looks = None
+        if system_looks is not None:
+            self.looks = await self._look(system_looks)
+
         if heartbeat is not None and not self.may_find("workers"):
+            # No other worker has a row: the sweep that would read its heartbeat is left out.
             self._monitor.oldest_heartbeat = heartbeat.beat
         return self.is_held
 
-    async def _look(self, found: workers.Looks) -> workers.Looks | None:
+    async def _look(self, system_looks: workers.Looks) -> workers.Looks | None:
         """Return the work that any database has; None if one does not answer."""
+        looks = system_looks
         for database in self._databases.get_open().values():
-            if database is not self._databases.system:
-                try:
-                    other = await database.read(workers.look(self._worker.id, now()))
-                except errors.AgentctlError:
-                    return None
-                found = workers.Looks(*map(any, zip(found, other, strict=True)))
-        return found
+            if database is self._databases.system:
+                continue
+
+            try:
+                other_looks = await database.read(workers.look(self._worker.id, now()))
+            except errors.AgentctlError:
+                return None
+            looks = workers.Looks(*map(any, zip(looks, other_looks, strict=True)))
+
+        return looks
 
     @contextlib.asynccontextmanager
     async def extended(self) -> AsyncIterator[None]:
-        """Extend the lease while a sweep with the lease takes long."""
+        """Extend the lease while the body of the context executes, which may take long."""
         task = asyncio.create_task(self._extend())
         try:
             yield
