@@ -149,6 +149,16 @@ def _read_format(asked: Any) -> AnswerSchema | None:
     return read_format(asked)
 
 
+_STATUSES = {
+    "CONTEXT_EXCEEDED": 400,
+    "MODEL_ANSWER_INVALID": 400,
+    "MODEL_KEY_REJECTED": 401,
+    "MODEL_NOT_FOUND": 404,
+    "MODEL_REJECTED": 400,
+}
+"""HTTP statuses for the failures of a model that agno must not repeat."""
+
+
 @contextmanager
 def _calling(model: Model, answer: Message) -> Iterator[None]:
     """Measure a call, and raise the failure of a model as agno does, for retries and fallbacks."""
@@ -157,7 +167,7 @@ def _calling(model: Model, answer: Message) -> Iterator[None]:
         yield
     except ExecutionError as failure:
         check_model_failure(failure)
-        status = 400 if failure.code in ("CONTEXT_EXCEEDED", "MODEL_REJECTED") else 503
+        status = _STATUSES.get(failure.code, 503)
         raise ModelProviderError(failure.detail, status, model.name, model.id) from failure
     answer.metrics.stop_timer()
 

@@ -186,7 +186,13 @@ class _Gemini(_Vendor):
         return f"data: {json.dumps(self.error(503, '')[0])}\r\n\r\n".encode()
 
     def error(self, status: int, wait: str) -> tuple[Body, dict[str, str]]:
-        names = {400: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+        names = {
+            400: "INVALID_ARGUMENT",
+            401: "UNAUTHENTICATED",
+            404: "NOT_FOUND",
+            429: "RESOURCE_EXHAUSTED",
+            503: "UNAVAILABLE",
+        }
         name = names.get(status, "INTERNAL")
         error: Body = {"code": status, "message": "secret of the provider", "status": name}
         if wait:
@@ -257,6 +263,8 @@ class _Bedrock(_Vendor):
     def error(self, status: int, wait: str) -> tuple[Body, dict[str, str]]:
         names = {
             400: "ValidationException",
+            401: "UnrecognizedClientException",
+            404: "ResourceNotFoundException",
             429: "ThrottlingException",
             500: "InternalServerException",
         }

@@ -36,8 +36,14 @@ class RunErrorRecord(TypedDict):
     detail: str
 
 
+MODEL_FAILURE = "ModelFailure"
+"""The `type` of a cause that is a failed call of a model: its message is the response of the
+provider."""
+
+
 class CauseRecord(TypedDict):
-    """The cause of a failure: an exception of the code of an agent or a tool.
+    """The cause of a failure: an exception of the code of an agent or a tool, or the response of a
+    model provider, whose `type` is `ModelFailure`.
 
     `run_id` and the component are those of the run that failed: the requested one, or one below it.
     `tool_name` is null for code other than that of a tool. `place` is the innermost line of the
@@ -68,8 +74,9 @@ class RunCauses(TypedDict):
 class FailureRecord(TypedDict):
     """A failed run with the exception that ended it.
 
-    `cause` is null for a failure that is none of the code of an agent or a tool, and for one of a
-    process that died. It is the last cause of the run, or of the last failed run below it.
+    `cause` is null for a failure that is none of the code of an agent, a tool or a model provider,
+    and for one of a process that died. It is the last cause of the run, or of the last failed run
+    below it.
     """
 
     run_id: str

@@ -29,6 +29,10 @@ FailureCode = Literal[
     "CONTEXT_EXCEEDED",
     "GUARDRAIL",
     "INTERRUPTED",
+    "MODEL_ANSWER_INVALID",
+    "MODEL_CALLS_EXCEEDED",
+    "MODEL_KEY_REJECTED",
+    "MODEL_NOT_FOUND",
     "MODEL_REJECTED",
     "MODEL_TIMEOUT",
     "MODEL_UNAVAILABLE",
@@ -42,7 +46,15 @@ FailureCode = Literal[
 """The codes of failed work; the engine adds RUN_TIMEOUT and WORKER_LOST."""
 
 MODEL_FAILURES: frozenset[FailureCode] = frozenset(
-    {"CONTEXT_EXCEEDED", "MODEL_REJECTED", "MODEL_TIMEOUT", "MODEL_UNAVAILABLE"}
+    {
+        "CONTEXT_EXCEEDED",
+        "MODEL_ANSWER_INVALID",
+        "MODEL_KEY_REJECTED",
+        "MODEL_NOT_FOUND",
+        "MODEL_REJECTED",
+        "MODEL_TIMEOUT",
+        "MODEL_UNAVAILABLE",
+    }
 )
 """The codes of a model call that failed, after its repetitions and fallbacks."""
 
@@ -55,7 +67,11 @@ DETAILS: dict[FailureCode, str] = {
     "REPLAY_MISMATCH": "The agent did not repeat its work when the run went on",
     "INTERRUPTED": "The agent waits for input, which the server cannot give",
     "MODEL_UNAVAILABLE": "The model is not available now",
-    "MODEL_REJECTED": "The model refused the request or gave an unusable answer",
+    "MODEL_ANSWER_INVALID": "The answer of the model cannot be used",
+    "MODEL_CALLS_EXCEEDED": "The model did not finish within its maximum number of calls",
+    "MODEL_KEY_REJECTED": "The provider of the model rejected the API key",
+    "MODEL_NOT_FOUND": "The provider does not have the model",
+    "MODEL_REJECTED": "The model refused the request",
     "MODEL_TIMEOUT": "The model did not answer in time",
     "OUTPUT_INVALID": "The answer does not match the output schema",
     "STATE_REJECTED": "The session state cannot be stored",
@@ -100,6 +116,31 @@ def is_context_exceeded(text: str) -> bool:
 def is_temporary_status(status: int) -> bool:
     """Return True if a request whose response has this HTTP status may succeed later."""
     return status in {408, 409, 425, 429} or status >= 500
+
+
+_KEY_TEXTS = ("api_key_invalid", "api key not valid", "invalid_api_key", "authentication_error")
+"""Texts of Google, OpenAI and Anthropic for a wrong API key, in lower case.
+
+Google sends them with the status 400.
+"""
+
+_MODEL_TEXTS = ("model_not_found",)
+"""Texts of OpenAI and compatible servers for an unknown model, in lower case."""
+
+
+def classify_refusal(status: int | None, text: str = "") -> FailureCode:
+    """Return the code of a request that a provider has refused for good.
+
+    Args:
+        status: the HTTP status of the response; None for an error without a status.
+        text: the codes and the text of the error.
+    """
+    text = text.lower()
+    if status in (401, 403) or any(part in text for part in _KEY_TEXTS):
+        return "MODEL_KEY_REJECTED"
+    if status in (404, 410) or any(part in text for part in _MODEL_TEXTS):
+        return "MODEL_NOT_FOUND"
+    return "MODEL_REJECTED"
 
 
 class ExecutionError(Exception):
@@ -250,7 +291,8 @@ def _walk(error: BaseException) -> Iterator[BaseException]:
 def _name_type(error: BaseException) -> str:
     kind = type(error)
     name = kind.__qualname__
-    return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+    is_own = kind.__module__.partition(".")[0] == "agentctl"
+    return name if is_own or kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
 
 
 MAXIMUM_CALLS = 128
@@ -263,12 +305,13 @@ MAXIMUM_FAILURES = 3
 """Failures of one tool in a row after which the run ends with TOOL_FAILED."""
 
 MAXIMUM_UNKNOWN = 3
-"""Calls of unknown tools that a run tolerates; the next one ends it with MODEL_REJECTED."""
+"""Calls of unknown tools that a run tolerates; the next one ends it with
+MODEL_ANSWER_INVALID."""
 
 
 def check_parts(parts: int, calls: int) -> None:
     """Raise ExecutionError if an answer that arrives has too many parts or tool calls."""
     if calls > MAXIMUM_CALLS:
-        raise ExecutionError("MODEL_REJECTED", "The model called too many tools at once")
+        raise ExecutionError("MODEL_ANSWER_INVALID", "The model called too many tools at once")
     if parts > MAXIMUM_PARTS:
-        raise ExecutionError("MODEL_REJECTED", "The model's answer has too many parts")
+        raise ExecutionError("MODEL_ANSWER_INVALID", "The model's answer has too many parts")

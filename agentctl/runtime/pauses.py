@@ -163,7 +163,7 @@ class Paused(BaseException):  # not an error: code that catches errors must not 
     def __init__(self, asks: Sequence[Ask], state: Any) -> None:
         super().__init__("the run is paused")
         if len({ask.tool_call_id for ask in asks}) < len(asks):
-            raise ExecutionError("MODEL_REJECTED")
+            raise ExecutionError("MODEL_ANSWER_INVALID")
         self.asks = list(asks)
         self.state = state
 

@@ -12,6 +12,7 @@ import orjson
 from agentctl.interface.requests import RunView
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import PhaseRecord
+from agentctl.records.runs import MODEL_FAILURE
 from agentctl.transcripts.model import DrawnRun, clean_line, find_tokens
 
 SHORT_RESULT = 200
@@ -238,7 +239,10 @@ def describe_causes(run: DrawnRun) -> Iterator[tuple[str, str]]:
             *([] if own else [f"{clean_line(cause['component_id'])}, run {clean_line(run_id)}"]),
             *([f"tool {clean_line(tool)}"] if tool else []),
         ]
-        place = clean_line(cause["place"] or "the place is not known")
+        unknown = "the place is not known"
+        if cause["type"] == MODEL_FAILURE:
+            unknown = "the response of the model provider"
+        place = clean_line(cause["place"] or unknown)
         yield text, " · ".join([place, *source])
 
 

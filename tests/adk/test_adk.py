@@ -292,7 +292,12 @@ def test_failed_tool_is_named_without_its_text(
 
 @pytest.mark.parametrize(
     ("answer", "code"),
-    [(400, "MODEL_REJECTED"), (429, "MODEL_UNAVAILABLE"), (503, "MODEL_UNAVAILABLE")],
+    [
+        (400, "MODEL_REJECTED"),
+        (401, "MODEL_KEY_REJECTED"),
+        (429, "MODEL_UNAVAILABLE"),
+        (503, "MODEL_UNAVAILABLE"),
+    ],
 )
 def test_status_of_a_model_is_the_code(
     server: WaitingServer, models: ScriptedModels, answer: int, code: str

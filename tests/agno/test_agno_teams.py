@@ -111,7 +111,10 @@ def test_cancel_while_a_member_works(server: WaitingServer, model_endpoint: Mode
 @pytest.mark.parametrize(
     ("agent", "code"),
     [
-        *((f"refused_{status}", "MODEL_REJECTED") for status in (400, 401, 403, 404)),
+        ("refused_400", "MODEL_REJECTED"),
+        ("refused_401", "MODEL_KEY_REJECTED"),
+        ("refused_403", "MODEL_KEY_REJECTED"),
+        ("refused_404", "MODEL_NOT_FOUND"),
         ("busy_429", "MODEL_UNAVAILABLE"),
         ("broken_500", "MODEL_UNAVAILABLE"),
         ("slow", "MODEL_TIMEOUT"),

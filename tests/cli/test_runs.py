@@ -176,12 +176,13 @@ def test_a_failed_run_is_exit_code_1(agentctl: Agentctl, tmp_path: Path) -> None
     [
         (
             ("--agent", "broken"),
-            "MODEL_UNAVAILABLE: The API key of the model is not set",
+            "MODEL_UNAVAILABLE: The API key of the model gone is not set: set KEY_OF_GONE",
             "set the variable KEY_OF_GONE, which the model gone reads",
         ),
         (
             ("--workflow", "steps"),
-            "MODEL_UNAVAILABLE: The step one failed: The API key of the model is not set",
+            "MODEL_UNAVAILABLE: The step one failed: The API key of the model gone is not set: set"
+            " KEY_OF_GONE",
             "set the variable KEY_OF_GONE, which the model gone reads",
         ),
         (

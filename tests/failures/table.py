@@ -33,7 +33,16 @@ Action = Literal[
     "reject", "approve-others", "approve-wrongly", "respond", "expire", "refuse", "damage",
 ]  # fmt: skip
 
-ANSWERS = frozenset({"MODEL_REJECTED", "MODEL_TIMEOUT", "MODEL_UNAVAILABLE"})
+ANSWERS = frozenset(
+    {
+        "MODEL_ANSWER_INVALID",
+        "MODEL_KEY_REJECTED",
+        "MODEL_NOT_FOUND",
+        "MODEL_REJECTED",
+        "MODEL_TIMEOUT",
+        "MODEL_UNAVAILABLE",
+    }
+)
 """Codes of a model that failed."""
 
 SECRET = "secret of the provider"
@@ -231,7 +240,7 @@ LATE = frozenset({*ANSWERS, "RUN_TIMEOUT"})
 OF_TOOL = frozenset({"COMPLETED", "TOOL_FAILED"})
 """Codes of a tool that failed."""
 
-OF_CALL = frozenset({*OF_TOOL, "MODEL_REJECTED"})
+OF_CALL = frozenset({*OF_TOOL, "MODEL_ANSWER_INVALID"})
 """Codes of a call that the model has made wrongly."""
 
 
@@ -375,7 +384,7 @@ def _list_actions() -> Iterator[Failure]:
 
 
 def _list_outputs() -> Iterator[Failure]:
-    codes = {"OUTPUT_INVALID", "MODEL_REJECTED", "COMPLETED", "AGENT_FAILED"}
+    codes = {"OUTPUT_INVALID", "MODEL_ANSWER_INVALID", "COMPLETED", "AGENT_FAILED"}
     for name, text in {
         "text": "no JSON",
         "half": '{"total": ',

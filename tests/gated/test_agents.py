@@ -137,7 +137,7 @@ async def test_failures_and_unknown_tools_are_counted_over_pauses(
     await site.decide(server, run["run_id"], "reject")
     record = await site.wait_for_end(server, run["run_id"])
     assert record["error"] == {
-    "code": "MODEL_REJECTED", "detail": "The model called unknown tools",
+    "code": "MODEL_ANSWER_INVALID", "detail": "The model called unknown tools",
     }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def test_calls_with_one_id_are_not_decided_about(shared_graphs: WaitingServer) -
         shared_graphs.decide_one(asked, verb)
     run = shared_graphs.wait_for_end(run)
     assert shared_graphs.deployment.ledger(run) == []
-    assert run["error"]["code"] == "MODEL_REJECTED"
+    assert run["error"]["code"] == "MODEL_ANSWER_INVALID"
 
 
 def test_decisions_belong_to_their_calls(shared_graphs: WaitingServer) -> None:

@@ -58,7 +58,7 @@ def test_rejected_and_edited_calls(shared_graphs: WaitingServer, form: str) -> N
 def test_calls_with_one_id_are_not_decided_about(shared_graphs: WaitingServer, form: str) -> None:
     run = shared_graphs.start(form, build_calls_with_one_id("pay"))
     run = shared_graphs.wait_for_end(run)
-    assert run["error"]["code"] == "MODEL_REJECTED"
+    assert run["error"]["code"] == "MODEL_ANSWER_INVALID"
     assert shared_graphs.deployment.ledger(run) == []
 
 

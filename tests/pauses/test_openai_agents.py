@@ -54,7 +54,7 @@ def test_decisions_belong_to_their_calls(shared_graphs: WaitingServer) -> None:
         shared_graphs.decide_one(asked[call_id], verb)
     run = shared_graphs.wait_for_end(run)
     # The library refuses a second call with an id.
-    assert run["error"]["code"] == "MODEL_REJECTED"
+    assert run["error"]["code"] == "MODEL_ANSWER_INVALID"
     assert shared_graphs.deployment.ledger(run) == ["pay 2 to bob for None"]
 
 

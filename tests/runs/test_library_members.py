@@ -294,7 +294,7 @@ async def test_failure_is_that_of_the_open_member(deployment: Deployment, host: 
         members.start("1", "done", "a")
         members.end("1")
         members.start("2", "broken", "b")
-        raise ExecutionError("MODEL_REJECTED")
+        raise ExecutionError("MODEL_ANSWER_INVALID")
 
     host(script)
     async with open_service(deployment) as service:
@@ -303,14 +303,14 @@ async def test_failure_is_that_of_the_open_member(deployment: Deployment, host: 
     assert [(each["agent_id"], each["status"]) for each in members] == [
         ("done", "COMPLETED"), ("broken", "ERROR"),
     ]  # fmt: skip
-    assert run["error"]["code"] == members[1]["error"]["code"] == "MODEL_REJECTED"
+    assert run["error"]["code"] == members[1]["error"]["code"] == "MODEL_ANSWER_INVALID"
 
 
 async def test_failure_cancels_several_open_members(deployment: Deployment, host: Any) -> None:
     async def script(run: HostedRun, members: LibraryMembers) -> None:
         members.start("1", "a", "a")
         members.start("2", "b", "b")
-        raise ExecutionError("MODEL_REJECTED")
+        raise ExecutionError("MODEL_ANSWER_INVALID")
 
     host(script)
     async with open_service(deployment) as service:

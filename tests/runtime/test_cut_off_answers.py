@@ -51,10 +51,10 @@ def test_text_without_a_finish_reason_is_not_an_answer(
         ("", None, "MODEL_UNAVAILABLE"),
         ('{"a": 1', None, "MODEL_UNAVAILABLE"),
         ('{"a": 1}', None, "MODEL_UNAVAILABLE"),
-        ("", "length", "MODEL_REJECTED"),
-        ('{"a": 1}', "length", "MODEL_REJECTED"),
-        ("", "content_filter", "MODEL_REJECTED"),
-        ("", "gave up", "MODEL_REJECTED"),
+        ("", "length", "MODEL_ANSWER_INVALID"),
+        ('{"a": 1}', "length", "MODEL_ANSWER_INVALID"),
+        ("", "content_filter", "MODEL_ANSWER_INVALID"),
+        ("", "gave up", "MODEL_ANSWER_INVALID"),
     ],
 )
 def test_tool_call_of_an_incomplete_answer_is_not_carried_out(

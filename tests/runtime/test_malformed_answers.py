@@ -69,7 +69,7 @@ def test_malformed_event_is_not_an_internal_failure(
             model_endpoint, script(*before, encode_event(event), STOP), "add"
         )
 
-    assert failure is None or failure.code == "MODEL_REJECTED"
+    assert failure is None or failure.code == "MODEL_ANSWER_INVALID"
     assert ended.transcript.content == ("almost " if before else "")
     assert "Traceback" not in caplog.text
     json.dumps([ended.transcript.messages, ended.transcript.tools, ended.transcript.metrics])
@@ -86,7 +86,7 @@ def test_arguments_of_another_type_are_not_an_internal_failure(
         model_endpoint, script(build_chunk(call), build_chunk({}, "tool_calls")), "add"
     )
 
-    assert failure is None or failure.code == "MODEL_REJECTED"
+    assert failure is None or failure.code == "MODEL_ANSWER_INVALID"
     assert not any(tool["tool_call_error"] is False for tool in ended.transcript.tools)
 
 

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from agentctl.config.settings import Agent, Database, Limits, Model, Settings
-from agentctl.runtime.failures import DETAILS, MAXIMUM_CALLS
+from agentctl.runtime.failures import MAXIMUM_CALLS
 from agentctl.runtime.models import provider
 from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import attempt, settings
@@ -19,14 +19,14 @@ from tests.runtime.fake_context import attempt, settings
     ("model", "code"),
     [
         ("http-400", "MODEL_REJECTED"),
-        ("http-401", "MODEL_REJECTED"),
-        ("http-403", "MODEL_REJECTED"),
-        ("http-404", "MODEL_REJECTED"),
+        ("http-401", "MODEL_KEY_REJECTED"),
+        ("http-403", "MODEL_KEY_REJECTED"),
+        ("http-404", "MODEL_NOT_FOUND"),
         ("http-429", "MODEL_UNAVAILABLE"),
         ("http-500", "MODEL_UNAVAILABLE"),
         ("http-503", "MODEL_UNAVAILABLE"),
         ("http-504", "MODEL_TIMEOUT"),
-        ("garbage", "MODEL_REJECTED"),
+        ("garbage", "MODEL_ANSWER_INVALID"),
         ("reset", "MODEL_UNAVAILABLE"),
     ],
 )
@@ -41,11 +41,46 @@ def test_failure_has_a_code_and_a_public_text(
         ended, failure = attempt(settings(model_endpoint, model=model), "hi")
 
     assert failure is not None
-    assert (failure.code, failure.detail) == (code, DETAILS[failure.code])
+    assert failure.code == code
     kept = json.dumps([ended.transcript.messages, ended.transcript.tools, failure.detail])
     assert "secret of the provider" not in kept
     assert ("secret of the provider" in caplog.text) is model.startswith("http-")
     assert "run run" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("status", "detail"),
+    [
+        (
+            401,
+            "The provider rejected the API key of the model m (HTTP 401): check the variable"
+            " TEST_KEY_OF_MODEL",
+        ),
+        (
+            403,
+            "The provider denied access to the model m (HTTP 403): check the rights of the key in"
+            " the variable TEST_KEY_OF_MODEL",
+        ),
+        (
+            404,
+            "The provider does not have the model http-404 (HTTP 404): check model and base_url of"
+            " the model m",
+        ),
+        (400, "The model m refused the request (HTTP 400)"),
+    ],
+)
+def test_refusal_names_what_to_check(
+    model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch, status: int, detail: str
+) -> None:
+    monkeypatch.setenv("TEST_KEY_OF_MODEL", "value-of-the-key")
+    url = model_endpoint.base_url
+    name = f"http-{status}"
+    model = Model("m", "openai", name, base_url=url, api_key_env="TEST_KEY_OF_MODEL")
+
+    _, failure = attempt(_configured(model), "hi")
+
+    assert failure is not None
+    assert failure.detail == detail
 
 
 def test_text_before_a_broken_connection_is_kept(model_endpoint: ModelEndpoint) -> None:
@@ -60,11 +95,11 @@ def test_text_before_a_broken_connection_is_kept(model_endpoint: ModelEndpoint) 
 @pytest.mark.parametrize(
     ("model", "code"),
     [
-        ("endless", "MODEL_REJECTED"),
+        ("endless", "MODEL_ANSWER_INVALID"),
         ("trickle", "AGENT_FAILED"),
         ("arguments", "AGENT_FAILED"),
         ("thoughts", "AGENT_FAILED"),
-        ("http-long", "MODEL_REJECTED"),
+        ("http-long", "MODEL_ANSWER_INVALID"),
     ],
 )
 def test_endless_response_ends_at_the_size_limit(
@@ -125,7 +160,7 @@ def test_unreachable_endpoint_is_unavailable(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("variable", ["", "TEST_KEY_OF_MODEL"])
-def test_missing_key_is_reported_without_its_variable(
+def test_missing_key_is_reported_with_its_variable(
     caplog: pytest.LogCaptureFixture, variable: str
 ) -> None:
     model = Model("fast", "openai", "gpt", api_key_env=variable)
@@ -134,7 +169,8 @@ def test_missing_key_is_reported_without_its_variable(
 
     assert failure is not None
     assert failure.code == "MODEL_UNAVAILABLE"
-    assert failure.detail == "The API key of the model is not set"
+    assert failure.detail.startswith("The API key of the model fast is not set: ")
+    assert variable in failure.detail
     assert "model fast: the environment variable" in caplog.text
     assert variable in caplog.text
 

@@ -275,7 +275,7 @@ async def test_guardrail_of_a_tool_refuses_a_call() -> None:
     [
         ("model_fails", "MODEL_REJECTED", "refused"),
         ("model_is_down", "MODEL_UNAVAILABLE", "not available"),
-        ("unknown_tool", "MODEL_REJECTED", "unusable"),
+        ("unknown_tool", "MODEL_ANSWER_INVALID", "cannot be used"),
         ("endless", "AGENT_FAILED", "maximum number of turns"),
         ("typed", "OUTPUT_INVALID", "does not match"),
     ],

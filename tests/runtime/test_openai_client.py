@@ -173,7 +173,9 @@ SPLIT = json.dumps(build_chunk({"content": "in two lines"})).replace(
 )
 
 STATUSES = {
-    **dict.fromkeys((302, 400, 401, 403, 404, 405, 410, 413, 422, 451), "MODEL_REJECTED"),
+    **dict.fromkeys((302, 400, 405, 413, 422, 451), "MODEL_REJECTED"),
+    **dict.fromkeys((401, 403), "MODEL_KEY_REJECTED"),
+    **dict.fromkeys((404, 410), "MODEL_NOT_FOUND"),
     **dict.fromkeys((402, 409, 425, 429, 500, 503, 529), "MODEL_UNAVAILABLE"),
     **dict.fromkeys((408, 504), "MODEL_TIMEOUT"),
 }
@@ -333,14 +335,14 @@ DIFFERENT: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "event without data": (
         script(TEXT, "event: ping\n\n", STOP),
         {"text": "almost "},
-        {"failure": "MODEL_REJECTED"},
+        {"failure": "MODEL_ANSWER_INVALID"},
     ),
     "retry time": (
         script("retry: 100\n\n", TEXT, STOP),
         {"text": "almost "},
-        {"failure": "MODEL_REJECTED"},
+        {"failure": "MODEL_ANSWER_INVALID"},
     ),
-    "nothing": (script(), {"failure": "MODEL_UNAVAILABLE"}, {"failure": "MODEL_REJECTED"}),
+    "nothing": (script(), {"failure": "MODEL_UNAVAILABLE"}, {"failure": "MODEL_ANSWER_INVALID"}),
     "not a stream": (
         script(
             json.dumps(
@@ -352,7 +354,7 @@ DIFFERENT: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             headers={"Content-Type": "application/json"},
         ),
         {"text": "whole", "end": "stop"},
-        {"failure": "MODEL_REJECTED"},
+        {"failure": "MODEL_ANSWER_INVALID"},
     ),
     "usage in every chunk": (
         script({**TEXT, "usage": USAGE}, {**STOP, "usage": USAGE}),
@@ -378,18 +380,18 @@ DIFFERENT: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "call without a name": (
         script(*calls(piece(0, "{}", id="c1"))),
-        {"failure": "MODEL_REJECTED"},
+        {"failure": "MODEL_ANSWER_INVALID"},
         {"text": "", "end": "tool_call"},
     ),
     "created is a text": (
         script({**TEXT, "created": "now"}, STOP),
         {"text": "almost "},
-        {"failure": "MODEL_REJECTED"},
+        {"failure": "MODEL_ANSWER_INVALID"},
     ),
     "usage is a number": (
         script({**TEXT, "usage": 7}, STOP),
-        {"failure": "MODEL_REJECTED"},
-        {"failure": "MODEL_REJECTED"},
+        {"failure": "MODEL_ANSWER_INVALID"},
+        {"failure": "MODEL_ANSWER_INVALID"},
     ),
 }
 """Answers that this client reads in another way, with its result and that of the library."""

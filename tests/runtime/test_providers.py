@@ -137,12 +137,14 @@ def test_answer_that_is_cut_off_is_a_failure(
     ("name", "code"),
     [
         ("http-400", "MODEL_REJECTED"),
+        ("http-401", "MODEL_KEY_REJECTED"),
+        ("http-404", "MODEL_NOT_FOUND"),
         ("http-429", "MODEL_UNAVAILABLE"),
         ("http-500", "MODEL_UNAVAILABLE"),
         ("http-529", "MODEL_UNAVAILABLE"),
         ("overloaded", "MODEL_UNAVAILABLE"),
         ("redirect", None),
-        ("key", "MODEL_REJECTED"),
+        ("key", "MODEL_KEY_REJECTED"),
     ],
 )
 def test_failures_have_codes_and_hide_secrets(
@@ -196,7 +198,7 @@ def test_endless_event_ends_at_the_size_limit(
         component="a",
     )
     assert failure is not None
-    assert failure.code == "MODEL_REJECTED"
+    assert failure.code == "MODEL_ANSWER_INVALID"
     vendor_endpoint.wait_for_open(0)
 
 
@@ -293,5 +295,5 @@ def test_bedrock_without_credentials_is_one_line(
     _, failure = attempt(configured("bedrock", "echo", vendor_endpoint), "hi", component="a")
 
     assert failure is not None
-    assert failure.detail == "The credentials of the model are not set"
+    assert failure.detail.startswith("The AWS credentials of the model vendor are not set: set ")
     assert "model vendor: there are no AWS credentials" in caplog.text

@@ -60,7 +60,7 @@ def test_compressed_response_is_not_read(
     ended, failure = attempt_script(model_endpoint, answer)
 
     assert failure is not None
-    assert failure.code == "MODEL_REJECTED"
+    assert failure.code == "MODEL_ANSWER_INVALID"
     assert ended.transcript.content == ""
     assert model_endpoint.headers("script")["accept-encoding"] == "identity"
 
@@ -84,7 +84,7 @@ def test_compressed_response_does_not_fill_the_memory(
     tracemalloc.stop()
 
     assert failure is not None
-    assert failure.code == "MODEL_REJECTED"
+    assert failure.code == "MODEL_ANSWER_INVALID"
     assert peak < 32_000_000
 
 
@@ -99,7 +99,7 @@ def test_tool_calls_of_one_event_do_not_stop_the_process(
 
     assert time.monotonic() - started < PATIENCE
     assert failure is not None
-    assert failure.code == "MODEL_REJECTED"
+    assert failure.code == "MODEL_ANSWER_INVALID"
     assert ended.transcript.tools == []
 
 
@@ -145,7 +145,7 @@ def test_event_is_limited_before_it_is_parsed(model_endpoint: ModelEndpoint, eve
     ended, failure = attempt_script(model_endpoint, answer)
 
     assert failure is not None
-    assert failure.code == "MODEL_REJECTED"
+    assert failure.code == "MODEL_ANSWER_INVALID"
     assert ended.transcript.content == "almost "
 
 
@@ -172,7 +172,7 @@ def test_events_without_text_are_counted(
     _, failure = attempt_script(model_endpoint, script([event, 1_000_000]), run_bytes=64_000)
 
     assert failure is not None
-    assert failure.code == "MODEL_REJECTED"
+    assert failure.code == "MODEL_ANSWER_INVALID"
     model_endpoint.wait_for_open(0)
 
 
@@ -188,7 +188,7 @@ def test_data_that_the_library_keeps_is_limited(
     )
 
     assert failure is not None
-    assert failure.code == "MODEL_REJECTED"
+    assert failure.code == "MODEL_ANSWER_INVALID"
     model_endpoint.wait_for_open(0)
 
 
@@ -253,7 +253,7 @@ def test_number_of_details_is_limited(model_endpoint: ModelEndpoint) -> None:
     _, failure = attempt_script(model_endpoint, answer)
 
     assert failure is not None
-    assert failure.code == "MODEL_REJECTED"
+    assert failure.code == "MODEL_ANSWER_INVALID"
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_arguments_of_tool_calls_are_limited(model_endpoint: ModelEndpoint, piec
     longest, ended, failure = measure_script(model_endpoint, answer)
 
     assert failure is not None
-    assert failure.code == "MODEL_REJECTED"
+    assert failure.code == "MODEL_ANSWER_INVALID"
     assert ended.transcript.tools == []
     assert longest < STEP_LIMIT
 

@@ -72,7 +72,7 @@ def test_team_metrics_exclude_members(model_endpoint: ModelEndpoint) -> None:
 @pytest.mark.parametrize(
     ("member", "told"),
     [
-        ("http-401", "failed: The model refused the request or gave an unusable answer"),
+        ("http-400", "failed: The model m refused the request (HTTP 400)"),
         ("hang", "failed: The run exceeded its time limit"),
     ],
 )
@@ -199,7 +199,7 @@ def test_broadcast_leader_gets_failures_of_members(model_endpoint: ModelEndpoint
 
     ended = run(configured, "what now", kind="team", component="news")
 
-    assert "editor (Editor):\nThe member editor failed: The model refused" in (
+    assert "editor (Editor):\nThe member editor failed: The provider rejected" in (
         ended.transcript.content
     )
 
@@ -223,7 +223,7 @@ def test_team_may_be_a_member(model_endpoint: ModelEndpoint) -> None:
 
 
 def test_failing_leader_ends_the_run(model_endpoint: ModelEndpoint) -> None:
-    configured = build_team(model_endpoint, "coordinate", leader="http-401")
+    configured = build_team(model_endpoint, "coordinate", leader="http-400")
 
     _, failure = attempt(configured, "go", kind="team", component="news")
 

@@ -294,7 +294,7 @@ def test_repeated_unknown_tool_ends_the_run(model_endpoint: ModelEndpoint) -> No
     _, failure = attempt(configured, "do {}")
 
     assert failure is not None
-    assert failure.code == "MODEL_REJECTED"
+    assert failure.code == "MODEL_ANSWER_INVALID"
 
 
 @pytest.mark.parametrize("name", ["sleepy", "stubborn", "stuck"])

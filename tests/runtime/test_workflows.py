@@ -59,7 +59,7 @@ def test_workflow_has_no_messages_and_no_usage(model_endpoint: ModelEndpoint) ->
 @pytest.mark.parametrize(
     ("second", "code", "why"),
     [
-        ("http-401", "MODEL_REJECTED", "The model refused the request or gave an unusable answer"),
+        ("http-400", "MODEL_REJECTED", "The model s refused the request (HTTP 400)"),
         ("hang", "INTERNAL", "The run exceeded its time limit"),
     ],
 )

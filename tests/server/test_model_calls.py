@@ -76,7 +76,7 @@ def test_run_ends_after_its_model_calls(client: httpx2.Client, component: str, c
     form = {"message": '{"a": 1, "b": 2}', "stream": False}
     run = client.post(f"/{component}/runs", json=form).json()
     detail = f"The model did not finish within {calls} model calls"
-    assert run["error"] == {"code": "MODEL_REJECTED", "detail": detail}
+    assert run["error"] == {"code": "MODEL_CALLS_EXCEEDED", "detail": detail}
     assert len([span for span in run["spans"] if span["kind"] == "model"]) == calls
 
 

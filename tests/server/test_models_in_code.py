@@ -236,7 +236,7 @@ def test_failure_has_the_code_of_the_model(client: httpx2.Client, library: str) 
     record = run_agent(client, f"{library}_refuse", "hello")
     assert record["error"] == {
         "code": "MODEL_REJECTED",
-        "detail": "The model refused the request or gave an unusable answer",
+        "detail": "The model refuse refused the request (HTTP 400)",
     }
 
 

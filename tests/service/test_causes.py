@@ -103,6 +103,24 @@ def run_in(deployment: Deployment, *arguments: str) -> str:
     return result.stdout
 
 
+async def test_cause_of_a_refused_key_is_the_response_of_the_provider(shop: Deployment) -> None:
+    async with open_service(shop) as service:
+        run = await start(user(service), "agent", "http-401")
+        (cause,) = await read_causes(debugger(service), run["run_id"])
+        assert (cause["type"], cause["place"]) == ("ModelFailure", None)
+        assert cause["message"].startswith("status 401: ")
+        assert "provider" in cause["message"]
+
+        (failure,) = [
+            failure
+            for failure in (await debugger(service).get_failures(RunFilter())).value["data"]
+            if failure["run_id"] == run["run_id"]
+        ]
+        assert failure["error"] == run["error"]
+        assert failure["error"]["code"] == "MODEL_KEY_REJECTED"
+        assert failure["cause"] == cause
+
+
 async def test_cause_of_an_agent_has_type_message_and_place(shop: Deployment) -> None:
     async with open_service(shop) as service:
         run = await start(user(service), "agent", "shop")
@@ -160,7 +178,7 @@ async def test_failures_have_the_cause_that_ended_them(shop: Deployment) -> None
         shop_run, flow, survived, refused = (run["run_id"] for run in started)
         assert page["meta"]["total_count"] == 3
         assert page["data"][0]["error"]["code"] == "MODEL_UNAVAILABLE"
-        assert found[refused] is None
+        assert found[refused]["message"].startswith("status 500: ")
         assert survived not in found
         assert found[shop_run]["message"] == f"no order 17, key {MASK}"
         assert found[flow]["message"] == f"no order 18, key {MASK}"

@@ -207,7 +207,7 @@ async def test_failed_step_ends_the_workflow(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize(
-    ("agent", "code"), [("http-500", "MODEL_UNAVAILABLE"), ("http-401", "MODEL_REJECTED")]
+    ("agent", "code"), [("http-500", "MODEL_UNAVAILABLE"), ("http-401", "MODEL_KEY_REJECTED")]
 )
 async def test_model_failure_is_a_run_with_an_error_code(
     deployment: Deployment, agent: str, code: str

@@ -19,7 +19,11 @@ from agentctl.transcripts.model import count_seconds, find_tokens
 _HINTS = {
     "MODEL_UNAVAILABLE": "check base_url and the key of the model in {file}, or try again later",
     "MODEL_TIMEOUT": "try again later, or choose another model in {file}",
-    "MODEL_REJECTED": "check the name of the model in {file}, and the request",
+    "MODEL_ANSWER_INVALID": "try again, or choose another model in {file}",
+    "MODEL_CALLS_EXCEEDED": "increase model_calls of the agent in {file}, or ask for less at once",
+    "MODEL_KEY_REJECTED": "replace the key where this command reads it; a server needs a restart",
+    "MODEL_NOT_FOUND": "correct the name of the model in {file}",
+    "MODEL_REJECTED": "check the message, its files and the settings of the model in {file}",
     "CONTEXT_EXCEEDED": "send a shorter message: the next run has no earlier messages",
     "OUTPUT_INVALID": "describe the answer in the instructions of the agent in {file}",
     "TOOL_FAILED": "fix the tool: it is listed in `tools` in {file}",

@@ -9,6 +9,7 @@ from agentctl.cli.io import current_io
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import describe_run, describe_wait
+from agentctl.records.runs import MODEL_FAILURE
 from agentctl.records.times import format_elapsed, format_span
 from agentctl.transcripts.model import count_seconds, find_tokens, parse_time
 from agentctl.transcripts.texts import describe_hold, describe_origin, get_look
@@ -223,7 +224,14 @@ _CAUSE_FIELDS = ("component_id", "run_id", "tool_name", "type", "message", "plac
 def _describe_failure(record: Record) -> str | None:
     """Return the exception that ended a run, or the error of a run without one."""
     cause = record.get("cause")
-    return f"{cause['type']}: {cause['message']}".partition("\n")[0] if cause else _error(record)
+    if not cause:
+        return _error(record)
+
+    message = cause["message"].partition("\n")[0]
+    if cause["type"] == MODEL_FAILURE:
+        # The text of the run names the setting to check; the response of the provider the reason.
+        return f"{_error(record)} ({message})"
+    return f"{cause['type']}: {message}"
 
 
 def _get_of_cause(record: Record, name: str) -> object:

@@ -118,7 +118,11 @@ class _Turns:
         self._conversation = conversation
 
         self._attempts = Attempts(
-            context.spec.run_id, runner.models, runner.counters, context.transcript
+            context.spec.run_id,
+            runner.models,
+            runner.counters,
+            context.transcript,
+            context.keep_cause,
         )
 
         context.transcript.requests.begin(context.earlier_runs, self.messages)
@@ -168,7 +172,8 @@ class _Turns:
             self.messages.append(_build_prompt(problem.prompt))
 
         raise ExecutionError(
-            "MODEL_REJECTED", f"The model did not finish within {runner.model_calls} model calls"
+            "MODEL_CALLS_EXCEEDED",
+            f"The model did not finish within {runner.model_calls} model calls",
         )
 
     async def perform_calls(

@@ -61,7 +61,7 @@ class ConfiguredRunner:
 
     model_calls: int
     """Maximum model calls of a run. If the model then still calls tools, the run ends with
-    MODEL_REJECTED."""
+    MODEL_CALLS_EXCEEDED."""
 
     result_tokens: int
     """Tokens of a tool result that the model is shown; 0 for all."""

@@ -87,9 +87,8 @@ async def execute_background_work(
     await run_worker(worker, context, catalog)
 
     if purpose == "summary" and len(context.transcript.content.strip()) > history.MAXIMUM_SUMMARY:
-        raise ExecutionError(
-            "MODEL_REJECTED", f"The summary has more than {history.MAXIMUM_SUMMARY} characters"
-        )
+        detail = f"The summary has more than {history.MAXIMUM_SUMMARY} characters"
+        raise ExecutionError("MODEL_ANSWER_INVALID", detail)
 
     if purpose == "memory" and context.memories is not None:
         await _store_facts(context.transcript.content, context.memories, context.spec.run_id)

@@ -180,7 +180,7 @@ async def _fetch_summary(model_id: str, prompt: str) -> str:
 
     text = answered.answer.text.strip()
     if not text or len(text) > MAXIMUM_SUMMARY:
-        raise ExecutionError("MODEL_REJECTED", f"The summary has {len(text)} characters")
+        raise ExecutionError("MODEL_ANSWER_INVALID", f"The summary has {len(text)} characters")
 
     return text
 

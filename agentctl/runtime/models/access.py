@@ -36,6 +36,7 @@ from agentctl.runtime.models.calls import (
     build_usage,
     clean_calls,
 )
+from agentctl.runtime.models.refusals import describe_missing_key
 
 SLOW_WORDS = 200
 SLOW_SECONDS = 0.3
@@ -250,7 +251,7 @@ def _connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
             model.id,
             model.api_key_env or "that api_key_env should name",
         )
-        raise ExecutionError("MODEL_UNAVAILABLE", "The API key of the model is not set")
+        raise ExecutionError("MODEL_UNAVAILABLE", describe_missing_key(model))
 
     if PROVIDERS[model.provider].library:
         from agentctl.runtime.models.library_model import connect_library
@@ -339,7 +340,11 @@ class ModelAccess:
         environment = self.environment
         environment.transcript.requests.begin(environment.earlier_runs)
         attempts = Attempts(
-            environment.spec.run_id, prepared, self._connections.counters, environment.transcript
+            environment.spec.run_id,
+            prepared,
+            self._connections.counters,
+            environment.transcript,
+            environment.keep_cause,
         )
 
         attempts.begin_call()

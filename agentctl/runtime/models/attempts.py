@@ -29,6 +29,7 @@ from agentctl.runtime.models.calls import (
     NativeMessage,
     PreparedModel,
 )
+from agentctl.runtime.models.refusals import describe_client_refusal, describe_refusal
 from agentctl.runtime.tracing import Span, enter_span
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ class Attempts:
     Attributes:
         models: the model of the component and its fallbacks, in order.
         transcript: the transcript of the run, which records the requests; None outside a run.
+        keep_cause: keeps the last failure of a call with the run (`RunEnvironment.keep_cause`).
     """
 
     def __init__(
@@ -175,10 +177,12 @@ class Attempts:
         models: Sequence[PreparedModel],
         counters: ModelCounters,
         transcript: Transcript | None = None,
+        keep_cause: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self.run_id = run_id
         self.models = models
         self.transcript = transcript
+        self.keep_cause = keep_cause
         self._counters = counters
         self._index = 0
         self._failed = 0
@@ -310,26 +314,36 @@ async def call_model(
             fitter.accept(model)
             return answer
         except ModelFailure as error:
-            failure = classify_failure(error, attempts.run_id, model.connection.secret)
+            failure = classify_failure(error, attempts.run_id, model)
             if sink.has_answer_begun:
+                attempts.keep_cause(error)
                 raise failure from error
             if error.code == "CONTEXT_EXCEEDED":
                 if not fitter.shrink(model):
+                    attempts.keep_cause(error)
                     raise fitter.build_failure(model) from error
             elif not await attempts.wait_after(error):
+                attempts.keep_cause(error)
                 raise failure from error
 
 
-def classify_failure(error: ModelFailure, run_id: str, secret: str = "") -> ExecutionError:
+def classify_failure(
+    error: ModelFailure, run_id: str, model: PreparedModel | None = None
+) -> ExecutionError:
     """Return the public failure of a run; the text of the provider goes to the log.
 
     Args:
         run_id: run that called the model.
-        secret: the API key of the provider, which is masked in the log.
+        model: the model that was called, whose key is masked in the log; None for a model that the
+            code of an agent has made.
     """
-    text = mask_secrets(" ".join(str(error).split()), [secret])
+    secrets = [] if model is None else [model.connection.secret]
+    text = mask_secrets(" ".join(str(error).split()), secrets)
     _log.warning("run %s: the model failed: %s", run_id, text[:_LOGGED_CHARACTERS])
-    return ExecutionError(error.code)
+
+    if model is None:
+        return ExecutionError(error.code, describe_client_refusal(error.code, error.status))
+    return ExecutionError(error.code, describe_refusal(error.code, error.status, model.source))
 
 
 async def _attempt_call(
@@ -364,7 +378,8 @@ async def _attempt_call(
 
     reason = _EMPTY_ANSWER_REASONS.get(answer.finish_reason)
     if reason and not answer.calls and not answer.text.strip():
-        raise ModelFailure("MODEL_REJECTED", reason)
+        is_refusal = answer.finish_reason == "content_filter"
+        raise ModelFailure("MODEL_REJECTED" if is_refusal else "MODEL_ANSWER_INVALID", reason)
 
     return answer
 

@@ -133,6 +133,7 @@ class ModelFailure(Exception):
         reason: the reason for the log; may contain text of the provider.
         retry_after: seconds after which the provider asks for the next attempt, if it does.
         is_repeatable: False if the provider states that the same request would fail again.
+        status: HTTP status of the response of the provider; None if there is none.
     """
 
     def __init__(
@@ -142,9 +143,11 @@ class ModelFailure(Exception):
         *,
         retry_after: float | None = None,
         is_repeatable: bool = True,
+        status: int | None = None,
     ) -> None:
         super().__init__(reason)
         self.code = code
+        self.status = status
         self.retry_after = retry_after
         self.is_repeatable = is_repeatable
 
@@ -244,10 +247,10 @@ def clean_calls(received: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]
 
     texts = [arguments for _, _, arguments in calls if isinstance(arguments, str)]
     if sum(map(len, texts)) > MAXIMUM_ARGUMENT_BYTES:
-        raise ModelFailure("MODEL_REJECTED", "the arguments of the tool calls are too large")
+        raise ModelFailure("MODEL_ANSWER_INVALID", "the arguments of the tool calls are too large")
 
     if has_too_many_values("".join(texts).encode(errors="replace")):
-        raise ModelFailure("MODEL_REJECTED", "the arguments have too many values")
+        raise ModelFailure("MODEL_ANSWER_INVALID", "the arguments have too many values")
 
     cleaned: list[dict[str, Any]] = []
     ids: set[str] = set()

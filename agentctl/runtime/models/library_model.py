@@ -19,8 +19,10 @@ from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import (
     AgentRunError,
     ModelAPIError,
+    ModelAuthenticationError,
     ModelContextWindowExceededError,
     ModelHTTPError,
+    ModelNotFoundError,
     ModelQuotaExceededError,
     ModelRequestRejectedError,
     ModelRequestTimeout,
@@ -46,7 +48,12 @@ from agentctl.config.providers import PROVIDERS, find_url
 from agentctl.records.proxies import check_proxy
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import read_name, replace_unstorable
-from agentctl.runtime.failures import ExecutionError, is_context_exceeded, is_temporary_status
+from agentctl.runtime.failures import (
+    ExecutionError,
+    classify_refusal,
+    is_context_exceeded,
+    is_temporary_status,
+)
 from agentctl.runtime.models.calls import (
     CALL_OPTIONS,
     UNKNOWN_REASON,
@@ -256,13 +263,20 @@ def to_model_failure(error: AgentRunError | httpx2.HTTPError) -> ModelFailure:
         f"{type(error).__name__}: {text}",
         retry_after=getattr(error, "retry_after", None),
         is_repeatable=repeatable,
+        status=_find_status(error),
     )
+
+
+def _find_status(error: AgentRunError | httpx2.HTTPError) -> int | None:
+    """Return the HTTP status of a failure; the library leaves that of a redirect at the cause."""
+    status = getattr(error, "status_code", getattr(error.__cause__, "status_code", None))
+    return status if isinstance(status, int) else None
 
 
 def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
     if isinstance(error.__cause__, ValueError) or _find_unusable_response(error):
         # The answer arrived and is not readable, such as half a JSON document.
-        return "MODEL_REJECTED"
+        return "MODEL_ANSWER_INVALID"
 
     if isinstance(error, httpx2.TimeoutException | ModelTimeoutError | ModelRequestTimeout):
         return "MODEL_TIMEOUT"
@@ -274,14 +288,20 @@ def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
     ):
         return "CONTEXT_EXCEEDED"
 
-    if isinstance(error, ModelRequestRejectedError | UnexpectedModelBehavior):
-        return "MODEL_REJECTED"
+    if isinstance(error, UnexpectedModelBehavior):
+        return "MODEL_ANSWER_INVALID"
 
-    if type(error) in (ModelAPIError, ModelHTTPError):
-        # A status without a category of the library; one of a redirect is only at the cause.
-        status = getattr(error, "status_code", getattr(error.__cause__, "status_code", None))
-        if isinstance(status, int) and not is_temporary_status(status):
-            return "MODEL_REJECTED"
+    status = _find_status(error)
+    if isinstance(error, ModelAuthenticationError):
+        return "MODEL_KEY_REJECTED"
+    if isinstance(error, ModelNotFoundError):
+        return "MODEL_NOT_FOUND"
+    if isinstance(error, ModelRequestRejectedError):
+        return classify_refusal(status, str(error))
+
+    has_category = type(error) not in (ModelAPIError, ModelHTTPError)
+    if not has_category and status is not None and not is_temporary_status(status):
+        return classify_refusal(status, str(error))
 
     if isinstance(error, ModelAPIError | httpx2.HTTPError):
         return "MODEL_UNAVAILABLE"
@@ -314,7 +334,7 @@ def _reject_unreadable_answers() -> Iterator[None]:
 
 def _unreadable(error: Exception) -> ModelFailure:
     reason = f"the answer cannot be read: {type(error).__name__}: {error}"
-    return ModelFailure("MODEL_REJECTED", reason)
+    return ModelFailure("MODEL_ANSWER_INVALID", reason)
 
 
 def _pass_event(event: ModelResponseStreamEvent, sink: AnswerSink) -> None:
@@ -436,7 +456,11 @@ def _connect_bedrock(model: config.Model, key: str) -> LibraryConnection:
 
     if not key and base.get_credentials() is None:
         _log.error("model %s: there are no AWS credentials, and api_key_env is not set", model.id)
-        raise ExecutionError("MODEL_UNAVAILABLE", "The credentials of the model are not set")
+        raise ExecutionError(
+            "MODEL_UNAVAILABLE",
+            f"The AWS credentials of the model {model.id} are not set: set AWS_PROFILE or"
+            " AWS_ACCESS_KEY_ID, or api_key_env",
+        )
 
     if key:
         options["signature_version"] = "bearer"

@@ -55,7 +55,7 @@ class UnreadableAnswer(ModelFailure):
     """An answer whose form is not the one of the interface."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__("MODEL_REJECTED", f"the answer cannot be read: {reason}")
+        super().__init__("MODEL_ANSWER_INVALID", f"the answer cannot be read: {reason}")
 
 
 class CallPieces:

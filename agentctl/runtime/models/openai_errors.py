@@ -9,7 +9,12 @@ import httpx2
 import orjson
 
 from agentctl.records.times import read_retry_after
-from agentctl.runtime.failures import FailureCode, is_context_exceeded, is_temporary_status
+from agentctl.runtime.failures import (
+    FailureCode,
+    classify_refusal,
+    is_context_exceeded,
+    is_temporary_status,
+)
 from agentctl.runtime.models.calls import ModelFailure
 from agentctl.runtime.models.provider import UnusableResponse
 
@@ -24,7 +29,7 @@ _QUOTA_CODES = {
 }
 """Codes of an account without credit, which a wait does not fill."""
 
-_REJECTED_CODES = {"content_filter", "invalid_api_key", "invalid_request_error", "model_not_found"}
+_REJECTED_CODES = {"invalid_api_key", "invalid_request_error", "model_not_found"}
 _UNAVAILABLE_CODES = {
     "overloaded",
     "overloaded_error",
@@ -54,21 +59,24 @@ def build_status_failure(response: httpx2.Response, body: bytes) -> ModelFailure
         f"status {status}: {text}",
         retry_after=read_retry_after(response.headers),
         is_repeatable=repeatable,
+        status=status,
     )
 
 
 def build_stream_failure(error: object) -> ModelFailure:
     """Return the failure of an error object inside a stream, after a successful status."""
     fields = error if isinstance(error, dict) else {"message": error}
-    code, repeatable = _classify(_read_status(fields.get("code")), fields)
-    return ModelFailure(code, f"error in the stream: {fields}", is_repeatable=repeatable)
+    status = _read_status(fields.get("code"))
+    code, repeatable = _classify(status, fields)
+    reason = f"error in the stream: {fields}"
+    return ModelFailure(code, reason, is_repeatable=repeatable, status=status)
 
 
 def build_transport_failure(error: httpx2.HTTPError) -> ModelFailure:
     """Return the failure of a connection."""
     reason = f"{type(error).__name__}: {error}"
     if isinstance(error, UnusableResponse):
-        return ModelFailure("MODEL_REJECTED", reason)
+        return ModelFailure("MODEL_ANSWER_INVALID", reason)
     if isinstance(error, httpx2.TimeoutException):
         return ModelFailure("MODEL_TIMEOUT", reason)
     return ModelFailure("MODEL_UNAVAILABLE", reason)
@@ -83,17 +91,21 @@ def _classify(status: int | None, error: Mapping[str, Any]) -> tuple[FailureCode
     if status == 402 or names & _QUOTA_CODES:
         return "MODEL_UNAVAILABLE", False
 
-    if is_context_exceeded(" ".join((*names, str(error.get("message") or "")))):
+    text = " ".join((*names, str(error.get("message") or "")))
+    if is_context_exceeded(text):
         return "CONTEXT_EXCEEDED", True
 
     if names & _UNAVAILABLE_CODES:
         return "MODEL_UNAVAILABLE", True
 
-    if names & _REJECTED_CODES and (status is None or status < 500):
+    if "content_filter" in names and (status is None or status < 500):
         return "MODEL_REJECTED", True
 
+    is_named = bool(names & _REJECTED_CODES) and (status is None or status < 500)
     is_temporary = status is None or is_temporary_status(status)
-    return ("MODEL_UNAVAILABLE" if is_temporary else "MODEL_REJECTED"), True
+    if is_temporary and not is_named:
+        return "MODEL_UNAVAILABLE", True
+    return classify_refusal(status, text), True
 
 
 def _find_error(body: bytes) -> Mapping[str, Any]:

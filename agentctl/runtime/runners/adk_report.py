@@ -103,6 +103,9 @@ class AgentPart:
             yield self.shown
 
 
+_BROKEN_ANSWERS = frozenset({"MALFORMED_FUNCTION_CALL", "MAX_TOKENS", "OTHER"})
+"""Error codes of answers that the model could not complete; with others it refused the request."""
+
 _current_call: ContextVar[tuple[AgentPart, str, dict[str, Any]] | None]
 _current_call = ContextVar("adk_call", default=None)
 """The part that makes the tool call in which a task works, its id and its arguments."""
@@ -311,7 +314,8 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         """
         run = self._root.run
         if self._error_code is not None:
-            raise ExecutionError("MODEL_REJECTED")
+            is_broken = self._error_code in _BROKEN_ANSWERS
+            raise ExecutionError("MODEL_ANSWER_INVALID" if is_broken else "MODEL_REJECTED")
 
         if schema is not None:
             await run.set_output(_read_output(schema, self._answer))

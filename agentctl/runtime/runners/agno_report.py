@@ -26,10 +26,10 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_members import LibraryMembers
 from agentctl.runtime.runners.library_runner import (
     DecidedCalls,
+    build_status_failure,
+    find_client_failure,
     find_failure,
-    find_failure_code,
     is_unreadable,
-    read_status,
     to_public_failure,
 )
 from agentctl.runtime.tracing import Span
@@ -407,17 +407,16 @@ def _to_failure(event: Any, failed: dict[str, BaseException]) -> ExecutionError:
 
     if not is_provider:
         is_answer = error is not None and is_unreadable(error)
-        return ExecutionError("MODEL_REJECTED" if is_answer else "AGENT_FAILED")
+        return ExecutionError("MODEL_ANSWER_INVALID" if is_answer else "AGENT_FAILED")
 
     if error is None:
         return ExecutionError("MODEL_UNAVAILABLE")
 
-    # The code of the client's exception, or else of the status that agno found.
-    code = find_failure_code(error, in_model=True) or read_status(
-        getattr(error, "status_code", 502)
-    )
-
-    return ExecutionError(code)
+    # The failure of the client's exception, or else of the status that agno found.
+    client_failure = find_client_failure(error, in_model=True)
+    if client_failure is not None:
+        return client_failure
+    return build_status_failure(getattr(error, "status_code", 502), error)
 
 
 def _watch_models() -> None:

@@ -203,7 +203,8 @@ class TaskCalls:
         """
         executing = self._executing.setdefault(namespace, set())
         if call_id in executing:
-            raise ExecutionError("MODEL_REJECTED", "The model has requested two calls with one id")
+            detail = "The model has requested two calls with one id"
+            raise ExecutionError("MODEL_ANSWER_INVALID", detail)
         executing.add(call_id)
 
     def end(self, namespace: str, call_id: str) -> None:

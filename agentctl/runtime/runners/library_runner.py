@@ -16,7 +16,16 @@ import orjson
 
 from agentctl.agents import RunContext
 from agentctl.records.approvals import ApprovalPolicy
-from agentctl.runtime.failures import ExecutionError, FailureCode, is_context_exceeded, is_library
+from agentctl.records.text import read_name
+from agentctl.runtime.failures import (
+    ExecutionError,
+    FailureCode,
+    classify_refusal,
+    is_context_exceeded,
+    is_library,
+    is_temporary_status,
+)
+from agentctl.runtime.models.refusals import describe_client_refusal
 from agentctl.runtime.pauses import Decided, InputSchema
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.work.event_loop import retrieve_exception
@@ -37,6 +46,9 @@ _CLIENTS = _MODEL_CLIENTS | {"botocore", "google", "httpx", "httpx2"}
 """Packages whose exceptions count as failures of a model only while a model is called."""
 
 _TIMEOUTS = frozenset({408, 504})
+
+_MODEL_ATTRIBUTES = ("model_name", "model_id", "model")
+"""Attributes in which pydantic-ai, agno and LiteLLM name the model of an exception."""
 
 _UNREADABLE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Exceptions of libraries for an answer whose form they do not expect."""
@@ -235,13 +247,13 @@ def to_public_failure(
     if failure := find_failure(error):
         return failure
 
-    code = find_failure_code(error, in_model=in_model)
-    if code is None:
+    failure = find_client_failure(error, in_model=in_model)
+    if failure is None:
         return error
 
     _log.warning("run %s: the model failed", run_id, exc_info=error)
     run.environment.keep_cause(error)
-    return ExecutionError(code)
+    return failure
 
 
 def find_failure(error: BaseException) -> ExecutionError | None:
@@ -249,8 +261,8 @@ def find_failure(error: BaseException) -> ExecutionError | None:
     return next((cause for cause in list_causes(error) if isinstance(cause, ExecutionError)), None)
 
 
-def find_failure_code(error: BaseException, *, in_model: bool) -> FailureCode | None:
-    """Return the code of an exception that a client of a model provider has raised or caused.
+def find_client_failure(error: BaseException, *, in_model: bool) -> ExecutionError | None:
+    """Return the failure of an exception that a client of a model provider has raised or caused.
 
     None for an exception of other code.
 
@@ -260,12 +272,18 @@ def find_failure_code(error: BaseException, *, in_model: bool) -> FailureCode | 
     """
     packages = _CLIENTS if in_model else _MODEL_CLIENTS
 
-    codes = (_read_code(cause, packages) for cause in list_causes(error))
-    code: FailureCode | None = next(filter(None, codes), None)
+    for cause in list_causes(error):
+        client = _find_client(cause, packages)
+        if client is None:
+            continue
+        status = _find_status(cause)
+        code = _read_code(cause, status)
+        model = _find_model(error)
+        return ExecutionError(code, describe_client_refusal(code, status, client, model))
 
-    if code is None and in_model and is_unreadable(error):
-        return "MODEL_REJECTED"
-    return code
+    if in_model and is_unreadable(error):
+        return ExecutionError("MODEL_ANSWER_INVALID")
+    return None
 
 
 def is_unreadable(error: BaseException) -> bool:
@@ -283,11 +301,22 @@ def is_unreadable(error: BaseException) -> bool:
     return is_library(path)
 
 
-def read_status(status: int) -> FailureCode:
-    """Return the code of the HTTP status of a model provider."""
+def build_status_failure(status: int, error: BaseException) -> ExecutionError:
+    """Return the failure of a response of a model provider with this HTTP status.
+
+    Args:
+        error: the exception of the library, which may name the model.
+    """
+    code = _read_status(status, str(error))
+    return ExecutionError(code, describe_client_refusal(code, status, model=_find_model(error)))
+
+
+def _read_status(status: int, text: str) -> FailureCode:
     if status in _TIMEOUTS:
         return "MODEL_TIMEOUT"
-    return "MODEL_UNAVAILABLE" if status == 429 or status >= 500 else "MODEL_REJECTED"
+    if status == 402 or is_temporary_status(status):
+        return "MODEL_UNAVAILABLE"
+    return classify_refusal(status, text)
 
 
 def list_causes(error: BaseException) -> Iterator[BaseException]:
@@ -306,20 +335,35 @@ def list_causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
-def _read_code(error: BaseException, packages: frozenset[str]) -> FailureCode | None:
-    bases = type(error).__mro__
-    names = [base.__module__.split(".") for base in bases]
-    if not any({name[0], ".".join(name[:2])} & packages for name in names):
-        return None
+def _find_client(error: BaseException, packages: frozenset[str]) -> str | None:
+    """Return the package of a client that has raised an exception; None for other code."""
+    for base in type(error).__mro__:
+        name = base.__module__.split(".")
+        for package in (".".join(name[:2]), name[0]):
+            if package in packages:
+                return package
+    return None
 
-    status = _find_status(error)
-    if status in _REFUSALS and is_context_exceeded(f"{error} {getattr(error, 'code', '')}"):
+
+def _find_model(error: BaseException) -> str:
+    """Return the name of the model as an exception has it; "" if none has it."""
+    for cause in list_causes(error):
+        for attribute in _MODEL_ATTRIBUTES:
+            name = read_name(getattr(cause, attribute, None))
+            if name:
+                return name
+    return ""
+
+
+def _read_code(error: BaseException, status: int | None) -> FailureCode:
+    text = f"{error} {getattr(error, 'code', '')}"
+    if status in _REFUSALS and is_context_exceeded(text):
         return "CONTEXT_EXCEEDED"
 
     if status is not None:
-        return read_status(status)
+        return _read_status(status, text)
 
-    if any("Timeout" in base.__name__ for base in bases):
+    if any("Timeout" in base.__name__ for base in type(error).__mro__):
         return "MODEL_TIMEOUT"
 
     return "MODEL_UNAVAILABLE"

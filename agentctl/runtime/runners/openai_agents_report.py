@@ -85,7 +85,7 @@ _FAILURES: tuple[tuple[type[Exception], FailureCode, str | None], ...] = (
     ),
     (ModelTimeoutError, "MODEL_TIMEOUT", None),
     (ModelRefusalError, "MODEL_REJECTED", None),
-    (ModelBehaviorError, "MODEL_REJECTED", None),
+    (ModelBehaviorError, "MODEL_ANSWER_INVALID", None),
     (ToolTimeoutError, "TOOL_FAILED", "A tool did not end in time"),
 )
 """The failures of runs by the exceptions of the library."""

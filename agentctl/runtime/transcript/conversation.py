@@ -308,7 +308,7 @@ class Conversation:
         self._arriving_bytes = 0
         if calls and finish_reason not in _COMPLETE_REASONS:
             # The arguments of the last call may be missing, and more calls may have followed.
-            raise ExecutionError("MODEL_REJECTED", "The model's tool calls were cut off")
+            raise ExecutionError("MODEL_ANSWER_INVALID", "The model's tool calls were cut off")
         self._reserve(len(orjson.dumps(calls)))
         self._transcript.end_answer(calls, finish_reason)
 
@@ -456,7 +456,7 @@ class Conversation:
         if action is None:
             self._unknown_calls += 1
             if self._unknown_calls > MAXIMUM_UNKNOWN:
-                raise ExecutionError("MODEL_REJECTED", "The model called unknown tools")
+                raise ExecutionError("MODEL_ANSWER_INVALID", "The model called unknown tools")
             return CallOutcome(f"There is no tool {name}", failed=True, counts_as_failure=False)
 
         approved_tool = self._asked_tools.get(call_id) if is_decided else None

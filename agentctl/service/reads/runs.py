@@ -26,8 +26,20 @@ from agentctl.store.visibility import Visibility
 MAXIMUM_CAUSES = 100
 """Maximum number of causes in one response."""
 
-_FAILURES_OF_CODE = ("AGENT_FAILED", "TOOL_FAILED")
-"""Codes of failures that an exception of the user's code can cause.
+_CAUSED_FAILURES = frozenset(
+    {
+        "AGENT_FAILED",
+        "CONTEXT_EXCEEDED",
+        "MODEL_ANSWER_INVALID",
+        "MODEL_KEY_REJECTED",
+        "MODEL_NOT_FOUND",
+        "MODEL_REJECTED",
+        "MODEL_TIMEOUT",
+        "MODEL_UNAVAILABLE",
+        "TOOL_FAILED",
+    }
+)
+"""Codes of failures that an exception of the user's code, or a response of a provider, can cause.
 
 A run that ended for another reason may have causes, too: of calls of tools that it survived.
 """
@@ -125,7 +137,7 @@ def read_failures(noun: str, part: Page, rows: Work[RowPage[RunRow]]) -> Steps[b
         noun: as in `build_page_document`.
     """
     page = yield from rows
-    failed_ids = [row.run_id for row in page.rows if row.error_code in _FAILURES_OF_CODE]
+    failed_ids = [row.run_id for row in page.rows if row.error_code in _CAUSED_FAILURES]
     causes = dict[str, Any]()
     # By id of a run: the requested run that it is, or is below of.
     roots = dict(zip(failed_ids, failed_ids, strict=True))

@@ -203,7 +203,7 @@ function Failure({ run, db }) {
     ${request ? html` · <span class="nowrap">request <${Copy} text=${request} label=${shortId(request)} /></span>` : null}
     ${(causes.data?.causes || []).filter((each) => each.run_id === run.run_id).map((each) => html`<p class="cause">
       <code>${printable(each.type)}: ${printable(each.message)}</code>
-      <span class="dim">${printable(each.place ?? "the place is not known")}${each.tool_name ? ` · tool ${printable(each.tool_name)}` : ""}</span></p>`)}</div>`;
+      <span class="dim">${printable(each.place ?? (each.type === "ModelFailure" ? "the response of the model provider" : "the place is not known"))}${each.tool_name ? ` · tool ${printable(each.tool_name)}` : ""}</span></p>`)}</div>`;
 }
 
 /** Both facts about a cancel: the request, and the end of the work. */

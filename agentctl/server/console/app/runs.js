@@ -50,6 +50,12 @@ export function useCauses(rows, filters) {
 
 const describeCause = ({ type, message }) => (message ? `${type}: ${message.split("\n", 1)[0]}` : type);
 
+/** Return the exception that ended a run; null for a failed call of a model, whose text of the run says more.
+ *
+ * The response of a provider often has the id of the request, so it makes no groups either.
+ */
+const exceptionOf = (cause) => (cause && cause.type !== "ModelFailure" ? cause : null);
+
 /** Return the place of a run in its conversation; members have none. */
 const placeIn = (run, db) => toHash(["sessions", run.session_id], { run: run.parent_run_id ? "" : run.run_id, db });
 
@@ -80,8 +86,9 @@ function Row({ run, at, now, db, names, marked, onMark, onCancel, cause, alone }
   const name = nameOf(run, names);
   const live = !isFinal(run);
   const refusal = refusalOf(run);
+  const exception = exceptionOf(cause);
   const color = run.match ? "dim" : phase.warning || phase.name === "paused" ? "yellow" : phase.name === "failed" ? "red" : "dim";
-  const detail = run.match ? html`<${Snippet} match=${run.match} />` : cut(cause ? describeCause(cause) : phase.sentence || run.input, 140);
+  const detail = run.match ? html`<${Snippet} match=${run.match} />` : cut(exception ? describeCause(exception) : phase.sentence || run.input, 140);
   return html`<tr aria-rowindex=${at + 2} data-run=${run.run_id} class=${run.depth ? "member" : ""}>
     ${onMark ? html`<td class="mid">${live ? html`<input type="checkbox" checked=${marked} disabled=${Boolean(refusal)}
       aria-label=${`Mark run ${shortId(run.run_id)}`} onChange=${() => onMark(run.run_id)} />` : null}</td>` : null}
@@ -94,7 +101,7 @@ function Row({ run, at, now, db, names, marked, onMark, onCancel, cause, alone }
     <td class="far mono" title=${run.session_id}>${twoLines(cut(run.session_id, 40))}</td>
     <td class="mid right nowrap" title=${run.created_at}>${live ? formatSpan(tookMilliseconds(run, now) / 1000) : formatAge(run.finished_at, now)}</td>
     <td class="full right" title=${formatNumber(tokensOf(run))}>${formatShort(tokensOf(run))}</td>
-    <td class="full" dir="auto"><div class=${`two ${color}`} title=${cause ? phase.sentence : phase.sentence || null}>${detail}</div></td>
+    <td class="full" dir="auto"><div class=${`two ${color}`} title=${exception || !cause ? phase.sentence || null : describeCause(cause)}>${detail}</div></td>
     ${onMark ? html`<td class="right">${live && run.cancel_requested_at == null
       ? html`<button type="button" disabled=${Boolean(refusal)} title=${refusal}
           aria-label=${`Cancel run ${shortId(run.run_id)}`} onClick=${() => onCancel(run)}>Cancel</button>` : null}</td>` : null}
@@ -108,9 +115,11 @@ function groupFailures(rows, causes) {
   const groups = new Map();
   for (const run of rows.filter(isFinal)) {
     const cause = causes.get(run.run_id);
-    const words = cause ? describeCause(cause) : phaseOf(run).sentence;
-    const key = cause ? `${cause.type} ${cause.place ?? cause.message}` : words;
-    if (!groups.has(key)) groups.set(key, { key, words, place: cause?.place ?? "", runs: [] });
+    const exception = exceptionOf(cause);
+    const words = exception ? describeCause(exception) : phaseOf(run).sentence;
+    const key = exception ? `${exception.type} ${exception.place ?? exception.message}` : words;
+    const place = exception || !cause ? (exception?.place ?? "") : describeCause(cause);
+    if (!groups.has(key)) groups.set(key, { key, words, place, runs: [] });
     groups.get(key).runs.push(run);
   }
   return [...groups.values()].sort((one, other) => other.runs.length - one.runs.length);
