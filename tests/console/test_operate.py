@@ -83,7 +83,7 @@ def test_page_names_what_is_wrong(used: ThreadedServer, browser: Browser) -> Non
         assert "! note MODEL_UNAVAILABLE 1 failed" in lines_of(shown, "Last hour")
         assert lines_of(shown, "Usage by user, today")[0].startswith("✓ ok ada 2 runs, 1 failed")
         expect(shown.page.locator("[data-block=Webhooks] li")).to_contain_text("disabled: 503")
-        expect(shown.page.locator("[data-verdict]")).to_contain_text("2 wrong · 1 to look at")
+        expect(shown.page.locator("[data-verdict]")).to_contain_text("2 problems · 1 warning")
         shown.page.route("**/ready", lambda route: route.fulfill(status=503, json={}))
         expect(shown.page.locator("[data-block=Server]")).to_contain_text("is not available")
         check_accessibility(shown)

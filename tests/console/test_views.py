@@ -81,7 +81,7 @@ ALL = (
     View("#/runs/unknown/timeline", "Not here, or not yours"),
     View("#/agents/agents/unknown", "Not here, or not yours"),
     View("#/approvals/agent/refunds/unknown", "Not here, or not yours"),
-    View("#/overview", "Waits for a person", click="button:has-text('Keys')"),
+    View("#/overview", "Waits for a person", click="button:has-text('Shortcuts')"),
 )
 """The pages of an administrator, and the states of them."""
 
@@ -105,7 +105,7 @@ CHAT = (
     View("#/sessions/axe", "MODEL_UNAVAILABLE", click="text=add(a=1, b=2)"),
     View("#/sessions/refunds", "amount", click="text=Edit the arguments"),
     View("#/sessions/unknown", "Not here, or not yours"),
-    View("#/none", "New chat", click="button:has-text('Keys')"),
+    View("#/none", "New chat", click="button:has-text('Shortcuts')"),
 )
 """The pages of the chat, and the states of them."""
 

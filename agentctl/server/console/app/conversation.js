@@ -165,7 +165,7 @@ export function Turn({ initial, names, db, current, onChange, opened, plain }) {
           ${plain ? null : html`${live ? null : html`<${RepeatButtons} run=${run} db=${db} />`}
             <a href=${toHash(["runs", run.run_id, "timeline"], { db })}>Timeline</a>
             <${TraceLink} run=${run} />
-            <button type="button" class="link" aria-label="Show as JSON" onClick=${() => setJson(true)}>{ }</button>`}
+            <button type="button" class="link" aria-label="Show as JSON" onClick=${() => setJson(true)}>JSON</button>`}
         </span>
       </header>
       <${Items} items=${items} run=${run} runs=${runs} names=${names} db=${db} now=${now} opened=${opened} plain=${plain}
@@ -188,8 +188,8 @@ function Silence({ run, runs, idle, now }) {
   if (!runs) return html`<p class="dim">● waiting for its events</p>`;
   const { progress, started_at: began } = runs.get(run.run_id) || run;
   if (progress?.text || progress?.fraction != null) {
-    const part = progress.fraction == null ? "" : ` ${Math.round(progress.fraction * 100)} %`;
-    return html`<p class="dim">● ${cut(progress.text, 200)}${part}</p>`;
+    const part = progress.fraction == null ? "" : `${Math.round(progress.fraction * 100)} %`;
+    return html`<p class="dim">● ${[cut(progress.text, 200), part].filter(Boolean).join(" · ")}</p>`;
   }
   const waited = now - Date.parse(began || run.created_at);
   if (!idle || waited < 1000) return null;
@@ -345,7 +345,7 @@ function ToolLine({ item, run, db, now, opened, onAll, plain }) {
     </button>
     ${open
       ? html`<div class="inside">
-          <p class="caption">Arguments <button type="button" class="link" aria-label="Tool call as JSON" onClick=${() => setJson(true)}>{ }</button>
+          <p class="caption">Arguments <button type="button" class="link" aria-label="Tool call as JSON" onClick=${() => setJson(true)}>JSON</button>
             ${plain ? null : html` <a href=${toHash(["runs", run.run_id, "timeline"], { db, call: `${run.run_id}/${item.tool_call_id}` })}>Timeline</a>`}</p>
           <pre class="json" tabindex="0"><${Long} text=${writeExact(item.tool_args ?? {}, 2)} /></pre>
           <p class="caption">Result ${result ? html`<${Copy} text=${result} />` : null}</p>

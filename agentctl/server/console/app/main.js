@@ -2,7 +2,7 @@
 
 import { isNotifying, notifyOf } from "./notify.js";
 import { render } from "../vendor/preact.mjs";
-import { call, canList } from "./api.js";
+import { call, canList, mayCall } from "./api.js";
 import { Above, listen, LOGO, OpenServer, Top, useShell } from "./shell.js";
 import { formatTotal, Guard, html, Later, Skeleton, useCaller, useEffect, useState } from "./ui.js";
 
@@ -18,6 +18,12 @@ const PAGES = [
   ["access", "Access", "w", "M8 15a4 4 0 1 1 3.5-2H21v4h-3v-2"],
 ];
 const FIRST = "overview";
+/** The operation that a page needs; the other pages have something for every caller. */
+const NEEDS = { approvals: "get_approvals", webhooks: "get_webhooks", audit: "get_audit" };
+
+/** Return true if a caller can see something on a page. The address of each page works all the same. */
+const isOpenTo = (me, id) => me === null || !NEEDS[id] || mayCall(NEEDS[id]);
+
 const modules = {
   overview: () => import("../pages/overview.js"),
   sessions: () => import("../pages/sessions.js"),
@@ -110,7 +116,7 @@ function App() {
       <${OpenServer} caller=${caller} />
       <nav class="rail" aria-label="Pages">
         <div class="brand">${LOGO} agentctl</div>
-        ${PAGES.map(
+        ${PAGES.filter(([id]) => isOpenTo(caller.me, id)).map(
           ([id, label, , icon]) =>
             html`<a key=${id} href=${`#/${id}`} aria-current=${(place.parts[0] ?? FIRST) === id ? "page" : null}
               ><svg viewBox="0 0 24 24" aria-hidden="true"><path d=${icon} /></svg>
@@ -118,7 +124,7 @@ function App() {
             >`,
         )}
         <button type="button" class="quiet end" onClick=${() => shell.setHelp(true)}>
-          Keys <kbd>?</kbd>
+          Shortcuts <kbd>?</kbd>
         </button>
       </nav>
       <${Top} shell=${shell} />
@@ -134,7 +140,7 @@ function App() {
 }
 
 const KEYS = [
-  ["g o · g s · g r · g p · g a · g h · g e · g u · g w", "overview, sessions, runs, approvals, agents, webhooks, operate, audit, access"],
+  ...PAGES.map(([, label, key]) => [`g ${key}`, label]),
   ["/", "filter"],
   ["j · k · Enter", "next row, previous row, open"],
   ["Space", "mark the row"],

@@ -70,7 +70,7 @@ export function RunTable({ rows, db, marked, onMark, onCancel, causes = new Map(
   const row = (run, at) => html`<${Row} key=${run.run_id} run=${run} at=${at} now=${now} db=${db}
     names=${names} marked=${marked?.has(run.run_id)} onMark=${mark} onCancel=${onCancel} cause=${causes.get(run.run_id)} alone=${alone} />`;
   return html`<${LongTable} rows=${rows} row=${row} columns=${html`${mark ? html`<col class="mid w-mark" />` : null}
-      <col class="w-id w-name" /><col class="w-status" />${alone ? null : html`<col class="full w-part" />`}<col class="opt w-part" />
+      <col class="w-id w-name" /><col class="w-status" />${alone ? null : html`<col class="full w-owner" />`}<col class="opt w-owner" />
       <col class="far w-component" /><col class=${mark ? "mid w-age" : "mid w-short"} /><col class="full w-number" /><col class="full" />
       ${mark ? html`<col class="w-action" />` : null}`}>
     ${mark ? html`<th class="mid"><span class="hidden">Mark</span></th>` : null}

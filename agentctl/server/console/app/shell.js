@@ -206,8 +206,8 @@ function Help({ keys, onClose }) {
     letters = !letters;
     set(letters);
   };
-  return html`<${Dialog} title="Keys" onClose=${onClose}>
-    <dl class="facts">
+  return html`<${Dialog} title="Keyboard shortcuts" onClose=${onClose}>
+    <dl class="facts keys">
       ${keys.map(([each, text]) => html`<dt key=${each}><kbd>${each}</kbd></dt><dd>${text}</dd>`)}
     </dl>
     <p class="row"><label><input type="checkbox" checked=${on} onChange=${change} /> Single-letter keys</label></p>

@@ -1,10 +1,10 @@
 // The runs of a session as a conversation: loaded from the end, followed while they work, and the box
 // of the next message.
 
-import { call, can, componentOf, kindOf, mayCall, path, postOnce, withQuery } from "./api.js";
+import { call, can, componentOf, isPaused, kindOf, mayCall, path, postOnce, withQuery } from "./api.js";
 import { CUT, Still, Turn } from "./conversation.js";
 import {
-  ErrorText, Guard, html, Later, many, phaseOf, printable, setQuery, useAction, useCallback,
+  cut, ErrorText, Guard, html, Later, many, phaseOf, printable, setQuery, useAction, useCallback,
   useCaller, useEffect, useEvery, useLayoutEffect, useRef, useState,
 } from "./ui.js";
 
@@ -206,15 +206,26 @@ export function useFiles(to, user) {
   return { attach, ids, canSend, clear: () => setFiles([]) };
 }
 
-/** The box of a message to a component, which starts a run; `children` is in the box. */
-export function Compose({ to, session, user, onStarted, children }) {
+/** The box of a message to a component, which starts a run; `children` is in the box.
+ *
+ * `last` is the last run of the conversation: while it waits for a decision, a message starts another
+ * run beside it, so the box asks first.
+ */
+export function Compose({ to, name, last, session, user, onStarted, children }) {
   const [text, setText] = useState("");
+  const [asks, setAsks] = useState(false);
+  const waits = Boolean(last) && isPaused(last);
   const { kind, id } = to || {};
   const allowed = Boolean(id) && can(`${kind}s`, "run", id);
   const files = useFiles(to, user);
   const ready = allowed && files.canSend(text);
   const [submit, failure, busy] = useAction(async () => {
     if (!ready) return;
+    if (waits && !asks) {
+      setAsks(true);
+      return;
+    }
+    setAsks(false);
     const started = await postOnce(path`/${kind}s/${id}/runs`, { message: text, session_id: session, files: files.ids });
     setText("");
     files.clear();
@@ -223,9 +234,13 @@ export function Compose({ to, session, user, onStarted, children }) {
   const key = (event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && submit(event);
   return html`<form class="compose" onSubmit=${submit}>
     ${failure ? html`<p class="bar red" role="alert">${printable(failure.message)}</p>` : null}
+    ${waits && asks ? html`<p class="bar yellow" role="alert" data-open>A decision is open above. This message starts another run, and
+      the decision stays open. <button type="submit" class="link">Send anyway</button>
+      <button type="button" class="link" onClick=${() => setAsks(false)}>Keep writing</button></p>` : null}
     <div class="box">
       <textarea data-message rows="1" class="grow" dir="auto" aria-label="Message" value=${text} disabled=${!allowed}
-        placeholder=${allowed ? `Message ${id}…  (Enter sends, Shift+Enter for a new line)` : `Sending needs ${kind || "agent"}s:${id || "…"}:run`}
+        title=${allowed ? "Enter sends, Shift+Enter begins a new line" : null}
+        placeholder=${allowed ? `Message ${cut(name || id, 40)}…` : `Sending needs ${kind || "agent"}s:${id || "…"}:run`}
         onInput=${(event) => setText(event.target.value)} onKeyDown=${key}></textarea>
       ${allowed ? files.attach : null} ${children}
       <button type="submit" class="primary" disabled=${!ready || busy}>Send</button>

@@ -53,7 +53,7 @@ export function formatTotal({ total_count: count, total_is_capped: capped }, nou
 
 export const many = (count, noun) => formatTotal({ total_count: count }, noun);
 
-export const twoLines = (text, more = null) => (more || text.length > 12 ? html`<div class="two">${text}${more}</div>` : text);
+export const twoLines = (text, more = null) => (more || text.length > 12 ? html`<div class="two" title=${text}>${text}${more}</div>` : text);
 
 export const shortId = (id) => String(id || "").slice(0, 13);
 export const formatClock = (time) => new Date(time).toISOString().slice(11, 19);
@@ -433,7 +433,7 @@ export function Copy({ text, label = "Copy", small = true }) {
 }
 
 export const Toggle = ({ label, on, onClick }) =>
-  html`<button type="button" aria-pressed=${on} onClick=${onClick}>${label} <span aria-hidden="true">${on ? "●" : "○"}</span></button>`;
+  html`<button type="button" aria-pressed=${on} onClick=${onClick}>${label}: ${on ? "on" : "off"}</button>`;
 
 export function saveFile(name, blob) {
   const url = URL.createObjectURL(blob);
@@ -479,6 +479,12 @@ export function Problem({ error, place = "", reload }) {
     return panel("Not here, or not yours", html`
       <p>It does not exist, or your token does not show it.</p>
       <p><a href="#/sessions">Back to the sessions</a></p>`);
+  }
+  if (error.status === 400 && error.message.startsWith("Search is not enabled")) {
+    return panel("This server does not search for words", html`
+      <p>Full-text search is off: it needs <code>enabled = true</code> in <code>[search]</code> of the configuration.</p>
+      <p>Filters work without it, such as <code>status:</code> and <code>user:</code>.
+        <button type="button" class="link" onClick=${() => setQuery({ search: "" })}>Remove the words</button></p>`);
   }
   return panel(error.status ? "The server reported an error" : "No answer from the server", html`
     <p>${printable(error.message)}</p>
@@ -535,7 +541,8 @@ export class Guard extends Component {
   }
 }
 
-export function Page({ title, back, aside, children, wide }) {
+/** A page with its head. With `reading` the head stays in view while its text is scrolled. */
+export function Page({ title, back, aside, children, wide, reading }) {
   useEffect(() => {
     const name = state.info?.name || "agentctl";
     document.title = `${cut(title, 60)} · ${name}`;
@@ -546,7 +553,7 @@ export function Page({ title, back, aside, children, wide }) {
     // The element that had the focus is gone with the page before.
     if (document.activeElement === document.body) head.current.focus({ preventScroll: true });
   }, []);
-  return html`<div class=${wide ? "page wide" : "page"}>
+  return html`<div class=${`page${wide ? " wide" : ""}${reading ? " reading" : ""}`}>
     <div class="head">
       ${back ? html`<a class="back" href=${back.href}>‹ ${back.label}</a>` : null}
       <h1 tabindex="-1" ref=${head} dir="auto">${cut(title, 120)}</h1>

@@ -41,7 +41,7 @@ function Chat() {
         <div class="brand">${LOGO} ${printable(shell.caller.info?.name || "agentctl")}</div>
         <a class="new" href=${toHash([], { db: query.db })}>New chat</a>
         ${reads ? html`<${Threads} key=${shell.caller.generation} id=${id} db=${query.db} />` : html`<span class="grow"></span>`}
-        <button type="button" class="quiet" onClick=${() => shell.setHelp(true)}>Keys <kbd>?</kbd></button>
+        <button type="button" class="quiet" onClick=${() => shell.setHelp(true)}>Shortcuts <kbd>?</kbd></button>
         <a href="console">Console</a>
       </nav>
       <${Top} shell=${shell}>
@@ -99,12 +99,13 @@ function Talk({ id, to, user, query, names }) {
   if (runs.runs === null) return html`<${Loaded} resource=${{ data: undefined, error: runs.error, reload: thread.reload }} />`;
   return html`<div class="talk" ref=${thread.content}>
     <${Runs} thread=${thread} names=${names} db=${query.db} plain=${true}>
-      <${Box} to=${to} session=${id} user=${user} last=${runs.runs.at(-1)} onStarted=${thread.started} />
+      <${Box} to=${to} name=${names.get(`${to.kind}:${to.id}`)} session=${id} user=${user} last=${runs.runs.at(-1)} onStarted=${thread.started} />
     <//></div>`;
 }
 
 /** The box of a message, with the stop of the last run. */
-function Box({ last, children, ...compose }) {
+function Box({ children, ...compose }) {
+  const { last } = compose;
   useEffect(() => {
     // On a touch screen the focus opens the keyboard.
     if (matchMedia("(pointer: fine)").matches) document.querySelector("[data-message]")?.focus();
@@ -135,8 +136,8 @@ function NewChat({ query }) {
       ? runs.map((run) => html`<${Turn} key=${run.run_id} initial=${run} names=${names} onChange=${change} plain=${true} />`)
       : html`<${Empty}>${chosen
           ? html`<b dir="auto">${cut(chosen.name || id, 80)}</b>${chosen.description ? html`<span dir="auto">${cut(chosen.description, 300)}</span>` : null}`
-          : html`<span>${id ? `The ${kind} ${cut(id, 64)}` : canList("agents") ? "There is nobody that you may talk to." : "Your token may not list the agents: it needs agents:read."}</span>`}<//>`}
-    <${Box} to=${{ kind: kind || "agent", id }} session=${runs.at(-1)?.session_id} last=${runs.at(-1)} onStarted=${started}>
+          : html`<span>${id ? `The ${kind} ${cut(id, 64)}` : canList("agents") ? "You have no agents yet. Ask your administrator for access." : "Your token may not list the agents: it needs agents:read."}</span>`}<//>`}
+    <${Box} to=${{ kind: kind || "agent", id }} name=${chosen?.name} session=${runs.at(-1)?.session_id} last=${runs.at(-1)} onStarted=${started}>
       ${choices.length && !runs.length ? html`<select aria-label="Who answers" value=${wanted} onChange=${(event) => setQuery({ with: event.target.value, db: databaseOf(...split(event.target.value)) })}>
         ${chosen || !wanted ? null : html`<option value=${wanted}>${cut(id, 40)}</option>`}
         ${choices.map((each) => html`<option key=${keyOf(each)} value=${keyOf(each)}>${cut(each.name || each.id, 40)}</option>`)}

@@ -2,7 +2,7 @@
 
 import { mayCall, withQuery } from "../app/api.js";
 import {
-  Command, cut, describeOutage, formatAge, formatNumber, formatSpan, formatTotal, html, many, Page,
+  Command, cut, describeOutage, formatAge, formatCost, formatNumber, formatSpan, formatTotal, html, many, Page,
   printable, toHash, useCaller, useNow, useResource,
 } from "../app/ui.js";
 
@@ -28,7 +28,7 @@ const BLOCKS = [
         line(state === "ok" ? "ok" : name === "keys" ? "note" : "wrong", name, state)),
       line(info.auth_mode === "none" ? "note" : "ok", "authorization", info.auth_mode === "none" ? "off: every caller is an administrator" : info.auth_mode),
       line("ok", "version", `agentctl ${info.version}, interface of AgentOS ${info.interface_version}`),
-      line("ok", "serves", ["agent", "team", "workflow"].map((kind) => many(info[`${kind}_count`], kind)).join(", "), toHash(["agents"])),
+      line("ok", "components", ["agent", "team", "workflow"].map((kind) => many(info[`${kind}_count`], kind)).join(", "), toHash(["agents"])),
     ],
   },
   {
@@ -59,7 +59,7 @@ const BLOCKS = [
     operation: "get_usage_overview",
     places: (now) => [withQuery("/usage/overview", { step: "hour", since: hoursAgo(now, 1) })],
     lines: ([{ total }]) => [
-      line("ok", "ended", many(total.runs, "run"), toHash(["overview"])),
+      line("ok", "runs ended", formatNumber(total.runs), toHash(["overview"])),
       ...total.failures.slice(0, ROWS).map(({ error_code: code, runs }) =>
         line("note", code, `${formatNumber(runs)} failed`, toHash(["runs"], { all: 1, status: "ERROR" }))),
     ],
@@ -68,7 +68,7 @@ const BLOCKS = [
     title: "Approvals",
     operation: "get_approvals",
     places: () => ["/approvals?status=pending&limit=1"],
-    lines: ([{ meta }], now) => [line("ok", "wait", meta.total_count
+    lines: ([{ meta }], now) => [line("ok", "waiting", meta.total_count
       ? `${formatTotal(meta)}${meta.oldest_at ? `, the oldest for ${formatSpan((now - Date.parse(meta.oldest_at)) / 1000)}` : ""}` : "none", toHash(["approvals"]))],
   },
   {
@@ -88,7 +88,7 @@ const BLOCKS = [
     places: () => ["/budgets"],
     lines: ([budgets]) => [...budgets].sort((a, b) => b.used / b.limit - a.used / a.limit).slice(0, ROWS).map((each) =>
       line({ open: "ok", warning: "note" }[each.state] || "wrong", `${each.budget_id}${each.user_id ? ` · ${each.user_id}` : ""}`,
-        `${Math.round((100 * each.used) / each.limit)} % of ${formatNumber(each.limit)} ${each.unit} a ${each.period}`)),
+        `${describeAmount(each.used, each.unit)} of ${describeAmount(each.limit, each.unit)} this ${each.period} (${Math.round((100 * each.used) / each.limit)} %)`)),
     none: "No budgets are configured.",
   },
   {
@@ -97,7 +97,7 @@ const BLOCKS = [
     places: (now) => [withQuery("/usage", { by: "user", since: `${new Date(now).toISOString().slice(0, 10)}T00:00:00Z` })],
     lines: ([{ data }]) => [...data].sort((a, b) => b.total_tokens - a.total_tokens).slice(0, ROWS).map((each) =>
       line("ok", each.user_id ?? "no user", `${many(each.runs, "run")}, ${formatNumber(each.failed)} failed, ${many(each.total_tokens, "token")}${
-        each.cost ? `, ${each.cost.toFixed(2)}` : ""}`, toHash(["overview"], { user: each.user_id }))),
+        each.cost ? `, ${formatCost(each.cost)}` : ""}`, toHash(["overview"], { user: each.user_id }))),
     none: "No runs have ended today.",
   },
   {
@@ -112,6 +112,8 @@ const BLOCKS = [
     }),
   },
 ];
+
+const describeAmount = (amount, unit) => (unit === "dollars" ? formatCost(amount) : `${formatNumber(Math.round(amount))} ${unit}`);
 
 const hoursAgo = (now, hours) => new Date(Math.floor(now / 3_600_000 - hours) * 3_600_000).toISOString();
 
@@ -133,7 +135,7 @@ export default function Operate() {
   const all = read.flatMap((block) => block.lines);
   const bad = ["wrong", "note"].map((verdict) => all.filter((each) => each.verdict === verdict));
   const [wrong, noted] = bad.map((lines) => lines.length);
-  const words = wrong + noted ? [wrong && `${wrong} wrong`, noted && `${noted} to look at`].filter(Boolean).join(" · ") : "everything is well";
+  const words = wrong + noted ? [wrong && many(wrong, "problem"), noted && many(noted, "warning")].filter(Boolean).join(" · ") : "all checks passed";
   return html`<${Page} title="Operate" wide=${true} aside=${all.length
     ? html`<span role="status" data-verdict><${Verdict} verdict=${wrong ? "wrong" : noted ? "note" : "ok"} /> ${words}</span>` : null}>
     <div class="cards blocks">${read.map((block) => html`<section class="panel" key=${block.title} data-block=${block.title}>
@@ -142,7 +144,7 @@ export default function Operate() {
       <ul class="findings">${block.lines.map((each, at) => html`<${Finding} key=${at} ...${each} />`)}</ul>
     </section>`)}</div>
     <section class="panel"><h2>On its host</h2>
-      <p>Keys, files and work that is late are examined where the server runs:</p>
+      <p>Keys, files, backups and late work are checked where the server runs:</p>
       <${Command} text="agentctl doctor --production" /></section>
   <//>`;
 }

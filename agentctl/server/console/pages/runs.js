@@ -93,10 +93,11 @@ export default function Runs({ query }) {
           ${grouped ? null : html`<${LoadMore} more=${more} />`}`}
     <//>
     ${chosen.length || cancels.sent
-      ? html`<div class="more row">
-          ${chosen.length ? html`<span>${chosen.length} marked</span>
+      ? html`<div class=${chosen.length ? "selection" : "more row"} data-selection>
+          ${chosen.length ? html`<span role="status">${formatNumber(chosen.length)} selected</span>
             <button type="button" class="danger" onClick=${() => setAsked(chosen)}>
-              Cancel ${many(chosen.length, "run")}…</button>` : null}
+              Cancel ${many(chosen.length, "run")}…</button>
+            <button type="button" class="link" onClick=${unmark}>Clear</button>` : null}
           ${cancels.sent ? html`<span class="dim" role="status">last action: ${cancels.requested} requested · ${cancels.stopped} stopped</span>` : null}
         </div>`
       : null}

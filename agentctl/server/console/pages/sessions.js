@@ -1,11 +1,11 @@
 // The list of sessions: filters in the hash, pages by cursor, deletion of marked ones.
 
-import { call, can, componentOf, kindOf, mayCall, withQuery } from "../app/api.js";
+import { call, can, kindOf, mayCall, nameOf, withQuery } from "../app/api.js";
 import { COMPONENT, Filters, RUN_STATUS, TYPE } from "../app/filters.js";
 import {
   cut, describeHold, DialogButton, Empty, formatAge, formatNumber, formatShort, formatTotal,
   html, Later, Loaded, LoadMore, LongTable, many, Page, printable, Snippet, Status, toHash, twoLines,
-  useMarks, useNow, usePages, useState,
+  useMarks, useNames, useNow, usePages, useState,
 } from "../app/ui.js";
 
 const EVERY = 5000;
@@ -47,12 +47,14 @@ export default function Sessions({ query }) {
         return html`<${Table} rows=${rows} query=${query} marked=${marked} onMark=${mark} />
           <${LoadMore} more=${more} />
           ${marked.size
-            ? html`<div class="more">
+            ? html`<div class="selection" role="region" aria-label="Selection" data-selection>
+                <span role="status">${formatNumber(marked.size)} selected</span>
                 <button type="button" class="danger" disabled=${!can("sessions", "delete")}
                   title=${can("sessions", "delete") ? null : "needs sessions:delete"}
                   onClick=${() => setAsking(true)}>
                   Delete ${many(marked.size, "session")}…
                 </button>
+                <button type="button" class="link" onClick=${unmark}>Clear</button>
               </div>`
             : null}
           ${asking
@@ -71,8 +73,9 @@ function Nothing({ query }) {
 }
 
 function Table({ rows, query, marked, onMark }) {
+  const names = useNames();
   const now = useNow(10_000);
-  const row = (each, at) => html`<${Row} key=${each.session_id} row=${each} at=${at} now=${now} db=${query.db}
+  const row = (each, at) => html`<${Row} key=${each.session_id} row=${each} at=${at} now=${now} db=${query.db} names=${names}
     marked=${marked.has(each.session_id)} onMark=${onMark} />`;
   return html`<${LongTable} rows=${rows} row=${row} columns=${html`<col class="mid w-mark" /><col class="w-name" /><col class="w-status" /><col class="full w-component" />
       <col class="full w-number" /><col class="full w-number" /><col class="full w-user" /><col class="mid w-age" />`}>
@@ -81,7 +84,8 @@ function Table({ rows, query, marked, onMark }) {
   <//>`;
 }
 
-function Row({ row, at, now, db, marked, onMark }) {
+function Row({ row, at, now, db, names, marked, onMark }) {
+  const component = cut(nameOf(row, names), 60);
   const name = cut(row.session_name, 120) || printable(row.session_id);
   const href = toHash(["sessions", row.session_id], { db });
   return html`<tr aria-rowindex=${at + 2}>
@@ -91,9 +95,9 @@ function Row({ row, at, now, db, marked, onMark }) {
     </td>
     <td class="name" dir="auto"><a data-row href=${href} title=${row.session_id}>${row.hold ? html`<bdi class="chip" title=${describeHold(row.hold)}>held</bdi> ` : null}${name}
       ${row.match ? html`<span class="found"><${Snippet} match=${row.match} /></span>` : null}
-      <span class="sub">${printable(componentOf(row))}<span class="phone"> · ${formatAge(row.updated_at, now)}</span></span></a></td>
+      <span class="sub">${component}<span class="phone"> · ${formatAge(row.updated_at, now)}</span></span></a></td>
     <td class="state">${row.last_run ? html`<${Status} run=${row.last_run} />` : html`<span class="dim">no runs</span>`}</td>
-    <td class="full">${twoLines(printable(componentOf(row)), kindOf(row) === "agent" ? null : html` <span class="dim">${kindOf(row)}</span>`)}</td>
+    <td class="full">${twoLines(component, kindOf(row) === "agent" ? null : html` <span class="dim">${kindOf(row)}</span>`)}</td>
     <td class="full right">${formatNumber(row.run_count)}</td>
     <td class="full right" title=${formatNumber(row.total_tokens)}>${formatShort(row.total_tokens)}</td>
     <td class="full" dir="auto">${twoLines(printable(row.user_id ?? "–"))}</td>

@@ -1,10 +1,10 @@
 // The transcript of a session: its runs from old to new, live ones as they work, and a message box.
 
-import { call, can, mayCall, path, send, state, tokensOf, withQuery } from "../app/api.js";
+import { call, can, mayCall, nameOf, path, send, state, tokensOf, withQuery } from "../app/api.js";
 import { JsonDialog, Still } from "../app/conversation.js";
 import { Compose, countPhases, describeCounts, Runs, targetOf, useThread } from "../app/thread.js";
 import {
-  cut, describeHold, DialogButton, Empty, ErrorText, formatClock, formatNumber,
+  cut, describeHold, DialogButton, Empty, ErrorText, formatClock, formatNumber, formatShort,
   Guard, html, Json, Later, Loaded, LOOKS, Page, phaseOf, printable, saveFile, Toggle, useAction, useCallback, useEffect,
   useKeys, useNames, useResource, useState,
 } from "../app/ui.js";
@@ -28,7 +28,7 @@ export default function Transcript({ parts, query }) {
     });
   }, []);
   const title = session.data ? session.data.session_name || id : id;
-  return html`<${Page} title=${title} back=${{ href: "#/sessions", label: "Sessions" }}
+  return html`<${Page} title=${title} reading=${true} back=${{ href: "#/sessions", label: "Sessions" }}
     aside=${session.data ? html`<span data-counts>${counts && describeCounts(counts, session.data)}</span>
       <${SessionActions} session=${session.data} id=${id} query=${query} reload=${session.reload}>
         <${Toggle} label="Follow" on=${following} onClick=${() => setFollowing(!following)} /><//>` : null}>
@@ -67,7 +67,8 @@ function Conversation({ session, id, query, following, setFollowing, onCounts })
       <div ref=${thread.content}>
         ${count ? null : html`<${Empty}>No runs yet. Send the first message below.<//>`}
         <${Runs} thread=${thread} names=${names} db=${query.db} isOpen=${(run) => isOpen(folds, run)}>
-          <${Compose} to=${targetOf(session)} session=${id} user=${session.user_id} onStarted=${thread.started} />
+          <${Compose} to=${targetOf(session)} name=${nameOf(session, names)} last=${runs.runs.at(-1)} session=${id} user=${session.user_id}
+            onStarted=${thread.started} />
         <//>
       </div>
     </div>`;
@@ -96,7 +97,7 @@ function Entry({ run, number, current, onSelect }) {
     title=${cut(run.input, 80)}>
     <span class="dim">${number && formatNumber(number)}</span>
     <span class=${color}><span aria-hidden="true">${glyph}</span><span class="hidden">${phase.words}</span></span>
-    ${formatClock(run.created_at).slice(0, 5)} <span>${formatNumber(tokensOf(run))}</span></a></li>`;
+    ${formatClock(run.created_at).slice(0, 5)} <span title="tokens">${formatShort(tokensOf(run))} tok</span></a></li>`;
 }
 
 /** The head of a session: tokens and owner, hold, files, rename, export, JSON. */
@@ -120,7 +121,7 @@ function SessionActions({ session, id, query, reload, children }) {
     ${state.me?.admin ? html`<button type="button" onClick=${() => setHolding(true)}>${hold ? "Release" : "Hold"}</button>` : null}
     ${mayCall("get_files") ? html`<${DialogButton} label="Files" load=${() => import("../app/files.js")} name="FilesDialog" session=${id} db=${query.db} />` : null}
     <${ExportMenu} id=${id} db=${query.db} />
-    <button type="button" aria-label="Session as JSON" onClick=${() => setJson(true)}>{ }</button>
+    <button type="button" aria-label="Session as JSON" onClick=${() => setJson(true)}>JSON</button>
     ${renaming ? html`<${Later} ...${ask} title="Rename the session" label="Name" verb="Rename" maxlength="255" defaultValue=${session.session_name}
       work=${change(setRenaming, "POST", "rename", "session_name")} onClose=${() => setRenaming(false)} />` : null}
     ${holding ? html`<${Later} ...${ask} title=${hold ? "Release the session?" : "Hold the session"} label=${hold ? "" : "Reason"} verb=${hold ? "Release" : "Hold"} danger=${false}
