@@ -6,6 +6,7 @@ Typer writes the rows of the help, and converts the values of parameters.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
@@ -30,6 +31,13 @@ When = Literal["auto", "always", "never"]
 
 COLOR_HELP = "Use colors: auto, always or never  [env: NO_COLOR, FORCE_COLOR]"
 
+
+_FILE_PROBLEM = re.compile(
+    "no such file or directory|not a directory|is a directory|file exists|permission denied"
+    "|read-only file system",
+    re.IGNORECASE,
+)
+"""The texts of the system for a path that cannot be used."""
 
 _FREE_TEXTS = frozenset(
     {"TEXT", "VALUE", "WORDS", "JSON", "CURSOR", "PREFIX", "NAME", "TAG", "MODEL", "-"}
@@ -88,9 +96,15 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except (NotFound, UsageError, ValidationFailed) as failure:
-            # The help of the command is the remedy of a wrong value if there is no better one; a
-            # wrong configuration names its key.
-            if failure.hint is None and not isinstance(failure, InvalidConfiguration):
+            # The help of the command is the remedy of a wrong parameter if there is no better one.
+            # A wrong configuration names its key, and an error with the allowed values says all.
+            has_values = " must be " in failure.detail
+            is_configuration = isinstance(failure, InvalidConfiguration)
+            if failure.hint is not None or has_values or is_configuration:
+                raise
+            if _FILE_PROBLEM.search(f"{failure.detail}: {failure.cause}"):
+                failure.hint = "check the path, and the permissions of the file and its folder"
+            else:
                 failure.hint = f"`{ctx.command_path} --help` lists its parameters"
             raise
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -45,6 +46,7 @@ _REMOVED = {
     "agentctl memories list database": _FROM_AGENTOS.format("memories"),
 }
 """Hints for commands of earlier versions, and for options (`agentctl COMMAND OPTION`)."""
+_EXTRA_WORDS = re.compile(r"unexpected extra arguments? \((.+)\)", re.IGNORECASE)
 _NO_TOKEN = re.compile(r"no such option: --token\b(?!-)", re.IGNORECASE)
 
 
@@ -133,7 +135,12 @@ def _explain_arguments() -> str | None:
 
 
 def _report_usage(failure: typer.TyperException) -> int:
-    text = _describe_wrong_value(failure) or " ".join(failure.format_message().split())
+    wrong_value = _describe_wrong_value(failure)
+    if wrong_value is not None:
+        # It has the allowed values: a hint at the help would only be noise.
+        return _write_error(wrong_value, None, None, failure.exit_code)
+
+    text = " ".join(failure.format_message().split())
     match = _SUGGESTION.fullmatch(text)
     detail, guess = (match[1], match[2] or match[3]) if match else (text, None)
     wrong = _WRONG_WORD.search(detail)
@@ -145,6 +152,9 @@ def _report_usage(failure: typer.TyperException) -> int:
     content = "commands" if detail.lower().startswith("no such command") else "parameters"
     hint = f"did you mean {guess}?" if guess else f"`{command} --help` lists its {content}"
     hint = _REMOVED.get(f"{command} {wrong[1]}", hint) if wrong is not None else hint
+    if command == "agentctl runs start" and (words := _EXTRA_WORDS.search(detail)):
+        component, _, message = words[1].partition(" ")
+        hint = f"write: {command} --agent {component} --message {shlex.quote(message or 'TEXT')}"
     if _NO_TOKEN.match(detail):
         hint = "other users can read command lines: use --token-file FILE, or AGENTCTL_TOKEN"
     if _ROOT_OPTION.match(detail):

@@ -35,7 +35,8 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.request_options import CommandSignature, declare_parameters, run_until_done
 from agentctl.cli.show.terminal import note, note_detail
-from agentctl.errors import AgentctlError, NotFound, UsageError
+from agentctl.cli.show.tokens import describe_expiry
+from agentctl.errors import AgentctlError, NotFound, Unauthenticated, UsageError
 from agentctl.interface.declarations import Order
 from agentctl.interface.requests import MINIMUM_ID_PREFIX, SUMMARY_VIEW
 from agentctl.records.kinds import KINDS
@@ -377,7 +378,12 @@ async def _open_remote(
     )
     with capturing_log():
         async with opened as operations:
-            yield Target(operations, f"on {url}", options.flags(), token=token)
+            try:
+                yield Target(operations, f"on {url}", options.flags(), token=token)
+            except Unauthenticated as failure:
+                if failure.cause is None and token is not None:
+                    failure.cause = describe_expiry(token)
+                raise
 
 
 @asynccontextmanager
@@ -402,9 +408,12 @@ async def _open_local(
     from agentctl.cli.log import capturing_log
     from agentctl.config.databases import display_url
 
-    if os.environ.get(TOKEN_VARIABLE) and not reads_token:
-        note(f"note: local mode, {TOKEN_VARIABLE} is not used")
     settings = config.load_settings(options.config)
+    if os.environ.get(TOKEN_VARIABLE) and not reads_token:
+        note(
+            f"note: reading the database as its administrator, without {TOKEN_VARIABLE}; add --url"
+            " to use the server"
+        )
     note_detail(f"configuration: {settings.path}")
     for database in settings.databases:
         note_detail(f"database {database.id}: {display_url(database.url)}")

@@ -46,6 +46,8 @@ KNOWN_SCOPES: tuple[str, ...] = (
 )
 """Every scope that an operation requires, without ids; the admin scope is configured."""
 
+_ACTIONS = frozenset(scope.partition(":")[2] for scope in KNOWN_SCOPES)
+
 _SCOPE_PATTERN = re.compile(
     r"[A-Za-z][A-Za-z0-9_-]{0,63}(?::(?:\*|[A-Za-z0-9._~@-]{1,128}))?:[A-Za-z][A-Za-z0-9_-]{0,63}"
 )
@@ -64,8 +66,16 @@ def is_known_scope(scope: str) -> bool:
     return scope in KNOWN_SCOPES
 
 
+def list_scopes_of(scope: str) -> list[str]:
+    """Return the known scopes of the resource of a scope; empty for an unknown resource."""
+    resource = scope.partition(":")[0].lower()
+    return [known for known in KNOWN_SCOPES if known.partition(":")[0] == resource]
+
+
 def suggest_scope(scope: str, *others: str) -> str | None:
     """Return the known scope that is most similar to `scope`, with its id; None without one.
+
+    A scope with a known action that its resource does not have gets none (`list_scopes_of`).
 
     Args:
         others: additional known scopes, such as the admin scope.
@@ -73,10 +83,16 @@ def suggest_scope(scope: str, *others: str) -> str | None:
     parts = scope.split(":")
     general = f"{parts[0]}:{parts[-1]}".lower()
     near = suggest_name(general, (*others, *KNOWN_SCOPES), cutoff=0.6)
-    if near is None or len(parts) != 3 or near in others:
+    if near is None or near in others:
         return near
-    resource, action = near.split(":")
-    with_id = f"{resource}:{parts[1]}:{action}"
+    near_resource, near_action = near.split(":")
+    is_same_resource = near_resource == parts[0].lower()
+    if is_same_resource and near_action != parts[-1].lower() and parts[-1].lower() in _ACTIONS:
+        # Another action is no typing error: agents:write must not lead to agents:read.
+        return None
+    if len(parts) != 3:
+        return near
+    with_id = f"{near_resource}:{parts[1]}:{near_action}"
     return with_id if is_known_scope(with_id) else near
 
 

@@ -50,7 +50,10 @@ def parse_address(url: str) -> Address:
         raise _invalid_url("it cannot be parsed") from None
 
     if parts.scheme not in _DEFAULT_PORTS:
-        raise _invalid_url("it does not start with http:// or https://")
+        cause = "it does not start with http:// or https://"
+        if "://" not in url and _HOST.match(url):
+            raise _invalid_url(cause, hint=f"write http://{url}, or https://{url}")
+        raise _invalid_url(cause)
     if "@" in parts.netloc:
         raise _invalid_url(
             "it has a user name or password",

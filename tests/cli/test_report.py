@@ -84,8 +84,12 @@ def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
         ),
         (
             ["sessions", "list", "--type", "robot"],
-            "error: --type must be agent, team or workflow, not 'robot'\n"
-            "\nhint: `agentctl sessions list --help` lists its parameters\n",
+            "error: --type must be agent, team or workflow, not 'robot'\n",
+        ),
+        (
+            ["runs", "start", "writer", "hi", "there"],
+            "error: got unexpected extra arguments (writer hi there)\n"
+            "\nhint: write: agentctl runs start --agent writer --message 'hi there'\n",
         ),
         (
             ["sessions", "get"],

@@ -54,7 +54,10 @@ def test_config_selects_local_mode_despite_a_context(agentctl: Agentctl, demo: D
 def test_an_unused_token_is_noted_once_in_local_mode(agentctl: Agentctl, demo: Demo) -> None:
     ended = agentctl(*LIST, "--config", str(demo.config), env={"AGENTCTL_TOKEN": "whatever"})
     assert ended.lines == ["duo"]
-    assert ended.stderr == "note: local mode, AGENTCTL_TOKEN is not used\n"
+    assert ended.stderr == (
+        "note: reading the database as its administrator, without AGENTCTL_TOKEN; add --url to use"
+        " the server\n"
+    )
 
 
 def test_a_missing_or_bad_token_is_not_authenticated(agentctl: Agentctl, demo: Demo) -> None:

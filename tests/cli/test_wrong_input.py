@@ -30,7 +30,8 @@ def check(finished: Result, code: int, *parts: str, hint: str | None = None) -> 
     if hint is not None:
         assert hints, finished.stderr
         assert hint in hints[0]
-    return hints
+    # An error with the allowed values needs no hint.
+    return hints or [line for line in lines if " must be " in line]
 
 
 LOOKUPS: dict[str, tuple[tuple[str, ...], int, str]] = {
@@ -86,7 +87,7 @@ def test_wrong_filters_are_named_with_their_option(through: Agentctl) -> None:
         assert check(through(*words.split()), 2, part), words
 
 
-WRONG_WORDS: dict[str, tuple[int, str, str]] = {
+WRONG_WORDS: dict[str, tuple[int, str, str | None]] = {
     "runs get 01a2": (5, "run not found: 01a2", "give at least 8 characters"),
     "runs list --token abc": (2, "no such option: --token", "use --token-file FILE"),
     "runs list --all --limit 5": (2, "--all and --limit exclude each other", "runs list --help"),
@@ -99,7 +100,7 @@ WRONG_WORDS: dict[str, tuple[int, str, str]] = {
     "runs failures --newer-than yesterday": (2, "is not a time span", "write 15m, 2h, 7d"),
     "runs cancel": (2, "give a RUN_ID, or --all", ""),
     "runs cancel x --all": (2, "--all and RUN_ID exclude each other", "runs cancel --help"),
-    "runs fork x --at many": (2, "--at must be a whole number", "runs fork --help"),
+    "runs fork x --at many": (2, "--at must be a whole number", None),
     "runs start -m x": (2, "--agent", ""),
     "agents get ekco": (5, "agent not found: ekco", "did you mean echo?"),
     "agents diff echo 1 2": (5, "version not found", "agents diff --help"),
@@ -110,7 +111,7 @@ WRONG_WORDS: dict[str, tuple[int, str, str]] = {
     "webhooks test missing": (5, "webhook not found: missing", "webhooks list"),
     "webhooks redeliver missing": (5, "delivery not found", "webhooks deliveries"),
     "sessions delete missing": (2, "confirmation required", "--yes"),
-    "usage --step year": (2, "--step must be hour or day", "usage --help"),
+    "usage --step year": (2, "--step must be hour or day", None),
     "accounts create --scope nope x": (2, "resource:action", "accounts create --help"),
 }
 
@@ -130,7 +131,11 @@ def test_wrong_words_have_an_error_and_a_remedy(through: Agentctl) -> None:
             "from 1 second to 3650 days",
             "accounts create",
         ),
-        ("token verify --token-file nowhere", "no token can be read from nowhere", "verify --help"),
+        (
+            "token verify --token-file nowhere",
+            "no token can be read from nowhere",
+            "check the path",
+        ),
         ("context use missing", "missing", "context list"),
         (
             "context add x --url ftp://host",
@@ -139,7 +144,7 @@ def test_wrong_words_have_an_error_and_a_remedy(through: Agentctl) -> None:
         ),
         ("db copy", "give the target with --to", "db copy --help"),
         ("db restore", "FILE", "db restore --help"),
-        ("sessions import nowhere.jsonl", "nowhere.jsonl cannot be read", "sessions import --help"),
+        ("sessions import nowhere.jsonl", "nowhere.jsonl cannot be read", "check the path"),
         ("login --url nonsense", "the URL of the server is not valid", "write it like http://"),
         ("sessions list --url ftp://x", "does not start with http:// or https://", "write it like"),
         ("sessions list --context nowhere", "nowhere", "context list"),
@@ -177,9 +182,8 @@ def test_wrong_words_of_local_commands_have_a_remedy(
 def test_errors_describe_the_allowed_values(arguments: tuple[str, ...], said: str) -> None:
     ended = CliRunner().invoke(app, arguments, prog_name="agentctl")
     assert (ended.exit_code, ended.stdout) == (2, "")
-    error, _, hint = ended.stderr.splitlines()
+    (error,) = ended.stderr.splitlines()
     assert error.startswith(f"error: {said}")
-    assert hint.startswith(f"hint: `agentctl {arguments[0]} ")
 
 
 @pytest.mark.parametrize("command", ["db check", "keys list", "mcp check"])
@@ -290,7 +294,12 @@ def test_missing_broken_and_expired_tokens_are_rejected(agentctl: Agentctl, demo
     check(agentctl(*command, env=broken), 4, hint="agentctl token")
     while agentctl("token", "verify", "-", "--config", str(demo.config), input=expired).code == 0:
         pass
-    check(agentctl(*command, env={"AGENTCTL_TOKEN": expired}), 4, hint="agentctl token")
+    check(
+        agentctl(*command, env={"AGENTCTL_TOKEN": expired}),
+        4,
+        "the token expired ",
+        hint="agentctl token",
+    )
     assert expired not in agentctl(*command, env={"AGENTCTL_TOKEN": expired}).stderr
 
 

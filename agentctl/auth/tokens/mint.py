@@ -17,7 +17,12 @@ from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN, get_algorithm
 from agentctl.auth.tokens.claims import ClaimRules, check_claims, parse_claims
 from agentctl.auth.tokens.grants import SCOPES_CLAIM
 from agentctl.errors import InvalidToken, UsageError
-from agentctl.records.authorization import KNOWN_SCOPES, is_known_scope, suggest_scope
+from agentctl.records.authorization import (
+    KNOWN_SCOPES,
+    is_known_scope,
+    list_scopes_of,
+    suggest_scope,
+)
 from agentctl.records.times import format_rfc3339
 
 if TYPE_CHECKING:
@@ -36,11 +41,12 @@ def check_mintable_scopes(scopes: Iterable[str], admin_scope: str) -> None:
     for scope in scopes:
         if scope == admin_scope or is_known_scope(scope):
             continue
-        near = suggest_scope(scope, admin_scope)
-        everything = f"known scopes: {', '.join((*KNOWN_SCOPES, admin_scope))}"
-        raise UsageError(
-            f"Unknown scope {scope!r}", hint=f"did you mean {near!r}?" if near else everything
-        )
+        hint = f"known scopes: {', '.join((*KNOWN_SCOPES, admin_scope))}"
+        if near := suggest_scope(scope, admin_scope):
+            hint = f"did you mean {near!r}?"
+        elif own_scopes := list_scopes_of(scope):
+            hint = f"the scopes of {own_scopes[0].partition(':')[0]}: {', '.join(own_scopes)}"
+        raise UsageError(f"Unknown scope {scope!r}", hint=hint)
 
 
 def mint_token(

@@ -170,6 +170,20 @@ def token_times(token: str | None) -> dict[str, str]:
     }
 
 
+def describe_expiry(token: str) -> str | None:
+    """Return why a JWT that has expired is refused; None for every other credential."""
+    from agentctl.auth.tokens import mint
+
+    try:
+        seen = mint.inspect_token(token)
+    except InvalidToken:
+        return None
+
+    if "exp" not in seen["times"] or seen["claims"]["exp"] > time.time():
+        return None
+    return f"the token expired {_format_distance(seen['claims']['exp'])} ({seen['times']['exp']})"
+
+
 def _format_distance(moment: float) -> str:
     ahead = moment - time.time()
     return f"in {format_span(ahead)}" if ahead > 0 else f"{format_span(-ahead)} ago"

@@ -39,7 +39,7 @@ The transaction can be repeated.
 _DAMAGES = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
 
 _BUSY = ("The database is busy", "try again; see pool_size of [[databases]]")
-_AWAY = ("The database does not answer", "check that the server runs and that the url is right")
+_AWAY = ("The database does not answer", "check that the server runs, and the url of [[databases]]")
 _INSECURE = "The connection to the database is not secure"
 
 _UNKNOWN_AUTHORITY = "name the file with the authority of the server's certificate in tls_ca_file"
