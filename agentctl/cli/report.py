@@ -46,7 +46,7 @@ _REMOVED = {
     "agentctl memories list database": _FROM_AGENTOS.format("memories"),
 }
 """Hints for commands of earlier versions, and for options (`agentctl COMMAND OPTION`)."""
-_EXTRA_WORDS = re.compile(r"unexpected extra arguments? \((.+)\)", re.IGNORECASE)
+_EXTRA_WORDS = re.compile(r"unexpected extra argument(?:s|\(s\))? \((.+)\)", re.IGNORECASE)
 _NO_TOKEN = re.compile(r"no such option: --token\b(?!-)", re.IGNORECASE)
 
 

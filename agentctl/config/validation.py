@@ -38,7 +38,8 @@ def _build_model() -> type[BaseModel]:
 
 
 @cache
-def _build_schema() -> Schema:
+def build_schema() -> Schema:
+    """Return the JSON Schema of a file, with the words for wrong values as descriptions."""
     return _build_model().model_json_schema()
 
 
@@ -58,7 +59,7 @@ def validate_tables(given: GivenTables, base: Path) -> dict[str, Any]:
 
 
 def _refuse_tables(given: GivenTables, invalid: ValidationError) -> NoReturn:
-    schema = _build_schema()
+    schema = build_schema()
     errors = invalid.errors(include_url=False)
     # A key with a wrong name may be the one that is missing.
     unknown = (error for error in errors if error["type"] in _UNKNOWN_KEY)

@@ -66,7 +66,7 @@ def _topics() -> Iterator[str]:
             yield f".B {_escape(term)}"
             yield _escape(meaning)
     for name, topic in TOPICS.items():
-        if name not in _IN_SECTIONS:
+        if name not in _IN_SECTIONS and not topic.file:
             yield f'.SH "{_escape(topic.summary.upper())}"'
             yield ".nf"
             yield from map(_escape, topic.text.splitlines())

@@ -18,6 +18,13 @@ from tests.cli.conftest import Agentctl
 
 ROOT = Path(__file__).parents[2]
 TEMPLATES = ROOT / "agentctl" / "cli" / "templates"
+WRITTEN = {"agentctl.toml", "agentctl.schema.json", "keys/signing.pem", "keys/signing.pub.pem"}
+SCHEMA_LINE = "#:schema ./agentctl.schema.json\n"
+
+WEATHER = """
+async def agent(message, context):
+    return f"sunny in {message}"
+"""
 
 
 def _files(folder: Path) -> dict[str, str]:
@@ -31,7 +38,7 @@ def _files(folder: Path) -> dict[str, str]:
 def test_a_new_project_works(agentctl: Agentctl, home: Path) -> None:
     ended = agentctl("init")
     assert (ended.code, ended.stdout) == (0, "")
-    assert set(_files(home)) == {"agentctl.toml", "keys/signing.pem", "keys/signing.pub.pem"}
+    assert set(_files(home)) == WRITTEN
     assert stat.S_IMODE((home / "keys/signing.pem").stat().st_mode) == 0o600
     for said in ("agentctl serve", "agentctl token mint", "agentctl runs start --agent writer"):
         assert said in ended.stderr
@@ -48,7 +55,8 @@ def test_a_new_project_works(agentctl: Agentctl, home: Path) -> None:
 def test_configuration_of_a_newcomer_is_short(agentctl: Agentctl, home: Path) -> None:
     assert agentctl("init").code == 0
     text = (home / "agentctl.toml").read_text()
-    assert len(text.splitlines()) <= 35
+    assert len(text.splitlines()) <= 40
+    assert text.startswith(SCHEMA_LINE)
     for named in ("agentctl init --full", "docs/reference/configuration.md"):
         assert named in text.rpartition("\n\n")[2]
     assert (ROOT / "docs/reference/configuration.md").exists()
@@ -58,21 +66,54 @@ def test_configuration_of_a_newcomer_is_short(agentctl: Agentctl, home: Path) ->
 def test_full_configuration_has_every_key(agentctl: Agentctl, home: Path, kind: str | None) -> None:
     options = () if kind is None else ("--agent", kind)
     assert agentctl("init", "--full", *options).code == 0
-    sample = (home / "agentctl.toml").read_text()[: len(SAMPLE_CONFIG)]
+    text = (home / "agentctl.toml").read_text().removeprefix(SCHEMA_LINE)
+    sample = text[: len(SAMPLE_CONFIG)]
     own = "assistant"
     assert sample == SAMPLE_CONFIG
     named = agentctl("agents", "list", "-o", "name").lines
     assert named == ["writer", "editor", *([own] if kind else [])]
 
 
+def test_own_object_is_hosted_as_it_is(agentctl: Agentctl, home: Path) -> None:
+    (home / "weather.py").write_text(WEATHER)
+    ended = agentctl("init", "--object", "weather:agent")
+    assert ended.code == 0
+    assert "agentctl runs start --agent weather" in ended.stderr
+    assert "note: " not in ended.stderr
+    assert agentctl("config", "check").code == 0
+    assert agentctl("runs", "start", "--agent", "weather", "-m", "Oslo").stdout == "sunny in Oslo\n"
+
+
+def test_module_that_is_missing_is_noted(agentctl: Agentctl, home: Path) -> None:
+    ended = agentctl("init", "new", "--object", "forecasts.daily:agent")
+    assert ended.code == 0
+    assert "note: forecasts is neither in new nor installed: put forecasts.py there" in ended.stderr
+    text = (home / "new" / "agentctl.toml").read_text()
+    assert 'id = "daily"\nobject = "forecasts.daily:agent"\n' in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--object", "weather.py"), "error: --object 'weather.py' is not MODULE:NAME"),
+        (("--object", "weather/agent.py:agent"), "is not MODULE:NAME"),
+        (("--object", "a:b", "--agent", "function"), "--object and --agent exclude each other"),
+    ],
+)
+def test_wrong_object_leaves_no_files(
+    agentctl: Agentctl, home: Path, options: tuple[str, ...], said: str
+) -> None:
+    ended = agentctl("init", *options)
+    assert ended.code == 2
+    assert said in ended.stderr
+    assert "hint: " in ended.stderr
+    assert _files(home) == {}
+
+
 def test_init_creates_a_given_directory(agentctl: Agentctl, home: Path) -> None:
     ended = agentctl("init", "a b/c")
     assert ended.code == 0
-    assert set(_files(home / "a b/c")) == {
-        "agentctl.toml",
-        "keys/signing.pem",
-        "keys/signing.pub.pem",
-    }
+    assert set(_files(home / "a b/c")) == WRITTEN
     assert "cd 'a b/c'" in ended.stderr
 
 

@@ -88,7 +88,7 @@ def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
         ),
         (
             ["runs", "start", "writer", "hi", "there"],
-            "error: got unexpected extra arguments (writer hi there)\n"
+            "error: got unexpected extra argument(s) (writer hi there)\n"
             "\nhint: write: agentctl runs start --agent writer --message 'hi there'\n",
         ),
         (

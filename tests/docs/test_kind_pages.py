@@ -64,7 +64,6 @@ def test_agent_of_the_page_answers_as_printed(
         folder = tmp_path / "one" / "work"
         (tmp_path / "one" / "home" / "agentctl").symlink_to(ROOT)
         (folder / "weather.py").write_text(tested.blocks("python")[0].text)
-        (folder / "agentctl.toml").write_text(tested.blocks("toml")[0].text)
         assert two.run(f"cd {folder}")[0] == 0
         shell = one
         began = time.monotonic()
@@ -87,6 +86,7 @@ def test_agent_of_the_page_answers_as_printed(
         finally:
             ended, output = one.run("kill $(cat server.pid); wait $(cat server.pid)")
         assert ended == 0, output
+        assert CONFIG in (folder / "agentctl.toml").read_text()
         assert not is_ready(url)
 
 

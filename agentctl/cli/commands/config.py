@@ -85,6 +85,19 @@ def check_config(config: Config = None) -> None:
     note(f"{settings.path} is valid: {', '.join(texts)}")
 
 
+@app.command("schema", epilog="Example: agentctl config schema > agentctl.schema.json")
+def show_schema() -> None:
+    """Print the JSON Schema of the configuration, for editors.
+
+    An editor with a language server for TOML, such as Even Better TOML or Taplo, completes and
+    checks the keys of a file whose first line is `#:schema PATH`. `agentctl init` writes the schema
+    and this line.
+    """
+    from agentctl.config.json_schema import build_json_schema
+
+    write_value(build_json_schema())
+
+
 @app.command("path", epilog="Example: $EDITOR $(agentctl config path)")
 def config_path(config: Config = None) -> None:
     """Print the path of the configuration file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,6 +15,9 @@ from agentctl.cli.show.output import write_line
 from agentctl.errors import UsageError
 
 EXAMPLE = "agentctl help exit-codes"
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+"""The folder of the texts that commands write."""
 
 EXIT_CODES = {
     0: "done; an empty list too",
@@ -120,7 +124,7 @@ def show_help(
         lines = [f"  {name:<{width}}{topic.summary}" for name, topic in TOPICS.items()]
         write_line("\n".join(["Help topics:", *lines, "", "Example:", f"  {EXAMPLE}"]))
     elif len(words) == 1 and words[0] in TOPICS:
-        write_line(TOPICS[words[0]].text)
+        write_line(TOPICS[words[0]].read())
     else:
         place: Any = context.find_root()
         for word in words:
@@ -150,7 +154,16 @@ class Topic:
     """A help topic."""
 
     summary: str
-    text: str
+    text: str = ""
+
+    file: str = ""
+    """Name of the template that has the text; empty for `text`."""
+
+    def read(self) -> str:
+        """Return the text, without a line feed at its end."""
+        if not self.file:
+            return self.text
+        return (TEMPLATES / self.file).read_text(encoding="utf-8").rstrip("\n")
 
 
 TOPICS = {
@@ -172,5 +185,6 @@ TOPICS = {
     "targets": Topic("Servers, contexts and local mode", _TARGETS),
     "authentication": Topic("Tokens for servers", _AUTHENTICATION),
     "times": Topic("Times, ages and durations", _TIMES),
+    "skill": Topic("Host an agent, step by step: a skill for coding agents", file="SKILL.md"),
 }
 """The topics in the order of their list."""

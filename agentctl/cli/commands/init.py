@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -12,6 +15,7 @@ from agentctl.cli.commands.console import find_url
 from agentctl.cli.help import join_alternatives
 from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show.terminal import note
+from agentctl.errors import UsageError
 
 EXAMPLE = "agentctl init my-server"
 
@@ -20,6 +24,8 @@ AgentKind = Literal["function", "pydantic-ai", "langgraph", "openai-agents", "ag
 _KINDS = join_alternatives(get_args(AgentKind))
 
 _CONFIG = "agentctl.toml"
+_SCHEMA = "agentctl.schema.json"
+_OBJECT = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _NEXT_STEPS = """
 next, in one terminal:
@@ -43,12 +49,17 @@ _PACKAGES = {
 def init(
     directory: Path = argument("DIR", "Directory to write to; created if missing", default=Path()),
     agent: AgentKind | None = option("--agent", "KIND", f"Write an agent in Python too: {_KINDS}"),
+    own_object: str | None = option(
+        "--object", "MODULE:NAME", "Host an agent that you have, such as weather:agent"
+    ),
     full: bool = flag("--full", "Write every key of the configuration, with its default"),
 ) -> None:
     """Write a configuration and a key pair.
 
     The configuration has the keys to begin with, and one agent, which runs offline. With --agent
-    the agent has its module, a test and a README. Existing files are never overwritten.
+    the agent has its module, a test and a README; with --object the agent is an object of your own
+    code, and AGENTS.md tells coding agents about the project. agentctl.schema.json lets editors
+    complete and check the configuration. Existing files are never overwritten.
     """
     from agentctl.cli.files import (
         check_absent,
@@ -59,7 +70,8 @@ def init(
     )
     from agentctl.config import load_settings
 
-    files = {directory / name: text for name, text in _read_files(agent, full).items()}
+    component = None if own_object is None else _build_own_component(own_object, agent)
+    files = {directory / name: text for name, text in _read_files(agent, full, component).items()}
     private = directory / "keys" / "signing.pem"
     check_absent(*files, private, public_path(private))
     create_directory(directory)
@@ -77,24 +89,76 @@ def init(
         raise
     for file in (*written, pair.private, pair.public):
         note(f"wrote {file}")
-    _note_next_steps(directory, agent, find_url(settings))
+    if component is not None:
+        _note_missing_module(directory, component)
+    name = component.id if component is not None else settings.agents[0].id
+    _note_next_steps(directory, agent, name, find_url(settings))
 
 
-def _read_files(agent: AgentKind | None, full: bool) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class _OwnComponent:
+    """An agent in the code of the user."""
+
+    id: str
+    object: str
+
+    @property
+    def module(self) -> str:
+        """The module, or the package that contains it."""
+        return self.object.partition(":")[0].partition(".")[0]
+
+    def format(self) -> str:
+        """Return the entry of the configuration."""
+        return f'[[agents]]\nid = "{self.id}"\nobject = "{self.object}"\n'
+
+
+def _build_own_component(own_object: str, agent: AgentKind | None) -> _OwnComponent:
+    if agent is not None:
+        raise UsageError("--object and --agent exclude each other")
+    if _OBJECT.fullmatch(own_object) is None:
+        raise UsageError(
+            f"--object {own_object!r} is not MODULE:NAME",
+            hint="write the module without .py and the name in it: --object weather:agent",
+        )
+    module = own_object.partition(":")[0].rpartition(".")[2]
+    return _OwnComponent(module.strip("_") or "agent", own_object)
+
+
+def _note_missing_module(directory: Path, component: _OwnComponent) -> None:
+    """Note that the module of an agent is neither in the folder nor installed."""
+    name = component.module
+    is_beside = (directory / f"{name}.py").is_file() or (directory / name).is_dir()
+    if not is_beside and _is_missing(name):
+        note(f"note: {name} is neither in {directory} nor installed: put {name}.py there")
+
+
+def _read_files(
+    agent: AgentKind | None, full: bool, component: _OwnComponent | None
+) -> dict[str, str]:
     from agentctl.config import SAMPLE_CONFIG
+    from agentctl.config.json_schema import build_json_schema
 
     folder = _TEMPLATES / (agent or "starter").replace("-", "_")
-    paths = [*sorted(folder.iterdir()), *([_TEMPLATES / "README.md"] if agent else [])]
+    paths = sorted(folder.iterdir())
+    if agent is not None:
+        paths.append(_TEMPLATES / "README.md")
+    if agent is not None or component is not None:
+        paths.append(_TEMPLATES / "AGENTS.md")
     files = {path.name.removesuffix(".txt"): path.read_text(encoding="utf-8") for path in paths}
+    components = files[_CONFIG] if component is None else component.format()
     if not full:
         base = (_TEMPLATES / _CONFIG).read_text(encoding="utf-8")
-        files[_CONFIG] = base.replace("@components@", files[_CONFIG])
+        files[_CONFIG] = base.replace("@components@", components)
     else:
-        files[_CONFIG] = SAMPLE_CONFIG + (f"\n{files[_CONFIG]}" if agent else "")
+        has_more = agent is not None or component is not None
+        files[_CONFIG] = SAMPLE_CONFIG + (f"\n{components}" if has_more else "")
+
+    files[_CONFIG] = f"#:schema ./{_SCHEMA}\n{files[_CONFIG]}"
+    files[_SCHEMA] = json.dumps(build_json_schema(), indent=1) + "\n"
     return {name: text.replace("@python@", sys.executable) for name, text in files.items()}
 
 
-def _note_next_steps(directory: Path, agent: AgentKind | None, url: str) -> None:
+def _note_next_steps(directory: Path, agent: AgentKind | None, name: str, url: str) -> None:
     import shlex
 
     here = directory.resolve() == Path.cwd()
@@ -103,7 +167,6 @@ def _note_next_steps(directory: Path, agent: AgentKind | None, url: str) -> None
     folder += "" if here else f"  cd {shlex.quote(str(directory))}\n"
     tests = [] if agent is None else [*_list_install_commands(agent), "python -m pytest"]
     before = folder + "".join(f"  {command}\n" for command in tests)
-    name = "writer" if agent is None else "assistant"
     for line in _NEXT_STEPS.format(before=before, folder=folder, agent=name, url=url).splitlines():
         note(line)
 

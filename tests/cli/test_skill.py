@@ -1,0 +1,57 @@
+"""The steps for coding agents, `agentctl help skill`, followed literally in an empty project."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import agentctl
+from tests.commands import run_command
+from tests.conditions import PATIENCE
+from tests.ports import find_free_port
+
+SKILL = Path(agentctl.__file__).parent / "cli" / "templates" / "SKILL.md"
+
+AGENT = """
+async def agent(message, context):
+    return f"sunny in {message}"
+"""
+
+
+def test_every_step_of_the_skill_works_as_written(tmp_path: Path) -> None:
+    (tmp_path / "weather.py").write_text(AGENT)
+    port = str(find_free_port())
+    blocks = re.findall(r"^```sh\n(.*?)^```", SKILL.read_text(), re.MULTILINE | re.DOTALL)
+    script = "\n".join(["set -eu", *blocks]).replace("7777", port)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "AGENTCTL_SERVER__PORT": port,
+    }
+
+    ended = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert len(blocks) == 7
+    # Locally, through the server, and with curl.
+    assert ended.stdout.count("sunny in Oslo\n") == 2
+    assert '"content":"sunny in Oslo"' in ended.stdout
+    written = {path.name for path in tmp_path.iterdir()}
+    assert {"agentctl.toml", "agentctl.schema.json", "AGENTS.md", "keys"} <= written
+
+
+def test_help_prints_the_skill() -> None:
+    printed = run_command("help", "skill")
+    assert printed.code == 0
+    assert printed.stdout == SKILL.read_text()
