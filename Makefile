@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN = $(BIN)/python -m tests.run
 ORDER = $(if $(SEED),--seed $(SEED))
 
-.PHONY: demo near check test test-long test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor typescript bench bench-quick bench-hostile bench-scale sizing fuzz kills faults serve compat test-bench test-traces lock clean
+.PHONY: demo near check test test-long test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor typescript bench bench-quick bench-hostile bench-scale sizing fuzz kills faults serve site compat test-bench test-traces lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
@@ -113,6 +113,12 @@ coverage: $(VENV)/.compiled
 	$(BIN)/coverage erase
 	$(RUN) $(or $(LAYER),check) -- --cov --cov-append --cov-report= --cov-fail-under=0 $(ARGS)
 	$(BIN)/coverage report
+
+# The documentation site in build/guide, for `[server] guide` or any web server. A link that leads
+# nowhere is an error.
+site: $(VENV)/.installed-test
+	rm -rf build/guide
+	$(BIN)/python packaging/site/build.py --out build/guide
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -340,7 +346,7 @@ lock: $(VENV)/.installed-test
 		echo 'setuptools>=80' | $(LOCK) pyproject.toml - --upgrade --extra test \
 		--constraint requirements.lock.new) > requirements-test.lock.new
 	(echo '# The tools that build a release, with hashes. Written by `make lock`; do not edit.'; \
-		printf 'check-jsonschema>=0.39\ncyclonedx-bom>=7.5\nkubernetes-validate>=1.37\nsetuptools>=80\n' | $(LOCK) - --upgrade \
+		printf 'check-jsonschema>=0.39\ncyclonedx-bom>=7.5\nkubernetes-validate>=1.37\nsetuptools>=80\nzensical>=0.0.73,<0.1\n' | $(LOCK) - --upgrade \
 		--constraint requirements.lock.new) > packaging/requirements.txt
 	mv requirements.lock.new requirements.lock
 	mv requirements-test.lock.new requirements-test.lock

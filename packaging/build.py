@@ -5,6 +5,7 @@
   that use a server
 - `agentctl-VERSION.tar.gz`, the source archive: every file of the commit, and PKG-INFO
 - `agentctl-client-VERSION.tgz`, the TypeScript client as a package for npm
+- `agentctl-guide-VERSION.tgz`, the documentation site as static files (`packaging/site`)
 - `agentctl-VERSION.cdx.json`, the software bill of materials (CycloneDX): the locked packages, and
   the libraries inside of the console
 - `requirements.lock`, the locked packages with their hashes, for `pip install --require-hashes`
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="an absent or empty folder")
     parser.add_argument("--commit", default="HEAD", help="the commit to build (default: HEAD)")
     parser.add_argument("--no-bom", action="store_true", help="without the bill of materials")
+    parser.add_argument("--no-guide", action="store_true", help="without the documentation site")
     options = parser.parse_args()
     folder: Path = options.out.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,6 +78,8 @@ def main() -> None:
         _export(options.commit, source := Path(temporary, "source"))
         _write_source_archive(source, wheel, epoch)
         _write_client_package(source / CLIENT, wheel, epoch)
+        if not options.no_guide:
+            _write_guide(source, wheel, epoch)
         if not options.no_bom:
             _write_bill_of_materials(source, wheel, environment)
         shutil.copyfile(source / LOCK, folder / LOCK)
@@ -165,6 +169,19 @@ def _write_client_package(folder: Path, wheel: Path, epoch: int) -> None:
     files = {f"package/{name}": folder / name for name in CLIENT_FILES}
     files["package/LICENSE"] = folder.parents[1] / "LICENSE"
     _write_archive(wheel.with_name(f"agentctl-client-{version}.tgz"), files, epoch)
+
+
+def _write_guide(tree: Path, wheel: Path, epoch: int) -> None:
+    """Write the documentation site of the commit, in a folder `guide`."""
+    site = tree / "build" / "guide"
+    command = [sys.executable, str(tree / "packaging/site/build.py"), "--out", str(site)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+
+    files = {f"guide/{file.relative_to(site)}": file for file in site.rglob("*") if file.is_file()}
+    version = wheel.name.split("-")[1]
+    _write_archive(wheel.with_name(f"agentctl-guide-{version}.tgz"), files, epoch)
 
 
 def _write_archive(target: Path, files: dict[str, Path], epoch: int) -> None:

@@ -58,6 +58,7 @@ def check_settings(settings: Settings, places: Places) -> None:
     """Check the converted settings against each other; InvalidConfiguration for a mistake."""
     checks: tuple[Callable[[Settings, Places], None], ...] = (
         _check_origins,
+        _check_guide,
         _check_authorization,
         _check_roles,
         _check_console,
@@ -88,6 +89,16 @@ def _check_origins(settings: Settings, places: Places) -> None:
     origins = settings.server.cors_origins
     if "*" in origins and len(origins) > 1:
         places["server.cors_origins"].refuse('"*" allows every origin, the others have no effect')
+
+
+def _check_guide(settings: Settings, places: Places) -> None:
+    folder = settings.server.guide
+    if folder is None or (folder / "index.html").is_file():
+        return
+    places["server.guide"].refuse(
+        f"{folder} has no documentation site: it needs an index.html",
+        hint="unpack agentctl-guide-VERSION.tgz of the release, and name its folder guide",
+    )
 
 
 def _check_authorization(settings: Settings, places: Places) -> None:

@@ -100,6 +100,9 @@ class Server:
     on_disconnect: OnDisconnect = "cancel"
     compatibility: Literal["none", "agentos"] = "none"
 
+    guide: OptionalPath = None
+    """The folder of a built documentation site, served at /guide to everybody; None: no site."""
+
     @property
     def address(self) -> str:
         """The address under which clients reach the server, for records."""

@@ -28,8 +28,10 @@ from fastapi.params import Depends
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Router
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentctl.config.load import load_settings
@@ -44,6 +46,7 @@ from agentctl.records.logs import (
     set_log_context,
 )
 from agentctl.records.text import new_id
+from agentctl.server.access import public
 from agentctl.server.answers import (
     CALLER_KEY,
     USER_ROUTE_KEY,
@@ -72,6 +75,9 @@ from agentctl.server.user_routes import UserRoutes, check_routes, refuse_unknown
 from agentctl.work.event_loop import build_abandoned_outcome
 
 _access_log = logging.getLogger("agentctl.access")
+
+GUIDE = "guide"
+"""The name and the path of the documentation site."""
 
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """The name of a header field: a token of RFC 9110 5.6.2."""
@@ -295,6 +301,11 @@ def _has_field_names(text: str) -> bool:
     return all(_FIELD_NAME.fullmatch(name) for name in names if name)
 
 
+async def _redirect_to_guide(request: Request) -> Response:
+    """Add the slash: the links of the site are relative to its folder."""
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/{GUIDE}/")
+
+
 class Application(FastAPI):
     """The FastAPI application of the operations, to which a user adds routes.
 
@@ -338,6 +349,7 @@ class Application(FastAPI):
         self._document: bytes | None = None
         self.state.agentctl = AppState(settings, self.build_document)
         self.serve_operations(served)
+        self._serve_guide(settings)
 
     def serve_operations(self, operations: Sequence[Operation]) -> None:
         """Serve these operations instead of others, before the routes of the user."""
@@ -347,6 +359,17 @@ class Application(FastAPI):
         self.router.middleware_stack = Entrance(
             operations, self.faces, UserRoutes(self, self._serve_others)
         )
+
+    def _serve_guide(self, settings: Settings) -> None:
+        """Serve the documentation site at /guide, without a token, or nothing there."""
+        self.router.routes[:] = [
+            route for route in self.router.routes if getattr(route, "name", None) != GUIDE
+        ]
+        folder = settings.server.guide
+        if folder is not None:
+            site = StaticFiles(directory=folder, html=True, check_dir=False)
+            self.mount(f"/{GUIDE}", public(site), name=GUIDE)
+            self.add_route(f"/{GUIDE}", public(_redirect_to_guide), name=GUIDE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.root_path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -252,6 +253,17 @@ def write_key(key: str, value: str) -> str:
     for inner in between:
         line = f"{inner} = {{ {line} }}"
     return f'[[{table}]]\nid = "x"\n{line}' if table in ENTRY_TABLES else f"[{table}]\n{line}"
+
+
+def test_folder_of_the_guide_must_have_a_site(reads: Reads, refuses: Refuses, file: Path) -> None:
+    text = '[server]\nguide = "pages"'
+    folder = file.parent / "pages"
+    error = f"server.guide: {folder} has no documentation site: it needs an index.html"
+    assert refuses(text) == error
+
+    folder.mkdir()
+    (folder / "index.html").write_text("<title>Start</title>")
+    assert reads(text).server.guide == folder
 
 
 @pytest.mark.parametrize(("key", "value"), FORMER_KEYS.items())

@@ -136,7 +136,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         check=True,
         capture_output=True,
     )
-    build(folder, "--no-bom")
+    build(folder, "--no-bom", "--no-guide")
     shutil.copytree(PACKAGING, folder / "packaging")
     programs = folder / "bin"
     programs.mkdir()

@@ -41,7 +41,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A release without the bill of materials."""
     if not (ROOT / ".git").exists():
         pytest.skip("needs the history of the project: git clone")
-    return build(tmp_path_factory.mktemp("release") / "dist", "--no-bom")
+    return build(tmp_path_factory.mktemp("release") / "dist", "--no-bom", "--no-guide")
 
 
 def read_folder(folder: Path) -> dict[str, str]:
@@ -86,7 +86,7 @@ def run(
 
 @needs_packaging_mode
 def test_two_builds_are_the_same_bytes(release: Path, tmp_path: Path) -> None:
-    again = build(tmp_path / "again", "--no-bom", umask="077")
+    again = build(tmp_path / "again", "--no-bom", "--no-guide", umask="077")
     assert read_folder(again) == read_folder(release)
     check = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
     subprocess.run(check, cwd=release, check=True)

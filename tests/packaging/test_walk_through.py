@@ -73,7 +73,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     folder = tmp_path_factory.mktemp("machine")
     machine = Machine(folder)
     try:
-        build(machine.root / "root/release", "--no-bom")
+        build(machine.root / "root/release", "--no-bom", "--no-guide")
         with (machine.root / "etc/hosts").open("a") as hosts:
             hosts.write(f"127.0.0.1 {NAME} id.example.org\n")
         place = machine.root / "etc/ssl/agentctl"

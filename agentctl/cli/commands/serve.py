@@ -203,6 +203,8 @@ def _announce(
         note(f"console: {url}/console")
         if settings.console.chat:
             note(f"chat: {url}/chat")
+    if settings.server.guide is not None:
+        note(f"guide: {url}/guide/")
     if settings.server.workers > 1:
         note(f"workers: {settings.server.workers} processes")
     if reload and settings.path is not None:
