@@ -44,7 +44,10 @@ DESCRIPTION = (
     " agents, teams and workflows behind a REST interface with JWT authorization."
 )
 
-_LINK = re.compile(r"(?P<mark>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)(?P<title> +\"[^\"]*\")?\)")
+_LINK = re.compile(
+    r"(?P<mark>!?)\[(?P<text>[^\]]*)\]"
+    r"\((?P<target>[^)\s]+)(?P<title> +\"[^\"]*\")?\)"
+)
 _FENCE = re.compile(r"^ *```")
 _TITLE = re.compile(r"^# (?P<title>.+)$", re.MULTILINE)
 

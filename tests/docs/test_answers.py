@@ -10,7 +10,7 @@ from tests.docs.pages import ROOT, Page, page
 
 QUESTIONS = {
     "behind nginx": ("docs/deployment.md", "nginx -t"),
-    "rotate the signing key": ("docs/guides/rotate-the-signing-key.md", "keys generate"),
+    "rotate the signing key": ("docs/guides/rotate-the-signing-key.md", "keys rotate"),
     "got 403": ("docs/guides/explain-a-403.md", "auth explain"),
     "back up the database": ("docs/databases.md", "agentctl db backup FILE"),
     "run two servers": ("docs/postgresql.md", "servers"),

@@ -119,6 +119,41 @@ def test_steps_of_a_new_project_work_as_printed(
                 assert two.run(f"agentctl {name} list --url {url}")[0] == 0
 
 
+GRAPH = """\
+from langgraph.graph import START, MessagesState, StateGraph
+
+
+def answer(state: MessagesState) -> dict[str, list[tuple[str, str]]]:
+    return {"messages": [("ai", f"sunny in {state['messages'][-1].content}")]}
+
+
+agent = StateGraph(MessagesState).add_node(answer).add_edge(START, "answer")
+"""
+"""An agent as a reader of the README has it, without a model."""
+
+
+def test_a_reader_of_the_readme_hosts_an_agent_in_three_lines(
+    tmp_path: Path, function: str
+) -> None:
+    readme = page("README.md")
+    here, there = (block.text.splitlines() for block in readme.blocks("sh")[1:3])
+    # What the first two lines install is there.
+    assert here[0] == "python3 -m venv env"
+    assert here[1] == 'env/bin/pip install "$HOME/agentctl[langgraph]"'
+    (tmp_path / "weather.py").write_text(GRAPH)
+
+    with open_shells(tmp_path, function) as (one, two):
+        run_all(one, [line.replace("env/bin/", "") for line in here[2:]])
+        assert readme.blocks("toml")[0].text in (tmp_path / "agentctl.toml").read_text()
+        url = "http://127.0.0.1:" + one.run("echo $AGENTCTL_SERVER__PORT")[1].strip()
+        commands = [line.replace("env/bin/", "").replace(URL, url) for line in there]
+        with served(one, "agentctl serve", url):
+            printed = run_all(two, commands)
+
+    assert "sunny in Paris?" in printed
+    assert f"console: {url}/console" in printed
+
+
 def test_client_of_openai_in_the_page_works_as_printed(tmp_path: Path) -> None:
     (code,) = page("docs/openai.md").blocks("python")
     with start_demo(tmp_path / "demo") as demo:
