@@ -45,13 +45,15 @@ from agentctl.store.repositories.steps import StepRow
 from agentctl.store.visibility import EVERYONE, Visibility
 
 SESSION_NAME_LENGTH = 60
-"""Characters of the first message that become the name of a session (docs/contract.md
-"Sessions")."""
+"""Characters of the first message that become the name of a session.
+
+docs/contract.md "Sessions".
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
-    """The identity of a repeatable request: two requests with equal fields are the same one."""
+    """The identity of a repeatable request: two requests with equal fields are the same request."""
 
     principal: str
     key: str
@@ -68,48 +70,54 @@ class IdempotentReplay(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request for a root run, checked as far as possible without the database.
-
-    Attributes:
-        visibility: the existing sessions that the run may use.
-        outlives_caller: True if the run continues when its client disconnects.
-        idempotency: identity of a request with an idempotency key (docs/contract.md "Runs"), or
-            None.
-        is_new_session: True if the session must not exist, False if it must; None for any.
-        extra_write: builds further writes for the transaction of the row; None for none.
-        files: the ids of the files that the session of the run gets.
-        copies: the files of another session of which this one gets a copy, each with the id of it.
-    """
+    """A request for a root run, checked as far as possible without the database."""
 
     spec: RunSpec
     component: Component
+
     visibility: Visibility
+    """The existing sessions that the run may use."""
+
     outlives_caller: bool
+    """True if the run continues when its client disconnects."""
+
     idempotency: Idempotency | None = None
+    """The identity of a request with an idempotency key (docs/contract.md "Runs"), or None."""
+
     is_new_session: bool | None = None
+    """True if the session must not exist, False if it must; None if both are fine."""
+
     extra_write: Callable[[], Work[None]] | None = None
+    """Builds further writes for the transaction of the row; None without further writes."""
+
     files: Sequence[str] = ()
+    """The ids of the files that the session of the run gets."""
+
     copies: Mapping[str, str] = field(default_factory=dict)
+    """The ids of files of another session, each with the id of its copy in this session."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRun:
-    """The values of a committed row that its run needs.
-
-    Attributes:
-        spec: the specification, with the user of the row: the owner of its session.
-        session_state: the state of the session as JSON at the admission of a root run, or None.
-        has_start: True if the run has a start checkpoint.
-        is_queued: True if it waits in the queue: no process executes it yet.
-        may_begin: True if it waits, and any server may begin it now.
-    """
+    """The values of a committed row that its run needs."""
 
     spec: RunSpec
+    """The specification, with the user of the row: the owner of its session."""
+
     session_state: str | None = None
+    """The state of the session as JSON at the admission of a root run, or None."""
+
     is_first: bool = False
+    """True if the session was created with the run."""
+
     has_start: bool = False
+    """True if the run has a start checkpoint."""
+
     is_queued: bool = False
+    """True if it waits in the queue: no process executes it yet."""
+
     may_begin: bool = False
+    """True if it waits, and any server may begin it now."""
 
 
 class HeldSlots:
@@ -139,21 +147,30 @@ class StoredVersions:
         Raises:
             Unavailable: the system database does not answer.
         """
-        new = list[VersionRow]()
+        new_rows = list[VersionRow]()
         for component in components:
-            place = component.id, component.key
+            place = (component.id, component.key)
             if place in self._stored:
                 continue
-            if (found := describe_version(self._catalog, component)) is not None:
-                known = component_versions.list_known(component.kind, component.id)
-                if found.version not in await self._databases.system.read(known):
+
+            description = describe_version(self._catalog, component)
+            if description is not None:
+                listing = component_versions.list_known(component.kind, component.id)
+                known_versions = await self._databases.system.read(listing)
+                if description.version not in known_versions:
                     row = VersionRow(
-                        0, component.kind, component.id, found.version, now(), found.configuration
+                        0,
+                        component.kind,
+                        component.id,
+                        description.version,
+                        now(),
+                        description.configuration,
                     )
-                    new.append(row)
+                    new_rows.append(row)
             self._stored.add(place)
-        if new:
-            await self._databases.system.write(component_versions.add(new))
+
+        if new_rows:
+            await self._databases.system.write(component_versions.add(new_rows))
 
 
 def admit_run(
@@ -162,22 +179,27 @@ def admit_run(
     """Get or create the session and write the row of a root run.
 
     The `session_state` of the request replaces top-level keys of the session's state in the same
-    transaction (docs/contract.md "Runs"); that of a queued run when it begins.
+    transaction (docs/contract.md "Runs"). The `session_state` of a queued run does so when the run
+    begins.
 
     Args:
         is_full: True if all slots of the process are taken: the run has to wait.
 
     Raises:
-        NotFound: the session is not visible to the caller.
+        NotFound: the session or a file is not visible to the caller.
         Conflict: the session is of another kind, or it is busy and the component rejects that.
+        TooManyRequests: the run has to wait, and the queue is full.
         QuotaExceeded: the owner of the session has as much as the quotas allow.
         TooLarge: the state of the session would be too large.
+        IdempotentReplay: the key of the request has a run already.
     """
-    new = _build_session(submission, catalog, is_full)
-    return _admit_run(submission, catalog, worker_id, new, is_full)
+    # The row of the session is built once: a transaction that is repeated inserts the same row.
+    new_session = _build_session(submission, catalog, is_full)
+    return _admit_run(submission, catalog, worker_id, new_session, is_full)
 
 
 def _build_session(submission: Submission, catalog: Catalog, is_full: bool) -> SessionRow:
+    """Build the session that a run creates, unless it exists."""
     spec = submission.spec
     component = submission.component
     return sessions.build_session(
@@ -204,49 +226,61 @@ def _name_session(spec: RunSpec) -> str:
 
 @unit
 def _admit_run(
-    submission: Submission, catalog: Catalog, worker_id: str, new: SessionRow, is_full: bool
+    submission: Submission, catalog: Catalog, worker_id: str, new_session: SessionRow, is_full: bool
 ) -> Steps[AdmittedRun]:
     spec = submission.spec
     component = submission.component
     if submission.idempotency is not None:
         # The key first: a repeat returns its run, even if that run keeps the session busy.
         yield from claim_key(spec.run_id, submission.idempotency)
-    session = yield from _get_session(submission, new)
-    is_first = session is new
+
+    session = yield from _get_session(submission, new_session)
+    is_first = session is new_session
     turn = yield from _find_turn(submission, is_full)
     if turn is not None:
         yield from check_queue(spec)
+
     # Not the caller: the owner of the session sees all runs in it (docs/contract.md "Runs").
     spec = _with_user(spec, session.user_id)
+
     if submission.files:
         yield from _bind_files(submission.files, session)
     for file_id, copy_id in submission.copies.items():
         yield from files.copy(file_id, copy_id, session.session_id, session.user_id)
-    row = NewRun(spec, worker_id if turn is None else None, now(), new.session_name, turn)
+
+    owner = worker_id if turn is None else None
+    row = NewRun(spec, owner, now(), new_session.session_name, turn)
     if (yield from runs.create(row, 1 if is_first else None)) is None:
         raise errors.NotFound("Session not found")
+
     state = session.session_state
     if not is_first and spec.session_state:
         changes = orjson.loads(spec.session_state)
         limit = catalog.settings.limits.state_bytes
         state = yield from _change_state(session, changes, limit, is_stored=turn is None)
+
     if submission.extra_write is not None:
         yield from submission.extra_write()
+    # After the rows: the check counts what this transaction has added.
     yield from quotas.check_added(
         catalog.settings.quotas, spec.user_id, "sessions" if is_first else None
     )
+
     if turn is None and not spec.durable:
         return AdmittedRun(spec, state, is_first)
+
+    # Another process can begin the run, or continue it.
     yield from write_start_checkpoint(spec, component.name, is_first=is_first)
     if turn is None:
         return AdmittedRun(spec, state, is_first, has_start=True)
+
     may_begin = yield from enqueue(spec, component.name, row.created_at)
     return AdmittedRun(spec, state, is_first, has_start=True, is_queued=True, may_begin=may_begin)
 
 
-def _get_session(submission: Submission, new: SessionRow) -> Steps[SessionRow]:
-    """Return the session of a run; `new` itself if it did not exist."""
-    session = yield from sessions.get_or_create_for_run(new, submission.visibility)
+def _get_session(submission: Submission, new_session: SessionRow) -> Steps[SessionRow]:
+    """Return the session of a run, which is locked; `new_session` itself if it did not exist."""
+    session = yield from sessions.get_or_create_for_run(new_session, submission.visibility)
     if isinstance(session, sessions.UnusableSession):
         stored = session.row
         if not submission.visibility.sees(stored.user_id):
@@ -257,26 +291,32 @@ def _get_session(submission: Submission, new: SessionRow) -> Steps[SessionRow]:
             cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
             hint="choose another session: --session NEW",
         )
-    if submission.is_new_session is not None and session is new and not submission.is_new_session:
+
+    is_new = session is new_session
+    if is_new and submission.is_new_session is False:
         raise errors.NotFound("Session not found")
-    if submission.is_new_session and session is not new:
-        raise errors.Conflict(f"The session {new.session_id} exists already")
+    if not is_new and submission.is_new_session:
+        raise errors.Conflict(f"The session {new_session.session_id} exists already")
     return session
 
 
 def _bind_files(file_ids: Sequence[str], session: SessionRow) -> Steps[None]:
-    """Give files to a session; they are of its owner, and of no other session.
+    """Give files to a session.
 
     Raises:
-        NotFound: one is not, or was deleted meanwhile.
+        NotFound: a file is of another user or session, or was deleted meanwhile.
     """
     rows = yield from files.get_all(file_ids, EVERYONE)
     session_id = session.session_id
+
     # In one order: a transaction that binds some of them as well waits, and is no deadlock.
     for row in sorted(rows, key=attrgetter("file_id")):
-        is_free = row.session_id is None and (yield from files.bind(row.file_id, session_id))
-        if row.user_id != session.user_id or not (is_free or row.session_id == session_id):
+        is_of_session = row.session_id == session_id
+        if row.session_id is None:
+            is_of_session = yield from files.bind(row.file_id, session_id)
+        if row.user_id != session.user_id or not is_of_session:
             raise errors.NotFound("File not found")
+
     if len(rows) < len(file_ids):
         raise errors.NotFound("File not found")
 
@@ -286,20 +326,31 @@ def _find_turn(submission: Submission, is_full: bool) -> Steps[int | None]:
     on_busy = submission.component.on_busy
     if on_busy == "allow":
         return queue.AFTER_QUEUE if is_full else None
-    busy = yield from run_reads.list_open_in_session(submission.spec.session_id)
-    if busy and on_busy == "reject":
-        raise errors.Conflict(f"The session is busy with run {busy[0]}")
-    return queue.AFTER_RUNS if busy or is_full else None
+
+    open_run_ids = yield from run_reads.list_open_in_session(submission.spec.session_id)
+    if open_run_ids and on_busy == "reject":
+        raise errors.Conflict(f"The session is busy with run {open_run_ids[0]}")
+    return queue.AFTER_RUNS if open_run_ids or is_full else None
 
 
 def _change_state(
     session: SessionRow, changes: Mapping[str, Any], limit: int, *, is_stored: bool
 ) -> Steps[str | None]:
-    """Replace keys of the state of a session, or only check that this is possible."""
+    """Replace keys of the state of a session, or only check that this is possible.
+
+    Args:
+        limit: maximum size in bytes.
+        is_stored: False to only check.
+
+    Returns:
+        The state with the changes.
+    """
     if is_stored:
         state = yield from sessions.merge_state(session.session_id, changes)
     else:
         state = orjson.dumps({**sessions.parse_state(session.session_state), **changes}).decode()
+
+    # A state that is larger already, as the limit was lowered, can be replaced by a smaller one.
     limit = max(limit, len((session.session_state or "").encode()))
     if len((state or "").encode()) > limit:
         raise errors.TooLarge(f"The session state would be larger than {limit} bytes")
@@ -323,6 +374,7 @@ def claim_key(run_id: str, request: Idempotency) -> Steps[None]:
     )
     if earlier is None:
         return
+
     if earlier.body_hash != request.body_hash:
         raise errors.ValidationFailed("The Idempotency-Key was used for another request")
     raise IdempotentReplay(earlier.run_id)
@@ -358,6 +410,7 @@ def admit_durable_member(
     """
     if not (yield from step):
         raise RunLost
+
     admitted = yield from admit_child_run(spec, worker_id)
     yield from write_start_checkpoint(spec, component_name, is_first=False)
     return replace(admitted, has_start=True)
@@ -367,7 +420,10 @@ def admit_durable_member(
 def admit_once(spec: RunSpec, admission: Work[AdmittedRun]) -> Steps[AdmittedRun]:
     """Admit a run unless an earlier attempt with an unknown outcome did."""
     stored = yield from find_admitted(spec)
-    return stored[0] if stored is not None else (yield from admission)
+    if stored is not None:
+        admitted, _ = stored
+        return admitted
+    return (yield from admission)
 
 
 @unit
@@ -376,14 +432,16 @@ def find_admitted(spec: RunSpec) -> Steps[tuple[AdmittedRun, str | None] | None]
     state = yield from run_reads.get_state(spec.run_id)
     if state is None:
         return None
+
     session_state = yield from sessions.get_state(state.session_id)
-    written = yield from approvals.get_checkpoint_attempt(spec.run_id)
+    checkpoint_attempt = yield from approvals.get_checkpoint_attempt(spec.run_id)
     is_queued = state.queued_at is not None
     admitted = AdmittedRun(
         _with_user(spec, state.user_id),
         session_state,
-        has_start=written is not None,
+        has_start=checkpoint_attempt is not None,
         is_queued=is_queued,
+        # A search for it that finds nothing costs less than a run that nobody begins.
         may_begin=is_queued,
     )
     return admitted, state.owner
@@ -391,26 +449,42 @@ def find_admitted(spec: RunSpec) -> Steps[tuple[AdmittedRun, str | None] | None]
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The start of a leg that this process has claimed; the defaults are those of a first leg.
-
-    Attributes:
-        leg: the state and the decisions for the component; None if the run begins.
-        first_step: number of the first step after the checkpoint.
-        session_changes: the changes of the state of the session since the checkpoint.
-        changed_at: their time, in microseconds.
-        version_change: JSON of the change of the version of its component; None for none.
-    """
+    """The start of a leg that this process has claimed; the defaults are values of a first leg."""
 
     attempt: int
+
     leg: Leg | None
+    """The state and the decisions for the component; None if the run begins."""
+
     transcript: Transcript
+    """The results of the legs before it."""
+
     first_event: int = 0
+    """Number of its first event."""
+
     steps: Sequence[StepRow] = ()
+    """The journal of a durable run, in the order of the steps."""
+
     first_step: int = 0
+    """Number of the first step after the checkpoint."""
+
     session_changes: StateChanges | None = None
+    """The changes of the state of the session since the checkpoint."""
+
     changed_at: int = 0
+    """The time of these changes, microseconds UTC."""
+
     earlier_runs: Sequence[EarlierRun] = ()
+    """The earlier runs of the session, as the first leg has read them."""
+
     summary: str | None = None
+    """The summary of the session, as the first leg has read it."""
+
     previous_instructions: str | None = None
+    """The system message of the session's previous run."""
+
     is_first: bool = False
+    """True if the session was created with the run."""
+
     version_change: str | None = None
+    """JSON of the change of the version of its component; None without a change."""

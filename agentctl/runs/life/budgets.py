@@ -42,43 +42,48 @@ T = TypeVar("T")
 
 
 class Price(NamedTuple):
-    """The prices of a million tokens of a model in US dollars, by the kind of tokens.
-
-    `cached` are those that the provider reads from its cache, `cache_write` those it writes there.
-    """
+    """The prices of a million tokens of a model in US dollars, by the kind of tokens."""
 
     input: float
     output: float
+
     cached: float
+    """Tokens that the provider reads from its cache."""
+
     cache_write: float
+    """Tokens that the provider writes to its cache."""
 
     def cost(self, counters: Mapping[str, int]) -> int:
         """Return the cost of some tokens in billionths of a US dollar.
 
-        The input tokens include those of the cache, the output tokens those of the thinking.
+        Args:
+            counters: the input tokens include the tokens of the cache, the output tokens include
+                the tokens of the thinking.
         """
         cached = counters["cache_read_tokens"]
         written = counters["cache_write_tokens"]
+        # Some providers report more tokens of the cache than input tokens.
         plain = max(counters["input_tokens"] - cached - written, 0)
-        dollars = (
+        microdollars = (
             plain * self.input
             + counters["output_tokens"] * self.output
             + cached * self.cached
             + written * self.cache_write
         )
-        return round(dollars * 1_000)
+        return round(microdollars * 1_000)
 
 
 _FREE = Price(0, 0, 0, 0)
 
 
 class Prices:
-    """The prices of the models of a configuration, and of those that libraries name."""
+    """The prices of the models of a configuration, and of the models that libraries name."""
 
     def __init__(self, settings: Settings) -> None:
         self._configured = {model.id: model for model in settings.models}
-        priced = (model for model in reversed(settings.models) if model.price is not None)
-        self._named = {model.model: model for model in priced}
+        # Reversed: of several entries with the same name, the first one counts.
+        priced_models = [model for model in reversed(settings.models) if model.price is not None]
+        self._named = {model.model: model for model in priced_models}
         self._known: dict[str, Price | None] = {}
 
     async def run(self, work: Callable[[CostOf], Work[T]], execute: Callable[[Work[T]], Any]) -> T:
@@ -112,35 +117,47 @@ class Prices:
         return None if price is None else price.cost(counters)
 
     async def _find(self, name: str) -> Price | None:
+        """Return the price of a model by its id, or by its name at its provider."""
         if not name:
             return None
+
         model = self._configured.get(name) or self._named.get(name)
-        if model is not None and (model.price is not None or not is_listed(model)):
+        if model is None:
+            return _read_listed(await find_listed(name))
+        if model.price is not None or not is_listed(model):
             return _read_configured(model)
-        return _read_listed(await find_listed(name if model is None else model))
+        return _read_listed(await find_listed(model))
 
 
 def _read_configured(model: Model) -> Price | None:
+    """Return the price of a model that the configuration has; None if it has none."""
     price = model.price
     if price is None:
         return _FREE if model.provider == "demo" else None
+
     cached = price.input if price.cached is None else price.cached
-    return Price(price.input, price.output, cached, price.input)
+    return Price(price.input, price.output, cached, cache_write=price.input)
 
 
 def _read_listed(listed: Any) -> Price | None:
+    """Return the price of a model in the list of `genai_prices`; None if it is not in the list."""
     if listed is None:
         return None
-    found = listed.model_price
-    asked = _read_base(found.input_mtok)
-    answered = _read_base(found.output_mtok)
-    if asked is None or answered is None:
+
+    prices = listed.model_price
+    input_price = _read_base(prices.input_mtok)
+    output_price = _read_base(prices.output_mtok)
+    if input_price is None or output_price is None:
         return None
-    cached = _read_base(found.cache_read_mtok)
-    written = _read_base(found.cache_write_mtok)
-    return Price(
-        asked, answered, asked if cached is None else cached, asked if written is None else written
-    )
+
+    # Without a price of its own, a token of the cache costs as much as another input token.
+    cached_price = _read_base(prices.cache_read_mtok)
+    if cached_price is None:
+        cached_price = input_price
+    written_price = _read_base(prices.cache_write_mtok)
+    if written_price is None:
+        written_price = input_price
+    return Price(input_price, output_price, cached_price, written_price)
 
 
 def _read_base(price: Any) -> float | None:
@@ -153,10 +170,13 @@ FORGET_REPORTS = 64
 
 
 class Period(NamedTuple):
-    """The present period of a budget, in microseconds UTC: its begin, and that of the next one."""
+    """The present period of a budget, in microseconds UTC."""
 
     since: int
+    """Its begin."""
+
     before: int
+    """The begin of the next period."""
 
 
 class ChargedRun(Protocol):
@@ -193,12 +213,15 @@ class Budgets:
             BudgetExceeded: a budget is used up, or has no price for a model of the component.
         """
         for budget in self._find(component):
-            if model := await self._find_unpriced(budget, component):
+            unpriced_model = await self._find_unpriced(budget, component)
+            if unpriced_model is not None:
                 raise errors.BudgetExceeded(
-                    _describe_unpriced(budget, model), budget=budget.id, seconds=None
+                    _describe_unpriced(budget, unpriced_model), budget=budget.id, seconds=None
                 )
+
             period = find_period(budget)
-            if _exceeds(budget, await self._read(budget, user_id, component, period)):
+            used = await self._read(budget, user_id, component, period)
+            if _exceeds(budget, used):
                 seconds = (period.before - now()) / 1_000_000
                 detail = describe_exceeded(budget, period)
                 raise errors.BudgetExceeded(detail, budget=budget.id, seconds=seconds)
@@ -240,14 +263,15 @@ class Budgets:
             del self._watched[run.spec.run_id]
 
     async def check(self, run: ChargedRun, *, all_budgets: bool = False) -> None:
-        """Report what a run has used, and check that it may call a model.
+        """Report the tokens and the cost of a run so far, and check that it may call a model.
 
         Args:
-            all_budgets: True if its work begins: that of a member, or of a run that was queued.
-                Otherwise only budgets that stop runs count.
+            all_budgets: True if the work of a member begins, or of a run that was queued. Otherwise
+                only budgets that stop runs count.
 
         Raises:
             ExecutionError: a budget is used up, or a price is not known.
+            Unavailable: the database does not answer.
         """
         user_id = run.spec.user_id
         component = run.component
@@ -257,14 +281,22 @@ class Budgets:
         if not all_budgets and not run.transcript.metrics["total_tokens"]:
             # Its first call: the check at its begin was just made.
             return
-        unpriced = await self._report(run)
+
+        unpriced_call = await self._report(run)
         for budget in budgets:
-            if all_budgets and (model := await self._find_unpriced(budget, component)):
-                raise ExecutionError("BUDGET_EXCEEDED", _describe_unpriced(budget, model))
-            if not all_budgets and budget.on_exceed == "refuse":
+            if all_budgets:
+                unpriced_model = await self._find_unpriced(budget, component)
+                if unpriced_model is not None:
+                    raise ExecutionError(
+                        "BUDGET_EXCEEDED", _describe_unpriced(budget, unpriced_model)
+                    )
+            elif budget.on_exceed == "refuse":
+                # It refuses new runs, and lets this one continue.
                 continue
-            if unpriced and budget.cost is not None and budget.unknown == "refuse":
-                raise ExecutionError("BUDGET_EXCEEDED", _describe_unpriced(budget, unpriced))
+
+            if unpriced_call and budget.cost is not None and budget.unknown == "refuse":
+                raise ExecutionError("BUDGET_EXCEEDED", _describe_unpriced(budget, unpriced_call))
+
             period = find_period(budget)
             used = await retry_while_unavailable(
                 partial(self._read, budget, user_id, component, period), stopped=run.stop_requested
@@ -273,52 +305,63 @@ class Budgets:
                 raise ExecutionError("BUDGET_EXCEEDED", describe_exceeded(budget, period))
 
     async def measure(self, run: ChargedRun) -> tuple[int, int, str | None]:
-        """Return the tokens and the cost of a run so far, and a model whose price is not known.
+        """Measure a run so far.
 
-        Without a budget for its component all are 0.
+        Returns:
+            Its tokens, its cost in billionths of a US dollar, and a model whose price is not known
+            or None. Without a budget for its component: 0, 0 and None.
         """
         metrics = run.transcript.metrics
-        cost = 0
-        unpriced = None
         tokens = metrics["total_tokens"] or 0
         if not tokens or not self._find(run.component):
             return 0, 0, None
-        if any(budget.cost is not None for budget in self.budgets):
-            of_models = run.transcript.model_metrics or {
-                run.transcript.spans.first_model or "": metrics
-            }
-            for model, counters in of_models.items():
-                counts = {name: count or 0 for name, count in counters.items()}
-                found = await self._prices.find_cost(model, counts)
-                if found is None and counts["total_tokens"]:
-                    unpriced = model or "of an agent in code"
-                cost += found or 0
-        return tokens, cost, unpriced
+        if all(budget.cost is None for budget in self.budgets):
+            return tokens, 0, None
+
+        cost = 0
+        unpriced_model = None
+        metrics_by_model = run.transcript.model_metrics or {
+            run.transcript.spans.first_model or "": metrics
+        }
+        for model, counters in metrics_by_model.items():
+            # A counter that the model did not report counts as 0.
+            counts = {name: count or 0 for name, count in counters.items()}
+            model_cost = await self._prices.find_cost(model, counts)
+            if model_cost is None and counts["total_tokens"]:
+                unpriced_model = model or "of an agent in code"
+            cost += model_cost or 0
+
+        return tokens, cost, unpriced_model
 
     async def _report(self, run: ChargedRun) -> str | None:
-        """Store what a run has used. Return a model whose price is not known, or None."""
-        tokens, cost, unpriced = await self.measure(run)
+        """Store the tokens and the cost of a run; return a model whose price is not known."""
+        tokens, cost, unpriced_model = await self.measure(run)
         if not tokens:
             return None
+
         database = run.database
         counters = encode_counters(run.transcript)
         await retry_while_unavailable(
             lambda: database.write(quotas.report(run.spec.run_id, tokens, cost, counters)),
             stopped=run.stop_requested,
         )
+
         self._reports += 1
         if self._reports % FORGET_REPORTS == 0:
             await retry_while_unavailable(
                 lambda: database.write(quotas.forget_ended()), stopped=run.stop_requested
             )
-        return unpriced
+        return unpriced_model
 
     def _find(self, component: Component) -> list[Budget]:
+        """Return the budgets that count for the runs of a component."""
         return [budget for budget in self.budgets if budget.component in ("", component.id)]
 
     async def _find_unpriced(self, budget: Budget, component: Component) -> str | None:
+        """Return a model of a component whose price a budget needs and does not know."""
         if budget.cost is None or budget.unknown == "allow":
             return None
+
         for model in self._list_models(component):
             if not await self._prices.is_known(model):
                 return model
@@ -333,6 +376,7 @@ class Budgets:
     async def _read(
         self, budget: Budget, user_id: str | None, component: Component, period: Period
     ) -> Used:
+        """Read what has been used of a budget in a period, in all databases."""
         used = Used()
         scope = build_scope(budget, period, user_id, component.id)
         for database in self._databases.values():
@@ -376,6 +420,8 @@ class SharedRead:
     async def _read_after(self, earlier: asyncio.Task[Any] | None, read: Callable[[], Any]) -> Any:
         if earlier is not None:
             await asyncio.wait({earlier})
+
+        # It begins: later callers need the read after it.
         self._current = self._next
         self._next = None
         try:
@@ -394,7 +440,9 @@ def find_period(budget: Budget) -> Period:
         before = since + timedelta(days=1)
     else:
         since = since.replace(day=1)
+        # No month has more than 31 days.
         before = (since + timedelta(days=32)).replace(day=1)
+
     return Period(round(since.timestamp()) * 1_000_000, round(before.timestamp()) * 1_000_000)
 
 

@@ -31,11 +31,13 @@ OWNER_CHECK_SECONDS = 0.5
 """Interval of the checks of a run's worker while a cancel waits for the final status."""
 
 READ_SECONDS = 0.1
-"""Interval of the reads of that status, in case its notification was lost."""
+"""Interval of the reads of the final status, in case its notification was lost."""
 
 EARLY_SECONDS = 1.0
-"""Time after which the reads are as rare as the checks: a worker that answers finds the request
-before."""
+"""Time after which the reads are as rare as the checks.
+
+A worker that answers finds the request before.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,15 @@ class Canceller:
         """Request a cancel and wait up to `wait` seconds for the final status.
 
         Args:
+            actor: the principal that cancels.
+            reason: shown with the end of the run; None without one.
+            wait: maximum time in seconds; 0 to return at once.
             extra_write: builds further writes for the transaction of the request.
             known: the state of the run, if it was read before.
 
         Raises:
             NotFound: there is no such run; nothing is stored.
+            Unavailable: the database does not answer.
         """
         if known is not None and is_final(known.status):
             # A final status is never replaced.
@@ -87,14 +93,15 @@ class Canceller:
         if is_final(before.status):
             return CancelResult("already_final", before)
         if is_final(state.status):
+            # It was waiting: the transaction of the request has ended it.
             ending = Ending.stored(state)
             self._engine.counters.count_finished(state.component_type, ending)
             database.outbox.wake()
 
-        live = self._engine.find_run(run_id)
-        if live is not None:
-            live.stop(Ending.requested(state, actor))
-            await asyncio.wait([live.ended], timeout=wait)
+        live_run = self._engine.find_run(run_id)
+        if live_run is not None:
+            live_run.stop(Ending.requested(state, actor))
+            await asyncio.wait([live_run.ended], timeout=wait)
             state = await _read_state(database, state)
         elif not is_final(state.status):
             state = await self._wait_for_other_worker(database, state, wait)
@@ -120,10 +127,18 @@ class Canceller:
     async def _wait_for_other_worker(
         self, database: Database, state: RunState, wait: float
     ) -> RunState:
+        """Wait for the end that another process stores; end the run if that process is dead.
+
+        Returns:
+            The last state that was read, after `wait` seconds at most.
+        """
         loop = asyncio.get_running_loop()
-        began = next_check = loop.time()
+        began = loop.time()
+        next_check = began
         deadline = began + wait
+        # Before the first read, so that no later change is missed.
         changes = self._changes.track(database, run_topic(state.run_id))
+
         while True:
             if loop.time() >= next_check:
                 death = await self._monitor.check_owner(state.owner)
@@ -136,10 +151,12 @@ class Canceller:
                         on_ended=self._monitor.on_lost_run,
                     )
                 next_check = loop.time() + OWNER_CHECK_SECONDS
+
             state = await _read_state(database, state)
             left = deadline - loop.time()
             if is_final(state.status) or left <= 0:
                 return state
+
             is_early = loop.time() - began < EARLY_SECONDS
             pause = READ_SECONDS if is_early else OWNER_CHECK_SECONDS
             await changes.wait_for_change(min(left, pause))
@@ -153,13 +170,16 @@ def _request_cancel(
     reason: str | None,
     extra_write: Callable[[], Work[None]] | None,
 ) -> Steps[tuple[RunState, RunState]]:
+    """Record a request with the writes that belong to it; return the states before and after."""
     states = yield from cancel_run(outbox, run_id, actor, reason)
     if states is None:
         raise errors.NotFound("Run not found")
+
     if extra_write is not None:
         yield from extra_write()
     return states
 
 
 async def _read_state(database: Database, known: RunState) -> RunState:
+    """Read the present state of a run; return the known one if the run was deleted."""
     return await database.read(run_reads.get_state(known.run_id)) or known

@@ -32,13 +32,16 @@ from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.workers import Heartbeat
 
 POLL_SECONDS = 0.02
+"""Interval of the checks of the change numbers, which cost no statement."""
 
 QUERY_SECONDS = 0.75
 """Maximum time between two queries to a database without a heartbeat."""
 
 LEGS_SECONDS = 0.5
-"""Maximum time between two checks for runs that any server may claim. SQLite files need it: they
-notify of nothing."""
+"""Maximum time between two checks for runs that any server may claim.
+
+SQLite files need it: they notify of nothing.
+"""
 
 LEGS_PAUSE_SECONDS = 0.1
 """Time after a notification in which further notifications cause no check."""
@@ -82,15 +85,16 @@ class ChangeTracker:
     def has_changed(self) -> bool:
         """Return True if the database has changed since the last check."""
         version = self._version()
-        changed = version != self._seen
+        has_changed = version != self._seen
         self._seen = version
-        return changed
+        return has_changed
 
     async def wait_for_change(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for a change; return False if there was none."""
         with self._poller.polling(self._version) as waiters, contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while True:
+                    # Before the check: a change after it sets this event.
                     changed = waiters.changed
                     if self.has_changed():
                         return True
@@ -99,7 +103,13 @@ class ChangeTracker:
 
 
 class _Waiters:
-    """The callers that wait for the same changes."""
+    """The callers that wait for the same changes.
+
+    Attributes:
+        count: number of these callers.
+        seen: the last change number.
+        changed: set at the next change; then it is replaced.
+    """
 
     def __init__(self, seen: int) -> None:
         self.count = 0
@@ -120,9 +130,11 @@ class _Poller:
 
     @contextlib.contextmanager
     def polling(self, version: Callable[[], int]) -> Iterator[_Waiters]:
+        """Poll while the block lasts. Equal functions share their waiters."""
         waiters = self._waiters.get(version)
         if waiters is None:
-            waiters = self._waiters[version] = _Waiters(version())
+            waiters = _Waiters(version())
+            self._waiters[version] = waiters
         if self._task is None:
             self._task = asyncio.create_task(self._poll())
         waiters.count += 1
@@ -132,6 +144,7 @@ class _Poller:
             waiters.count -= 1
             if not waiters.count:
                 del self._waiters[version]
+            # The last caller of all stops the polls.
             if not self._waiters and self._task is not None:
                 self._task.cancel()
                 self._task = None
@@ -141,8 +154,9 @@ class _Poller:
             await asyncio.sleep(POLL_SECONDS)
             try:
                 for version, waiters in list(self._waiters.items()):
-                    if (now := version()) != waiters.seen:
-                        waiters.seen = now
+                    present_version = version()
+                    if present_version != waiters.seen:
+                        waiters.seen = present_version
                         waiters.notify()
             except errors.AgentctlError:
                 # Wake the callers: their own read raises the error.
@@ -154,7 +168,11 @@ class _Poller:
 async def watch_cancel_requests(
     engine: Engine, worker: Worker, databases: Databases, changes: DatabaseChanges
 ) -> None:
-    """Stop the engine's runs whose cancel another process recorded. Loop until cancelled."""
+    """Stop the engine's runs whose cancel another process recorded. Loop until cancelled.
+
+    The heartbeat reads the requests in the system database, every `LIVE_SECONDS` of
+    `runs.workers.worker`. Another database is queried as often, and each one after a notification.
+    """
     trackers: dict[str, tuple[str, ChangeTracker]] = {}
     queried_at: dict[str, float] = {}
     clock = asyncio.get_running_loop().time
@@ -163,23 +181,28 @@ async def watch_cancel_requests(
     while True:
         await engine.wait_for_live_run()
         await asyncio.sleep(POLL_SECONDS)
+
         for database_id, database in databases.get_open().items():
             try:
+                is_due = False
                 if database is not databases.system:
                     is_due = clock() - queried_at.get(database_id, 0.0) >= QUERY_SECONDS
-                elif is_due := worker.heartbeat is not heartbeat:
+                elif worker.heartbeat is not heartbeat:
                     heartbeat = worker.heartbeat
                     is_due = heartbeat is not None and heartbeat.has_cancel_requests
+
                 worker_id, tracker = trackers.get(database_id, ("", None))
                 if worker_id != engine.worker_id:
                     # The first time, or this worker was declared dead and has a new id.
                     topic = worker_topic(engine.worker_id)
-                    trackers[database_id] = engine.worker_id, changes.track(database, topic)
+                    trackers[database_id] = (engine.worker_id, changes.track(database, topic))
                     is_due = True
+
                 if is_due or (tracker is not None and tracker.has_changed()):
                     queried_at[database_id] = clock()
                     await _stop_cancelled_runs(engine, database)
             except errors.AgentctlError:
+                # The requests that were not read: query everything again.
                 heartbeat = None
                 _rate_limited.log("cancel requests of database %s could not be read", database_id)
                 trackers.pop(database_id, None)

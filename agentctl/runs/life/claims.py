@@ -49,8 +49,10 @@ SPARE_LEGS = 4
 """Legs offered beyond the free slots: other processes take some of them first."""
 
 ADVANCE_SECONDS = 10.0
-"""Interval of the searches for sessions whose next run has not got its turn, and for runs whose
-cancel nothing carries out."""
+"""Interval of the searches for what a process has left undone when it died.
+
+That is: sessions whose next run has not got its turn, and cancels that nothing carries out.
+"""
 
 ATTEND_SECONDS = 0.1
 """Interval of the attempts of a local command to begin its run."""
@@ -67,8 +69,8 @@ class LegClaims:
     """Claims legs for an engine.
 
     Attributes:
-        is_serving: True if this process claims what others have admitted. A local command does not:
-            its runs end with it.
+        is_serving: True if this process claims what other processes have admitted. A local command
+            does not: its runs end with it.
         waiting: the databases with runs that wait for a free slot of this process, by their ids.
     """
 
@@ -104,13 +106,16 @@ class LegClaims:
         """Claim soon what this process can execute of a database, if it serves."""
         if not self.is_serving:
             return
+
         if database.id in self._passes:
+            # The pass under way may have read before the change.
             self._passes[database.id] = True
         else:
             self._passes[database.id] = False
             self._run_tasks.start(self._claim_soon(database))
 
     async def _claim_soon(self, database: Database) -> None:
+        """Make one pass over a database, and another one if `wake` was called meanwhile."""
         try:
             await self.claim_waiting(database)
         except errors.AgentctlError:
@@ -126,6 +131,7 @@ class LegClaims:
         def cancel(_: object) -> None:
             self._run_tasks.start(_cancel_queued(run))
 
+        # A future that is done calls it, too.
         run.stop_requested.add_done_callback(cancel)
         if admitted.may_begin:
             self.wake(run.database)
@@ -144,11 +150,13 @@ class LegClaims:
         """End the runs that have waited in the queue for too long."""
         limit = QUEUE_SECONDS * 1_000_000
         before = now() - limit
-        if overdue := await database.read(queue.list_overdue(before)):
-            # The clock of this machine may be ahead of those of the others.
+        overdue_ids = await database.read(queue.list_overdue(before))
+        if overdue_ids:
+            # The clock of this machine may be ahead of the clocks of the others.
             before = min(before, await database.clock() - limit)
-            overdue = await database.read(queue.list_overdue(before))
-        for run_id in overdue:
+            overdue_ids = await database.read(queue.list_overdue(before))
+
+        for run_id in overdue_ids:
             ended = await database.write(end_overdue_run(database.outbox, run_id, before))
             if ended is not None:
                 counters = self._host.counters
@@ -160,8 +168,9 @@ class LegClaims:
         for session_id in await database.read(queue.list_stalled(), size="large"):
             if await database.write(queue.advance_stalled(session_id, now())):
                 self.wake(database)
-        left = run_reads.list_cancelled_without_owner()
-        for run_id in await database.read(left, size="large"):
+
+        listing = run_reads.list_cancelled_without_owner()
+        for run_id in await database.read(listing, size="large"):
             await database.write(cancel_run(database.outbox, run_id, "system", None))
             database.outbox.wake()
 
@@ -170,40 +179,48 @@ class LegClaims:
 
         The system database is asked only if a new heartbeat has shown that a run waits there.
         """
-        earlier = self._seen
-        latest = self._worker.heartbeat
-        self._seen = latest
-        in_system = latest is not None and latest is not earlier and latest.has_waiting_runs
+        earlier_heartbeat = self._seen
+        heartbeat = self._worker.heartbeat
+        self._seen = heartbeat
+        waits_in_system = False
+        if heartbeat is not None and heartbeat is not earlier_heartbeat:
+            waits_in_system = heartbeat.has_waiting_runs
+
         for database in self._databases.get_open().values():
-            if database is not self._databases.system or in_system:
+            if database is not self._databases.system or waits_in_system:
                 await self.claim_waiting(database)
 
     async def claim_waiting(self, database: Database) -> None:
         """Claim the legs that wait in a database, oldest first, for as many slots as are free."""
-        last: NextLeg | None = None
+        last_leg: NextLeg | None = None
         limit = min(max(self._host.free_slots, 0) + SPARE_LEGS, LEGS_PER_READ)
         while True:
-            page = await database.read(queue.list_next_legs(limit, last))
+            page = await database.read(queue.list_next_legs(limit, last_leg))
             if await self._claim_some(database, [leg.state for leg in page]):
+                # The next slot that becomes free continues here (`handle_end`).
                 self.waiting[database.id] = database
                 return
             if len(page) < limit:
                 self.waiting.pop(database.id, None)
                 return
-            last = page[-1]
+
+            # Some legs of the page belong to other processes by now, or to components that are not
+            # configured here: slots are still free.
+            last_leg = page[-1]
             limit = LEGS_PER_READ
 
     async def _claim_some(self, database: Database, states: Sequence[RunState]) -> bool:
         """Claim runs; return True if more wait than this process has slots for."""
         find = self._versions.find_component
-        todo = [state for state in states if find(database, state) is not None]
-        while todo:
+        executable = [state for state in states if find(database, state) is not None]
+        while executable:
             count = min(self._host.free_slots, PARALLEL_CLAIMS)
             if count <= 0:
                 return True
-            some = todo[:count]
-            todo = todo[count:]
-            await asyncio.gather(*(self.claim(database, state.run_id, state) for state in some))
+
+            group = executable[:count]
+            executable = executable[count:]
+            await asyncio.gather(*(self.claim(database, state.run_id, state) for state in group))
         return False
 
     async def claim(
@@ -218,22 +235,24 @@ class LegClaims:
 
         Args:
             state: the state of the run, if it was read before.
-            dependencies: JSON object of the request that goes on, for the code of the run.
+            dependencies: JSON object of the request that continues the run, for its code.
 
         Returns:
             The run; None if another process has it, nothing is decided, it is not its turn, its
-            component is not configured here or has a version with which it does not go on, or
+            component is not configured here or has a version with which it does not continue, or
             this process takes no more runs.
         """
         if self._host.free_slots <= 0:
             self.waiting[database.id] = database
             return None
+
         state = state or await database.read(run_reads.get_state(run_id))
         if state is None or (state.status, state.owner) != ("PENDING", None):
             return None
         if state.waits_for_turn or run_id in self._claiming:
             return None
 
+        # A caller that leaves does not interrupt it: a row that is claimed needs its supervisor.
         self._claiming.add(run_id)
         claiming = self._run_tasks.start(self._claim(database, state, dependencies))
         return await asyncio.shield(claiming)
@@ -246,27 +265,35 @@ class LegClaims:
             component = await self._versions.choose(database, state)
             if component is None:
                 return None
+
             with self._host.held_slots:
                 await self._worker.register()
                 version = find_version(self._catalog, component)
                 claimed = await self._claim_leg(database, run_id, version)
                 if claimed is None:
                     return None
+
+                # The row is committed: no other process executes the leg.
                 if claimed.lets_begin:
                     self.wake(database)
+                self._count_wait(claimed.state)
+
                 spec, continuation = legs.build_continuation(claimed)
                 spec = replace(spec, dependencies=dependencies)
-                state = claimed.state
-                if state.attempt == 1 and state.queued_at is not None:
-                    waited = max(now() - state.queued_at, 0) / 1_000_000
-                    self._host.counters.queue_seconds.add(waited)
                 run = LiveRun(spec, component, continuation=continuation, **self._host.shared)
-                if (ending := await self._check_leg(spec, claimed)) is not None:
+                ending = await self._check_leg(spec, claimed)
+                if ending is not None:
                     run.stop(ending)
                 self._host.execute_leg(run, claimed)
                 return run
         finally:
             self._claiming.discard(run_id)
+
+    def _count_wait(self, state: RunState) -> None:
+        """Count the time for which a run has waited in the queue before its first leg."""
+        if state.attempt == 1 and state.queued_at is not None:
+            waited_seconds = max(now() - state.queued_at, 0) / 1_000_000
+            self._host.counters.queue_seconds.add(waited_seconds)
 
     async def _claim_leg(
         self, database: Database, run_id: str, version: str | None
@@ -283,20 +310,26 @@ class LegClaims:
         return await retry_while_unavailable(claim)
 
     async def _check_leg(self, spec: RunSpec, claimed: legs.ClaimedLeg) -> Ending | None:
-        """Return the end of a leg that must not execute. Raises nothing: its claim is committed."""
+        """Return the end of a leg that must not execute; None if it may.
+
+        Raises nothing: the claim is committed, so the leg has to execute or to end.
+        """
         if claimed.has_effects:
             return WORKER_LOST
         if claimed.has_expired_call(spec):
             return _NO_RESULT
-        with contextlib.suppress(errors.Unavailable):
-            revoked = await retry_while_unavailable(
+
+        try:
+            is_revoked = await retry_while_unavailable(
                 lambda: self._databases.system.read(legs.is_revoked(spec.actor, now()))
             )
-            return _REVOKED if revoked else None
-        return DATABASE_UNAVAILABLE
+        except errors.Unavailable:
+            return DATABASE_UNAVAILABLE
+        return _REVOKED if is_revoked else None
 
 
 async def _cancel_queued(run: LiveRun) -> None:
+    """Cancel a run in the queue whose stop was requested in this process."""
     ending = run.requested_end
     outbox = run.database.outbox
     assert ending is not None

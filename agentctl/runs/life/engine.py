@@ -56,8 +56,11 @@ CLOSE_SECONDS = 5.0
 """Maximum time that an engine waits for the final status of its runs, once it has ended them."""
 
 SEARCHES = 600
-"""Number of searches for a row after a commit with an unknown outcome. PostgreSQL ends the
-transaction of a lost connection after twice the statement timeout, so the searches last longer."""
+"""Number of searches for a row after a commit with an unknown outcome.
+
+PostgreSQL ends the transaction of a lost connection after twice the statement timeout, so the
+searches last longer.
+"""
 
 SEARCH_SECONDS = 1.0
 """Pause between two of these searches."""
@@ -159,7 +162,7 @@ class Engine:
     def admitting(self, component: Component, *, background: bool) -> Iterator[bool]:
         """Hold a slot for the start of a root run; yield True if it has to wait in the queue.
 
-        It is decided before other work for the run.
+        Enter it before any other work for the run.
 
         Raises:
             TooManyRequests: `limits.concurrent_runs` root runs are live already, and the run cannot
@@ -171,6 +174,7 @@ class Engine:
         is_full = self.free_slots <= 0 or component.database in self.claims.waiting
         if is_full and not background and component.on_busy != "enqueue":
             raise errors.TooManyRequests("Too many runs at once")
+
         with self.held_slots:
             yield is_full
 
@@ -224,8 +228,10 @@ class Engine:
         if self.tracer is not None:
             submission = replace(submission, spec=self.tracer.place(submission.spec))
         run = LiveRun(submission.spec, submission.component, **self.shared)
+
         add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
-        if (trace := parse_run_trace(run.spec.trace)) is not None:
+        trace = parse_run_trace(run.spec.trace)
+        if trace is not None:
             add_log_context(trace_id=trace.own.trace_id)
 
         self._starts.begin(run.run_id)
@@ -265,8 +271,8 @@ class Engine:
 
     def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
         """Start the work of a claimed leg."""
-        session_state = claimed.session_state
-        self._execute(run, claimed.state.owner or "", AdmittedRun(run.spec, session_state))
+        admitted = AdmittedRun(run.spec, claimed.session_state)
+        self._execute(run, claimed.state.owner or "", admitted)
 
     async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> bool:
         """Commit the row of a run and start its work; return False if it waits in the queue."""
@@ -284,16 +290,24 @@ class Engine:
     async def _commit_and_supervise(
         self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]], begun: asyncio.Future[bool]
     ) -> None:
+        """Commit the row of a run and execute it to its end.
+
+        Args:
+            begun: gets the outcome of the commit; cancelled if the caller has left.
+        """
         try:
             begins = await self._begin(run, admit)
         except BaseException as error:
             if not begun.done():
                 begun.set_exception(error)
-                begun.exception()  # The caller may leave before it gets it.
+                # Read it: the caller may leave before it does, and asyncio would log it.
+                begun.exception()
             raise
         finally:
             if begun.cancelled():
+                # The slot of the caller, which `start` has kept for this commit.
                 self.held_slots.count -= 1
+
         if not begun.done():
             begun.set_result(begins)
         if begins:
@@ -305,19 +319,22 @@ class Engine:
         if not admitted.is_queued:
             self._enter(run, worker_id, admitted)
             return True
+
         self.claims.leave_in_queue(run, admitted)
         if not self.claims.is_serving:
+            # A local command has no loop that claims runs.
             self._search_tasks.start(self.claims.attend(run.database, run.run_id))
         return False
 
     async def _commit(
         self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]
     ) -> tuple[str, AdmittedRun]:
-        """Commit the row of a run; return the id of the worker in it, too."""
+        """Commit the row of a run. Return the id of the worker in the row, and its values."""
         outcome_unknown = False
 
         async def commit() -> tuple[str, AdmittedRun]:
             nonlocal outcome_unknown
+            # At each attempt: the worker may have been declared dead meanwhile.
             worker_id = await self._worker.register()
             admission = admit(worker_id)
             if outcome_unknown:
@@ -351,14 +368,17 @@ class Engine:
             with contextlib.suppress(errors.Unavailable):
                 stored = await run.database.read(find_admitted(run.spec))
                 if stored is not None:
+                    # Stopped before it begins: nobody has its id.
                     if not run.spec.survives_disconnect:
                         run.stop(_NOT_REPORTED)
+
                     admitted, owner = stored
                     if admitted.is_queued:
                         self.claims.leave_in_queue(run, admitted)
                     else:
                         self._execute(run, owner or "", admitted)
                     return
+
             await asyncio.sleep(SEARCH_SECONDS)
 
     def _execute(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
@@ -366,17 +386,20 @@ class Engine:
         self._run_tasks.start(self._supervise(run))
 
     def _enter(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
-        # One step of the event loop: a shutdown or the loss of the worker either finds the run in
-        # `_live`, or was before, and then it is found below.
+        """Make a run with a committed row a live run of this process.
+
+        One step of the event loop: a shutdown or the loss of the worker either finds the run in
+        `_live`, or was before, and then it is found below.
+        """
         self._live[run.run_id] = run
         run.ended.add_done_callback(partial(self._leave, run))
         self._root_count += run.parent is None
         self._has_live.set()
         self.counters.started[run.component.kind] += run.attempt == 1
         run.mark_stored(worker_id, admitted)
+
         if self.draining:
             run.park()
-
         ending = self._shutdown
         if worker_id != self._worker.id:
             # This worker was declared dead since the start was stored. The run was not in `_live`
@@ -399,17 +422,23 @@ class Engine:
             self._has_live.clear()
 
     async def _supervise(self, run: LiveRun) -> None:
+        """Execute a live run to the end of its leg, then start what follows it."""
         await self._supervision.supervise(run)
+
         if run.parent is None:
             self.claims.handle_end(run)
-        ended = run.ended.result()
-        if isinstance(ended, Pause) and ended.continues and run.parent is None:
+        end = run.ended.result()
+        if isinstance(end, Pause) and end.continues and run.parent is None:
             # Everything was decided while the run was still at work.
             with contextlib.suppress(errors.AgentctlError):
                 await self.claims.claim(run.database, run.run_id)
-        if not requires_background_work(run) or ended.status != "COMPLETED":
-            return
+
         # After the response: background work never delays it.
+        if end.status == "COMPLETED" and requires_background_work(run):
+            await self._start_background_runs(run)
+
+    async def _start_background_runs(self, run: LiveRun) -> None:
+        """Start the background work that follows a completed run; a failure is only logged."""
         try:
             for spec in await retry_while_unavailable(lambda: plan_background_runs(run)):
                 if not self.draining:
@@ -419,8 +448,10 @@ class Engine:
 
     async def _start_background_run(self, spec: RunSpec, component: Component) -> LiveRun:
         if self.tracer is not None:
+            # A trace of its own, with a link to the run that it follows.
             base = parse_run_trace(spec.trace)
             spec = self.tracer.place(spec, base.own if base is not None else None)
+
         run = LiveRun(spec, component, **self.shared)
         await self.start(run, partial(admit_background_run, spec))
         return run
@@ -428,7 +459,7 @@ class Engine:
     async def summarize(
         self, component: Component, session_id: str, user_id: str | None, request_id: str
     ) -> LiveRun | None:
-        """Start the summary of a session; return None if no run of it is new.
+        """Start the summary of a session; return None if the session has no new run.
 
         Raises:
             NotFound: the session was deleted meanwhile.
@@ -440,6 +471,8 @@ class Engine:
         planned = await plan_summary(database, session_id)
         if planned is None:
             return None
+
+        _, plan = planned
         base = RunSpec(
             run_id="",
             session_id=session_id,
@@ -452,7 +485,7 @@ class Engine:
             request_id=request_id,
             version=find_version(self._catalog, component),
         )
-        spec = build_background_spec(base, "summary", planned[1])
+        spec = build_background_spec(base, "summary", plan)
         return await self._start_background_run(spec, component)
 
     def handle_worker_lost(self, worker_id: str) -> None:
@@ -482,6 +515,8 @@ class Engine:
         clock = asyncio.get_running_loop().time
         if self._abandons_at is None:
             self._abandons_at = clock() + CLOSE_SECONDS
+
+        # Runs that are committed from now on find this in `_enter`.
         self.draining = True
         self._shutdown = Ending.cancelled("system:shutdown", "The server is shutting down")
         for run in self.root_runs():
@@ -489,6 +524,7 @@ class Engine:
                 run.stop(self._shutdown)
             else:
                 run.hand_over(self._shutdown)
+
         await self._run_tasks.wait_until_empty(self._abandons_at - clock())
 
     async def close(self) -> None:

@@ -27,6 +27,7 @@ from agentctl.runs.log.results import build_run_end, to_json
 from agentctl.runs.states import AlreadyFinished, Ending, HandOver, LegEnd, Pause, is_final
 from agentctl.runs.workers.recovery import return_members, return_tree
 from agentctl.runtime.failures import DETAILS
+from agentctl.runtime.tracing import SpanStatus
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import approvals, events, run_reads, runs
 from agentctl.work.event_loop import convert, retry_while_unavailable
@@ -41,7 +42,10 @@ _STATE_REJECTED = Ending.failed(
 )
 
 RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0)
-"""Pauses between attempts to store an end while the database is unavailable; the last repeats."""
+"""Pauses between attempts to store an end while the database is unavailable.
+
+The last one repeats.
+"""
 
 HandOverOutcome = Literal["handed over", "cancelled", "ended"]
 
@@ -70,7 +74,8 @@ async def store_end(
     await _end_stream(run)
 
     at = run.finished_at or now()
-    run.transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
+    span_status: SpanStatus = "failed" if ending.status == "ERROR" else "cancelled"
+    run.transcript.spans.end_all(span_status, at)
     if ending.status != "COMPLETED":
         run.transcript.close_open_calls(now())
     if run.component.kind != "workflow" and not run.transcript.messages:
@@ -90,12 +95,14 @@ async def store_end(
             run.state_changes = None
             if ending.status == "COMPLETED":
                 ending = Ending.failed("INTERNAL", "The result of the run could not be stored")
+
         await asyncio.sleep(pause)
 
     if end.stopped_at is None:
         run.transcript.unstopped.notify_when_empty(on_stopped)
         run.transcript.unstopped.notify_changes(on_change)
         if _encode_holding(run) != end.holding:
+            # A part of the work has ended since the row was built, which notified nobody.
             on_change()
     else:
         run.transcript.unstopped.has_ended = True
@@ -111,11 +118,12 @@ async def store_pause(
     """Store the pause of a run, and retry until the database accepts it.
 
     Returns:
-        The stored pause; or the ending that the run has instead: its cancel was requested, too many
-        approvals are pending, or its state cannot be stored. The caller stores that one.
+        The stored pause; or the ending that the run has instead, which the caller stores: its
+        cancel was requested, too many approvals are pending, or its state cannot be stored.
     """
     await _end_stream(run)
     used = await run.measure_usage()
+
     try:
         prepared = prepare_pause(run, pause, settings, used)
     except TypeError:
@@ -135,6 +143,7 @@ async def store_pause(
     if outcome in ("cancelled", "ended"):
         # The end reads the request, or finds what another process has stored.
         return run.requested_end or Ending.cancelled("system", None)
+
     run.database.outbox.wake()
     return replace(pause, event=prepared.event, continues=outcome == "continues")
 
@@ -142,14 +151,15 @@ async def store_pause(
 async def store_hand_over(
     run: LiveRun, ending: HandOver, on_unavailable: Callable[[], None]
 ) -> LegEnd:
-    """Store that a root run goes on in another process, and retry until the database accepts it.
+    """Store that a root run continues in another process, and retry until the database accepts it.
 
     Returns:
         The hand-over; or the ending that the run has instead, which the caller stores.
     """
     if run.parent is not None:
-        # Its row is that of a run which waits for the next leg of its root.
+        # The hand-over of its root lets its row wait for the next leg (`return_members`).
         return ending
+
     await _end_stream(run)
     outcome = await _write_when_available(
         lambda: run.database.write(_write_hand_over(run, lost=ending.lost)), on_unavailable
@@ -164,7 +174,7 @@ async def store_hand_over(
 
 
 async def _end_stream(run: LiveRun) -> None:
-    """Accept no more events of a leg, and end the writes of those that it has."""
+    """Accept no more events of a leg, and wait for the write under way."""
     # Sealed first: a child that ignores its stop may still publish, and the last event has the
     # highest number. Then the write in progress ends, so that the last batch repeats no event.
     if run.parent is None:
@@ -187,13 +197,17 @@ async def _write_when_available(
 
 
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
+    """Store an end; if another process has stored one, return that end."""
+    member_end: Work[bool] | None = None
+    if run.parent is not None and run.parent.journal is not None:
+        member_end = run.parent.journal.end_member(run.run_id)
+
     try:
-        journal = None if run.parent is None else run.parent.journal
-        kept = None if journal is None else journal.end_member(run.run_id)
-        return await run.database.write(_write_end(run, ending, end, kept))
+        return await run.database.write(_write_end(run, ending, end, member_end))
     except AlreadyFinished:
         run.was_ended_elsewhere = True
         if run.parent is None:
+            # Its followers get the end that is stored.
             run.stream.abandon()
         state = await run.database.read(run_reads.get_state(run.run_id))
         if state is None or not is_final(state.status):
@@ -207,16 +221,23 @@ def _build_last_batch(run: LiveRun, ending: Ending, end: RunEnd) -> events.Batch
 
 
 @unit
-def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | None) -> Steps[Ending]:
+def _write_end(
+    run: LiveRun, ending: Ending, end: RunEnd, member_end: Work[bool] | None
+) -> Steps[Ending]:
     """Write the end and everything that belongs to it; return the ending that is stored.
 
     CANCELLED requires a recorded request, and the first of several requests counts.
 
     Args:
-        kept: what the journal of the parent keeps of a member; None for nothing.
+        member_end: stores the end of a member in the journal of its parent; None if the parent has
+            no journal.
+
+    Raises:
+        AlreadyFinished: another process has ended the run, or has it now; nothing is written.
     """
-    if kept is not None:
-        yield from kept
+    if member_end is not None:
+        yield from member_end
+
     if ending.status == "CANCELLED":
         ending = yield from _keep_cancel(run, ending)
     if ending.requested_at is not None and ending.requested_at > end.finished_at:
@@ -258,15 +279,19 @@ def _keep_cancel(run: LiveRun, ending: Ending) -> Steps[Ending]:
         raise AlreadyFinished
 
     yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
-    requested = yield from run_reads.get_state(run.run_id)
-    return ending if requested is None else Ending.requested(requested, actor)
+    state = yield from run_reads.get_state(run.run_id)
+    return ending if state is None else Ending.requested(state, actor)
 
 
 async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
+    """Build the final columns of a run from its transcript."""
     at = run.finished_at or now()
     holding = _encode_holding(run)
-    # What went on at the end of the run may have ended meanwhile.
-    stopped_at = max(at, now()) if run.transcript.unstopped.had_work else at
+    stopped_at: int | None = None
+    if holding is None:
+        # Work that continued after the end of the run may have ended meanwhile.
+        stopped_at = max(at, now()) if run.transcript.unstopped.had_work else at
+
     build = partial(
         build_run_end,
         run.spec,
@@ -275,7 +300,7 @@ async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
         run.transcript,
         previous_instructions=run.previous_instructions,
         finished_at=at,
-        stopped_at=stopped_at if holding is None else None,
+        stopped_at=stopped_at,
         holding=holding,
     )
     # In a thread the steps of a large run take turns with other runs. Nothing changes its
@@ -284,6 +309,7 @@ async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
 
 
 def _encode_holding(run: LiveRun) -> str | None:
+    """Return the names of the work that continues as a JSON array; None if all has ended."""
     names = run.transcript.unstopped.names
     return to_json(names) if names else None
 
@@ -300,15 +326,16 @@ def _write_hand_over(run: LiveRun, *, lost: bool) -> Steps[HandOverOutcome]:
         yield from return_members(run.database.outbox, run.run_id)
         return "cancelled"
 
-    if run.recorder is not None and (batch := run.stream.unstored_batch()) is not None:
+    batch = run.stream.unstored_batch() if run.recorder is not None else None
+    if batch is not None:
         yield from events.append_batch(run.run_id, *batch[1:])
 
     if lost:
         # As after the death of this process: a call under way is in doubt.
-        returned = yield from return_tree(run.database.outbox, run.run_id, state.owner)
-        if not returned:
+        is_returned = yield from return_tree(run.database.outbox, run.run_id, state.owner)
+        if not is_returned:
             yield from return_members(run.database.outbox, run.run_id)
-        return "handed over" if returned else "ended"
+        return "handed over" if is_returned else "ended"
 
     yield from approvals.renew_checkpoint(run.run_id, run.attempt)
     yield from return_members(run.database.outbox, run.run_id)

@@ -1,7 +1,7 @@
 """Legs: how a run pauses, and what its next leg starts from.
 
-A run that waits has its checkpoint in the database and nothing in memory, so any process can go on
-with it. Every transition is one transaction (docs/decisions/0079).
+A run that waits has its checkpoint in the database and nothing in memory, so any process can
+continue it. Every transition is one transaction (docs/decisions/0079).
 """
 
 from __future__ import annotations
@@ -62,18 +62,24 @@ PauseOutcome = Literal["paused", "continues", "cancelled", "full", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class PreparedPause:
-    """Everything that the transaction of a pause writes.
-
-    Attributes:
-        used: tokens and cost for budgets. No check reports them while the run waits.
-    """
+    """Everything that the transaction of a pause writes."""
 
     values: RunPause
+    """The columns of the row of the run."""
+
     rows: Sequence[ApprovalRow]
+    """The approvals that the run asks for."""
+
     checkpoint: Checkpoint
+
     event: tuple[str, bytes]
+    """Name and data of the last event of the leg."""
+
     batch: events.Batch | None
+    """The last events; None for a run whose events are not stored, or are events of its root."""
+
     used: tuple[int, int]
+    """Tokens and cost for budgets. No check reports them while the run waits."""
 
 
 def prepare_pause(
@@ -89,7 +95,9 @@ def prepare_pause(
     """
     at = run.finished_at or now()
     # The times differ by one microsecond, so that lists have them in the order of the component.
-    rows = [build_approval(run, asked, at + n, settings) for n, asked in enumerate(pause.asks)]
+    rows = [
+        build_approval(run, ask, at + number, settings) for number, ask in enumerate(pause.asks)
+    ]
     event = event_rows.format_paused(run.identity, [describe(row) for row in rows], at)
 
     transcript = run.transcript
@@ -127,24 +135,30 @@ def prepare_pause(
     return PreparedPause(values, rows, checkpoint, event, batch, used)
 
 
-def build_approval(run: LiveRun, asked: Ask, at: int, settings: Approvals) -> ApprovalRow:
-    """Build the row of something that a run asks for."""
-    is_of_caller = asked.kind == "external" and asked.tool_name in _list_client_tools(run.spec)
-    expires = settings.client_seconds if is_of_caller else settings.expire_seconds
+def build_approval(run: LiveRun, ask: Ask, at: int, settings: Approvals) -> ApprovalRow:
+    """Build the row of something that a run asks for.
+
+    Args:
+        at: the time of the question in microseconds UTC.
+        settings: has the time after which it expires.
+    """
+    # The caller of the run gives the results of the tools of its request, often at once.
+    is_of_caller = ask.kind == "external" and ask.tool_name in _list_client_tools(run.spec)
+    expire_seconds = settings.client_seconds if is_of_caller else settings.expire_seconds
     return build_row(
         run.spec,
         run.root.run_id,
         at,
-        kind=asked.kind,
-        policy=asked.policy,
-        tool_call_id=asked.tool_call_id,
-        tool_name=asked.tool_name,
-        idempotent=int(asked.idempotent),
-        arguments_hash=hash_call(run.run_id, asked.tool_call_id, asked.tool_name, asked.arguments),
-        expires_at=at + expires * 1_000_000 if expires else None,
-        question=asked.question,
-        arguments=to_json(asked.arguments),
-        schema=None if asked.schema is None else to_json(asked.schema),
+        kind=ask.kind,
+        policy=ask.policy,
+        tool_call_id=ask.tool_call_id,
+        tool_name=ask.tool_name,
+        idempotent=int(ask.idempotent),
+        arguments_hash=hash_call(run.run_id, ask.tool_call_id, ask.tool_name, ask.arguments),
+        expires_at=at + expire_seconds * 1_000_000 if expire_seconds else None,
+        question=ask.question,
+        arguments=to_json(ask.arguments),
+        schema=None if ask.schema is None else to_json(ask.schema),
     )
 
 
@@ -177,8 +191,8 @@ def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:
         `continues` if everything was decided meanwhile: the run is PENDING then. `cancelled` and
         `full` if nothing was written; `ended` if another process has ended the run or its attempt.
     """
-    for above in _lock_order(run):
-        state = yield from run_reads.lock_state(above.run_id)
+    for ancestor in _lock_order(run):
+        state = yield from run_reads.lock_state(ancestor.run_id)
         if state is None or is_final(state.status):
             return "cancelled"
 
@@ -187,8 +201,8 @@ def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:
         return "ended"
     if state.status != "RUNNING" or state.attempt != run.attempt:
         # An earlier attempt of this write may have been committed with an unknown outcome.
-        written = yield from approvals.get_checkpoint_attempt(run.run_id)
-        if written == run.attempt and not is_final(state.status):
+        written_attempt = yield from approvals.get_checkpoint_attempt(run.run_id)
+        if written_attempt == run.attempt and not is_final(state.status):
             return "paused" if state.status == "PAUSED" else "continues"
         return "ended"
     if state.cancel_requested_at is not None:
@@ -196,52 +210,64 @@ def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:
 
     if prepared.rows:
         # Before the first write: the outcome `full` must leave nothing.
-        pending = yield from approvals.count_pending(MAXIMUM_PENDING)
-        if pending + len(prepared.rows) > MAXIMUM_PENDING:
+        pending_count = yield from approvals.count_pending(MAXIMUM_PENDING)
+        if pending_count + len(prepared.rows) > MAXIMUM_PENDING:
             return "full"
 
     yield from approvals.create(prepared.rows)
     yield from approvals.keep_checkpoint(prepared.checkpoint)
-    if (batch := prepared.batch) is not None:
-        yield from events.append_batch(run.run_id, *batch[1:])
+    if prepared.batch is not None:
+        yield from events.append_batch(run.run_id, *prepared.batch[1:])
     if any(prepared.used):
         yield from quotas.report(run.run_id, *prepared.used)
 
     values = prepared.values
     # The approvals of members may have been decided while the root was RUNNING. The last decision
-    # could not release it, and no further one follows: the root goes on at once.
+    # could not release it, and no further one follows: the root continues at once.
     if run.parent is None and not (yield from approvals.count_pending_of_root(run.run_id)):
         values = replace(values, status="PENDING")
     yield from runs.pause(values)
     if values.status == "PAUSED":
         yield from publish_run(run.database.outbox, run.run_id)
 
-    if (changes := run.state_changes) is not None:
+    changes = run.state_changes
+    if changes is not None:
         yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
     return "continues" if values.status == "PENDING" else "paused"
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedLeg:
-    """A leg that this process has claimed: the rows from which it starts.
-
-    Attributes:
-        has_effects: True if the leg before it was lost after it had begun calls that cannot be
-            repeated: the run has to end.
-        lets_begin: True if the claim lets another run of the session begin.
-        new: the version of the component that executes it.
-        counters: what lost legs have reported.
-    """
+    """A leg that this process has claimed: the rows from which it starts."""
 
     state: RunState
+    """The run after the claim."""
+
     log: StoredLog
+
     rows: Sequence[ApprovalRow]
+    """The approvals of the run, decided and pending."""
+
     session_state: str | None
+    """The state of the session as JSON; None if it has none."""
+
     last_event: int
+    """Number of the last stored event; -1 without events."""
+
     has_effects: bool = False
+    """True if the leg before it was lost after it had begun calls that cannot be repeated.
+
+    The run has to end then.
+    """
+
     lets_begin: bool = False
+    """True if the claim lets another run of the session begin."""
+
     new: NewVersion = NewVersion(None)
+    """The version of the component that executes it."""
+
     counters: Counters = Counters()
+    """The use that lost legs have reported."""
 
     @property
     def was_lost(self) -> bool:
@@ -286,32 +312,45 @@ def claim_leg(
     is stored now, and the next run of the session may begin if it waits for the begin only.
 
     Args:
-        version: that of the component that executes the leg.
+        version: the version of the component that executes the leg.
         is_repeated: True if the outcome of an attempt of the same claim is unknown: a leg that the
             worker has was claimed by that attempt.
     """
-    yield from lock_queue((yield from run_reads.get_state(run_id)))
+    # The session of a queued run first: the end of another run locks both in this order.
+    state = yield from run_reads.get_state(run_id)
+    yield from lock_queue(state)
     state = yield from run_reads.lock_state(run_id)
     if state is None or state.parent_run_id is not None:
         return None
-    effects = yield from run_reads.has_leg_effects(run_id)
+
+    # Before the claim, which ends the mark of the effects.
+    has_effects = bool((yield from run_reads.has_leg_effects(run_id)))
+
     at = now()
+    new_version = build_new_version(state, version, at)
     lets_begin = False
-    new = build_new_version(state, version, at)
-    if (yield from runs.claim_leg(run_id, worker_id, at, new)):
-        if new.version_change is not None:
+    if (yield from runs.claim_leg(run_id, worker_id, at, new_version)):
+        if new_version.version_change is not None:
             yield from close_question(run_id, at)
         if state.queue_turn is not None:
             lets_begin = yield from begin_queued(state, at)
     elif not is_repeated or (state.status, state.owner) != ("RUNNING", worker_id):
         # A worker that has read the leg before it claimed it must not execute it twice.
         return None
-    claimed = yield from _load_leg(run_id, has_effects=bool(effects))
-    return claimed and replace(claimed, lets_begin=lets_begin, new=new)
+
+    claimed = yield from _load_leg(run_id, has_effects=has_effects)
+    if claimed is None:
+        return None
+    return replace(claimed, lets_begin=lets_begin, new=new_version)
 
 
 def build_new_version(state: RunState, version: str | None, at: int) -> NewVersion:
-    """Return the version with which a run goes on, with the change if it is another one."""
+    """Return the version with which a run continues, with the change if it is another version.
+
+    Args:
+        version: the version of the component; None if it has none.
+        at: the time of the change in microseconds UTC.
+    """
     before = state.version
     if version is None or before in (None, version):
         return NewVersion(version)
@@ -321,13 +360,25 @@ def build_new_version(state: RunState, version: str | None, at: int) -> NewVersi
 
 @unit
 def begin_queued(state: RunState, at: int) -> Steps[bool]:
-    """Store the `session_state` of a run that had its turn, and let the next one begin."""
+    """Store the `session_state` of a run that had its turn, and let the next run begin.
+
+    The row of its session is locked.
+
+    Returns:
+        True if a server may claim another run of the session now.
+    """
     lets_begin = yield from queue.advance(state.session_id, at)
     if state.attempt > 1 or state.queued_at is None:
         return lets_begin
+
     checkpoint = yield from approvals.load_checkpoint(state.run_id)
-    body = {} if checkpoint is None else StoredLog(checkpoint).body
-    if body and not body["is_first"] and (text := body["spec"]["session_state"]):
+    if checkpoint is None:
+        return lets_begin
+
+    body = StoredLog(checkpoint).body
+    text = body["spec"]["session_state"]
+    # The first run has created the session with its state.
+    if text and not body["is_first"]:
         yield from sessions.merge_state(state.session_id, orjson.loads(text))
     return lets_begin
 
@@ -338,20 +389,29 @@ def claim_member(
 ) -> Steps[ClaimedLeg | None]:
     """Claim the leg of a paused member for the leg of its parent.
 
-    None if it does not wait, or waits for people: another member may have let its parent go on. The
-    worker must execute its root run, without a cancel of it.
+    The worker must execute its root run, without a cancel of it.
 
     Args:
-        component: the one that goes on; None for a member of a library, whose code its parent has.
+        version: the version of the component.
+        component: the component that continues; None for a member of a library, whose code its
+            parent has.
+
+    Returns:
+        None if the member does not wait, or waits for people: another member may have let its
+        parent continue.
 
     Raises:
         ExecutionError: it is a run of another component, whose calls this one must not make.
     """
+    # The root run first, as a decision and a cancel lock it.
     state = yield from run_reads.get_state(run_id)
-    root_id = run_id if state is None else (yield from find_root_id(state))
+    root_id = run_id
+    if state is not None:
+        root_id = yield from find_root_id(state)
     root = yield from run_reads.lock_state(root_id)
     if root is None or (root.status, root.owner) != ("RUNNING", worker_id):
         return None
+
     state = yield from run_reads.lock_state(run_id)
     if state is None or root.cancel_requested_at is not None:
         return None
@@ -360,73 +420,80 @@ def claim_member(
     if (yield from approvals.has_pending(run_id)):
         return None
 
-    new = build_new_version(state, version, now())
-    was_claimed = yield from runs.claim_member(run_id, worker_id, new)
+    new_version = build_new_version(state, version, now())
+    was_claimed = yield from runs.claim_member(run_id, worker_id, new_version)
     if not was_claimed and (state.status, state.owner) != ("RUNNING", worker_id):
         # A member that this worker already has is the claim of an earlier attempt, whose commit had
         # an unknown outcome.
         return None
 
     claimed = yield from _load_leg(run_id)
-    return claimed and replace(claimed, new=new)
+    if claimed is None:
+        return None
+    return replace(claimed, new=new_version)
 
 
 def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | None]:
+    """Read what a claimed leg starts from; None if the run has no checkpoint any more."""
     state = yield from run_reads.get_state(run_id)
     log = yield from load_log(run_id)
     if state is None or log is None:
         return None
+
     rows = yield from approvals.list_of_run(run_id)
     session_state = yield from sessions.get_state(state.session_id)
-    last = yield from events.get_last_seq(run_id)
-    leg = ClaimedLeg(state, log, rows, session_state, last, has_effects)
-    if not leg.was_lost:
-        return leg
-    return replace(leg, counters=(yield from quotas.read_counters(run_id)))
+    last_event = yield from events.get_last_seq(run_id)
+    claimed = ClaimedLeg(state, log, rows, session_state, last_event, has_effects)
+    if not claimed.was_lost:
+        return claimed
+
+    counters = yield from quotas.read_counters(run_id)
+    return replace(claimed, counters=counters)
 
 
 def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     """Return the specification and the start of a claimed leg."""
     body = claimed.log.fold()
-    checkpoint = claimed.log.checkpoint
-    attempt = claimed.state.attempt
-    state = body["state"]
+    spec = replace(
+        RunSpec.from_json(body["spec"]),
+        # No response waits for this leg: its followers read its events.
+        recorded=True,
+        # It is claimed already.
+        background=False,
+    )
+    spec = replace(spec, version=claimed.new.version or spec.version)
+
     last_event = claimed.last_event
-    if checkpoint.kind != START:
+    if claimed.log.checkpoint.kind != START:
         # The events of a run that recorded none are built from its row.
         last_event = max(last_event, event_rows.UNRECORDED_EVENTS - 1)
-    spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
-    spec = replace(spec, version=claimed.new.version or spec.version)
-    if state is not None:
-        # Otherwise all events of the calls that have ended are stored.
-        state["announces"] = claimed.was_lost
-    # The answer about a lost call is part of the approval of that call.
-    decided = [
-        row
-        for row in claimed.rows
-        if row.status != "pending" and row.kind != "outcome" and not is_version_question(row)
-    ]
-    change = claimed.new.version_change
+    # A worker that died may have delivered events that were never stored.
+    first_event = last_event + (LOST_EVENTS if claimed.was_lost else 1)
+
     transcript = Transcript.from_json(body["transcript"])
-    leg = None
     take_counters(transcript, claimed.counters)
-    if state is not None:
-        leg = Leg(state, [to_decision(row) for row in decided], change is not None)
+
+    state_changes: StateChanges | None = None
+    changed_at = 0
     changes = body["session_changes"]
-    changed_at = 0 if changes is None else changes.pop("at")
+    if changes is not None:
+        changed_at = changes.pop("at")
+        state_changes = StateChanges(**changes)
+
     return spec, Continuation(
-        attempt=attempt,
-        leg=leg,
+        attempt=claimed.state.attempt,
+        leg=_build_leg(claimed, body["state"]),
         transcript=transcript,
-        first_event=last_event + (LOST_EVENTS if claimed.was_lost else 1),
+        first_event=first_event,
         steps=claimed.log.steps,
         first_step=body.get("next_step", 0),
-        session_changes=None if changes is None else StateChanges(**changes),
+        session_changes=state_changes,
         changed_at=changed_at,
         earlier_runs=[
             EarlierRun(**earlier, **facts)
             for earlier, facts in zip(
                 body["earlier_runs"] or (),
+                # An earlier release has stored none.
                 body.get("earlier_facts") or itertools.repeat({}),
                 strict=False,
             )
@@ -434,18 +501,45 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
         summary=body["summary"],
         previous_instructions=body["previous_instructions"],
         is_first=body["is_first"],
-        version_change=change,
+        version_change=claimed.new.version_change,
     )
 
 
+def _build_leg(claimed: ClaimedLeg, state: Any) -> Leg | None:
+    """Return what the component gets: its state and the decisions; None if it has done nothing."""
+    if state is None:
+        return None
+
+    # After a lost leg, the component publishes the ends of calls again: their events may not be
+    # stored. Otherwise all events of the calls that have ended are stored.
+    state["announces"] = claimed.was_lost
+
+    decisions: list[Decided] = []
+    for row in claimed.rows:
+        # The answer about a lost call is part of the approval of that call.
+        if row.status != "pending" and row.kind != "outcome" and not is_version_question(row):
+            decisions.append(to_decision(row))
+
+    has_new_version = claimed.new.version_change is not None
+    return Leg(state, decisions, has_new_version)
+
+
 def _pick(earlier: EarlierRun, *, known: bool) -> dict[str, Any]:
-    names = ("messages", "native", "from_request")
-    return {name: value for name, value in asdict(earlier).items() if (name in names) is known}
+    """Return the members of an earlier run that a program of an earlier release knows, or others.
+
+    Args:
+        known: False for the others.
+    """
+    known_names = ("messages", "native", "from_request")
+    values = asdict(earlier)
+    return {name: value for name, value in values.items() if (name in known_names) is known}
 
 
 def to_decision(row: ApprovalRow) -> Decided:
     """Return a decided approval as the next leg reads it."""
-    values: dict[str, Any] = {each.name: getattr(row, each.name, None) for each in fields(Decided)}
+    values: dict[str, Any] = {
+        field.name: getattr(row, field.name, None) for field in fields(Decided)
+    }
     values |= {
         "arguments": orjson.loads(row.approved_arguments or row.arguments),
         "is_edited": row.approved_arguments is not None,
@@ -461,6 +555,7 @@ def read_waiting_member(run_id: str) -> Steps[MemberResult | None]:
     row = yield from run_reads.get(run_id, EVERYONE)
     if row is None or not is_settled(row.status):
         return None
+
     return MemberResult(
         status=cast(MemberStatus, row.status),
         content=row.content or "",

@@ -67,8 +67,8 @@ class LiveRun:
     """The state of a run in this process; the `runtime.context.RunEnvironment` of its component.
 
     A member's run shares the stream of its root. The transcript is filled as data arrives, so that
-    a run that is stopped keeps its partial result. All attributes are set by the methods of this
-    class only, except `previous_instructions`, `earlier_runs` and `summary`.
+    a run that is stopped keeps its partial result. Only the methods of this class set its
+    attributes, except `previous_instructions`, `earlier_runs` and `summary`.
 
     Args:
         parent: the run that requested this one; None for a root run and for background work.
@@ -83,7 +83,7 @@ class LiveRun:
         recorder: stores the events of a recorded root run, once its row is committed.
         reported: the runs of members that a library executes, also before their rows are committed.
         requested_end: the ending that the first stop request asks for; None before that.
-        is_handed_over: True if another process goes on, although a step was interrupted.
+        is_handed_over: True if another process continues, although a step was interrupted.
         has_ended: True once all further events of the work are ignored.
         finished_at: time when the work ended or was abandoned, in microseconds. The row, the stored
             event and the published event have the same time.
@@ -97,10 +97,10 @@ class LiveRun:
             the approvals. Their calls were not made.
         lets_begin: True if its end let another run of the session begin, which waited.
         was_ended_elsewhere: True if its end was refused, because another process has ended it.
-        version_change: JSON of the change of the version before this leg; None for none.
+        version_change: JSON of the change of the version before this leg; None without a change.
         trace: the trace of this leg, once it has begun; None if it is not traced.
-        start_place, end_place: the places of the first and of the last event of the leg in the
-            stream; None for the next ones.
+        start_place: the place of the first event of the leg in the stream; None for the next place.
+        end_place: the place of the last event of the leg, as `start_place`.
     """
 
     start_place: EventPlace | None = None
@@ -121,26 +121,16 @@ class LiveRun:
         continuation: Continuation | None = None,
     ) -> None:
         start = continuation or Continuation(attempt=1, leg=None, transcript=Transcript())
-        self.attempt = start.attempt
-        self.leg = start.leg
-        self.has_checkpoint = continuation is not None
-        self.has_asked = self.lets_begin = False
-        self.was_ended_elsewhere = False
-        self.begins_in_doubt: dict[str, int] = {}
-        self.trace: LegTrace | None = None
+        self._start = start
+
+        # What it is, and its place in the tree.
         self.spec = spec
         self.run_id = spec.run_id
         self.component = component
         self.parent = parent
-        self.database = databases[component.database]
-        self.limits = limits
         self.root: LiveRun = parent.root if parent is not None else self
-        if parent is not None:
-            self.stream: Stream = parent.stream
-        else:
-            self.stream = Stream(
-                spec.run_id, self.attempt, recorded=spec.recorded, first=start.first_event
-            )
+        self.children: list[LiveRun] = []
+        self.reported: list[ReportedRun] = []
         self.identity = RunIdentity(
             spec.run_id,
             spec.session_id,
@@ -150,37 +140,59 @@ class LiveRun:
             component.name,
         )
 
-        self.worker_id = ""
+        # What this process gives it.
+        self.database = databases[component.database]
+        self.limits = limits
+        self._databases = databases
+        self._members = members
+        self._cause_reader = cause_reader
+        self._budgets = budgets
+
+        # This leg.
+        self.attempt = start.attempt
+        self.leg = start.leg
         self.is_first = start.is_first
-        self.recorder: Recorder | None = None
-        self.children: list[LiveRun] = []
-        self.reported: list[ReportedRun] = []
-        self.requested_end: Ending | None = None
-        self.is_handed_over = False
-        self.has_ended = False
-        self.finished_at: int | None = None
         self.version_change = start.version_change
         self.previous_instructions = start.previous_instructions
         self.earlier_runs = start.earlier_runs
         self.summary = start.summary
-        self.state: SessionState = parent.state if parent else SessionState(None, 0)
-        self.state_changes: StateChanges | None = None
-        loop = asyncio.get_running_loop()
-        self.stop_requested: asyncio.Future[None] = loop.create_future()
-        self.ended: asyncio.Future[LegEnd] = loop.create_future()
+        self.has_checkpoint = continuation is not None
+        self.has_asked = False
+        self.begins_in_doubt: dict[str, int] = {}
+        self.trace: LegTrace | None = None
+        self.worker_id = ""
+        self._stored_at = 0
+
+        # What it does.
+        if parent is not None:
+            self.stream: Stream = parent.stream
+        else:
+            self.stream = Stream(
+                spec.run_id, self.attempt, recorded=spec.recorded, first=start.first_event
+            )
+        self.recorder: Recorder | None = None
         self.transcript = start.transcript
         if spec.stop:
             self.transcript.stop = StopTexts(spec.stop, self.complete)
-        self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
-        self._start = start
+        self.state: SessionState = parent.state if parent else SessionState(None, 0)
+        self.state_changes: StateChanges | None = None
         self._changed_at = 0
         self._effects: asyncio.Task[bool] | None = None
-        self._members = members
-        self._cause_reader = cause_reader
-        self._budgets = budgets
+
+        # How it ends.
+        loop = asyncio.get_running_loop()
+        self.stop_requested: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[LegEnd] = loop.create_future()
+        self.requested_end: Ending | None = None
+        self.is_handed_over = False
+        self.has_ended = False
+        self.finished_at: int | None = None
+        self.lets_begin = False
+        self.was_ended_elsewhere = False
+
+        # These read the run.
+        self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
         self.files = files(self)
-        self._databases = databases
-        self._stored_at = 0
 
     @property
     def root_attempt(self) -> int:
@@ -217,6 +229,7 @@ class LiveRun:
         self.is_first = self.is_first or admitted.is_first
         self.has_checkpoint = self.has_checkpoint or admitted.has_start
         self._stored_at = now()
+
         if self.parent is not None:
             self.parent.children.append(self)
         else:
@@ -227,7 +240,13 @@ class LiveRun:
             self.recorder = Recorder(self.stream, self.database)
 
     def restore_state(self, changes: StateChanges, at: int) -> None:
-        """Repeat the changes of the session state that an earlier process has made until a time."""
+        """Repeat the changes of the session state that an earlier process has made.
+
+        A run and its members have each stored the changes of the whole tree: the latest count.
+
+        Args:
+            at: their time in microseconds UTC.
+        """
         if at > self._changed_at:
             self._changed_at = at
             self.state.apply(changes)
@@ -304,8 +323,12 @@ class LiveRun:
         await self._budgets.check(self)
 
     async def measure_usage(self) -> tuple[int, int]:
-        """Return the tokens and the cost that count for budgets while it waits; 0 without one."""
-        return (await self._budgets.measure(self))[:2]
+        """Return the tokens and the cost that count for budgets while it waits.
+
+        Both are 0 without a budget for its component.
+        """
+        tokens, cost, _ = await self._budgets.measure(self)
+        return tokens, cost
 
     def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
         if not self.has_ended:
@@ -382,6 +405,8 @@ class LiveRun:
         root = self.root
         if root.leg is None or self.journal is not None:
             return
+
+        # One mark for the whole tree: the leg of the root run is returned with its members.
         if root._effects is None or _has_failed(root._effects):
             mark = runs.mark_effects(root.run_id, root.attempt)
             # A call that is cancelled does not interrupt the write: other calls wait for it, too.
@@ -393,8 +418,8 @@ class LiveRun:
     async def stop_as_stored(self) -> NoReturn:
         """Stop after a refused write: the row has a cancel, or an end, that is not known here yet.
 
-        The whole tree stops if the reason is that of its root: no member is cancelled alone then,
-        and nothing above it goes on.
+        The whole tree stops if the reason is the reason of its root: no member is cancelled alone
+        then, and nothing above it continues.
 
         Raises:
             CancelledError: always, unless the database stays away.
@@ -429,10 +454,10 @@ def _has_failed(task: asyncio.Task[Any]) -> bool:
 class ReportedRun(LiveRun):
     """The run of a member that a library executes inside the run of its parent.
 
-    Its work only waits for the end that the runner of the library reports, so that it is stored,
-    published, cancelled and recovered as other runs. Later events of its tree are published after
-    its start and its end, which wait for their commit. A stop of this run alone stops its parent:
-    the library cannot stop one member.
+    Its work only waits for the end that the runner of the library reports, so that the run is
+    stored, published, cancelled and recovered as other runs. Later events of its tree are published
+    after its start and its end, which wait for their commit. A stop of this run alone stops its
+    parent: the library cannot stop one member.
 
     Attributes:
         begun: done when the row is committed and the start is published.
@@ -468,8 +493,15 @@ class ReportedRun(LiveRun):
             parent.stop(ending)
 
     def end_report(self, failure: BaseException | None = None) -> None:
+        """Report that the member has ended. The first report counts.
+
+        Args:
+            failure: the exception with which its run ends; None if it has completed.
+        """
         if self._report.done():
             return
+
+        # Now: later events of the tree must follow its end, which is not stored yet.
         self.end_place = self.stream.reserve()
         if failure is None:
             self._report.set_result(None)
@@ -526,10 +558,14 @@ def _begin_call(
         False if the call must not be made: it has begun before, the run stops, or another process
         has it.
     """
+    # The root run first, as a cancel locks it.
     root = yield from run_reads.lock_state(root_run_id)
-    run = root if run_id == root_run_id else (yield from run_reads.lock_state(run_id))
+    run = root
+    if run_id != root_run_id:
+        run = yield from run_reads.lock_state(run_id)
     if run is None or root is None or run.attempt != attempt or run.status != "RUNNING":
         return False
+
     row = yield from approvals.get(approval_id, EVERYONE)
     has_begun = row is not None and (row.execution, row.executing_at) == ("executing", at)
     if root.cancel_requested_at is not None or run.cancel_requested_at is not None:
@@ -538,4 +574,7 @@ def _begin_call(
             # call is not made, and the record says so.
             yield from approvals.forget_execution(approval_id)
         return False
-    return has_begun or (yield from approvals.begin_execution(approval_id, run_id, at))
+
+    if has_begun:
+        return True
+    return (yield from approvals.begin_execution(approval_id, run_id, at))

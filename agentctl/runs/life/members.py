@@ -78,18 +78,21 @@ class Members:
         """
         if run_id is not None:
             return await self._continue(parent, component, run_id)
+
+        # A member is a tool of the team's leader; a step is a part of the workflow's own work.
+        time_limit = parent.spec.time_limit
+        if parent.component.kind == "team":
+            time_limit = parent.spec.tool_timeout
         spec = parent.spec.build_member_spec(
             new_id(),
             component.kind,
             component.id,
             message,
-            # A member is a tool of the team's leader; a step is a part of the workflow's own work.
-            time_limit=parent.spec.tool_timeout
-            if parent.component.kind == "team"
-            else parent.spec.time_limit,
+            time_limit=time_limit,
             keeps_input=keeps_input,
             version=find_version(self._catalog, component),
         )
+
         async with self._slots.hold(parent):
             parent.checkpoint()
             span = parent.transcript.spans.start_member(spec.run_id, component.id)
@@ -98,12 +101,13 @@ class Members:
             return await self._wait(run, span, self._start(run, parent, call))
 
     async def _start(self, run: LiveRun, parent: LiveRun, call: CurrentCall) -> None:
-        journal = parent.journal
+        """Commit the row of a member, with its begin in the journal of its parent if it has one."""
         spec = run.spec
         admit = partial(admit_child_run, spec)
-        if journal is not None:
-            step = journal.begin_member(call.id, call.name, run.component.id, spec.run_id)
+        if parent.journal is not None:
+            step = parent.journal.begin_member(call.id, call.name, run.component.id, spec.run_id)
             admit = partial(admit_durable_member, spec, run.component.name, step)
+
         try:
             await self._host.start(run, admit)
         except RunLost:
@@ -112,28 +116,39 @@ class Members:
     async def _wait(
         self, run: LiveRun, span: Span, start: Coroutine[Any, Any, object] | None = None
     ) -> MemberResult:
+        """Wait for the end of the leg of a member; stop the member if the caller is cancelled.
+
+        Args:
+            span: the span of the member in the transcript of its parent.
+            start: commits its row first; None if it is committed.
+        """
         parent = run.parent
         assert parent is not None
         try:
             if start is not None:
                 await start
-            ending = await asyncio.shield(run.ended)
+            end = await asyncio.shield(run.ended)
         except asyncio.CancelledError:
             run.stop(_end_below(parent))
             raise
-        if isinstance(ending, Ending):
-            span.end(SPAN_STATUSES[ending.status])
-        status: MemberStatus = "PAUSED" if isinstance(ending, Pause) else "PARKED"
+
+        status: MemberStatus
+        if isinstance(end, Ending):
+            status = end.status
+            span.end(SPAN_STATUSES[status])
+        else:
+            # Its span stays open: the next leg continues it.
+            status = "PAUSED" if isinstance(end, Pause) else "PARKED"
         return MemberResult(
-            status=ending.status if isinstance(ending, Ending) else status,
+            status=status,
             content=run.transcript.content,
-            error_detail=ending.error_detail,
-            error_code=ending.error_code,
+            error_detail=end.error_detail,
+            error_code=end.error_code,
             run_id=run.run_id,
         )
 
     async def _continue(self, parent: LiveRun, component: Component, run_id: str) -> MemberResult:
-        """Go on with the paused run of a member.
+        """Continue the paused run of a member.
 
         Returns:
             Its result; the stored one if it has ended, or a pause if people have to decide first.
@@ -145,6 +160,8 @@ class Members:
             if run is not None:
                 span = span or parent.transcript.spans.start_member(run_id, component.id)
                 return await self._wait(run, span)
+
+        # It has ended in a leg that was lost, or waits for people.
         result = await retry_until_stopped(
             lambda: parent.database.read(legs.read_waiting_member(run_id)), parent.stop_requested
         )
@@ -167,17 +184,24 @@ class Members:
 
         A parent that is cancelled does not interrupt it: a row that is claimed needs its
         supervisor. The work of the member is stopped before its first step then.
+
+        Args:
+            kind: the class of the run.
+            begin: called with the run once its work has started.
         """
         is_wanted = True
 
         async def claim() -> R | None:
-            # A member of a library is part of the code of its parent, and has its version.
-            of_library = kind is not LiveRun
-            version = parent.spec.version if of_library else find_version(self._catalog, component)
-            own = None if of_library else (component.kind, component.id)
-            claimed = await self._claim_leg(parent, run_id, version, own)
+            if kind is LiveRun:
+                version = find_version(self._catalog, component)
+                component_ref = (component.kind, component.id)
+                claimed = await self._claim_leg(parent, run_id, version, component_ref)
+            else:
+                # A member of a library is part of the code of its parent, and has its version.
+                claimed = await self._claim_leg(parent, run_id, parent.spec.version, None)
             if claimed is None:
                 return None
+
             spec, continuation = legs.build_continuation(claimed)
             run = kind(spec, component, parent, continuation=continuation, **self._host.shared)
             if not is_wanted:
@@ -191,14 +215,16 @@ class Members:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
             is_wanted = False
-            if claiming.done() and (run := claiming.result()) is not None:
+            # Claimed and cancelled in one step of the event loop.
+            run = claiming.result() if claiming.done() else None
+            if run is not None:
                 run.stop(_end_below(parent))
             raise
 
     async def _claim_leg(
         self, parent: LiveRun, run_id: str, version: str | None, component: ComponentRef | None
     ) -> legs.ClaimedLeg | None:
-        # A reported parent may not have its worker yet; the whole tree has that of its root.
+        # A reported parent may not have its worker yet; the whole tree has the worker of its root.
         work = legs.claim_member(run_id, parent.root.worker_id, version, component)
         claim = partial(parent.database.write, work)
 
@@ -219,7 +245,9 @@ class Members:
         It needs no slot: the library works on it already. Its row is committed in the background.
 
         Args:
-            call_id: the tool call of the parent that started it.
+            component: the member, as the library names it.
+            message: its task.
+            call_id: the tool call of the parent that started it; None if it is not known.
         """
         spec = parent.spec.build_member_spec(
             new_id(),
@@ -234,15 +262,17 @@ class Members:
         spans = parent.transcript.spans
         span = spans.start_member(spec.run_id, component.id, parent_id=call_id)
         spec = _trace_member(parent, spec, span)
+
         run = ReportedRun(spec, component, parent, **self._host.shared)
         start = self._start_reported(run, parent)
+        # The task is work of this process, not of the run whose context this is.
         with outside_run():
             run.wait_for_result(self._run_tasks.start(self._wait(run, span, start)))
         return run
 
     async def _start_reported(self, run: ReportedRun, parent: LiveRun) -> None:
         if isinstance(parent, ReportedRun):
-            # The row of a run is written after that of its parent.
+            # The row of a run is written after the row of its parent. The parent may never begin.
             begun: set[asyncio.Future[Any]] = {parent.begun, parent.result}
             await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
         await self._host.start(run, partial(admit_child_run, run.spec))
@@ -250,7 +280,7 @@ class Members:
     async def continue_reported(
         self, parent: LiveRun, component: Component, run_id: str
     ) -> ReportedRun | None:
-        """Go on with the paused run of such a member; None if it does not wait."""
+        """Continue the paused run of a member that a library executes; None if it does not wait."""
         spans = parent.transcript.spans
 
         def wait(run: ReportedRun) -> None:
@@ -262,22 +292,26 @@ class Members:
 
 
 class _Slot(NamedTuple):
-    """A slot of a member's run.
-
-    Attributes:
-        root: the root run, if the slot counts for the limits; None for the place of the parent.
-    """
+    """A slot of a member's run."""
 
     parent: LiveRun
+
     root: LiveRun | None
+    """The root run, if the slot counts for the limits; None for the place of the parent."""
 
 
 class MemberSlots:
-    """The slots of the members' runs of a process."""
+    """The slots of the members' runs of a process.
+
+    The first child of a parent works in the place of the parent, which waits for it. So a tree of
+    any depth makes progress, even if all slots are taken.
+    """
 
     def __init__(self) -> None:
         self._free = CONCURRENT_MEMBERS
+        # By root run: its members at work.
         self._used: Counter[LiveRun] = Counter()
+        # The parents whose place a child has.
         self._lending: set[LiveRun] = set()
         # By parent, in the order in which the parents get their turns.
         self._queues: dict[LiveRun, deque[asyncio.Future[_Slot]]] = {}
@@ -299,10 +333,11 @@ class MemberSlots:
             self._release(slot)
 
     def _try_take(self, parent: LiveRun) -> _Slot | None:
-        root = parent.root
         if parent not in self._lending:
             self._lending.add(parent)
             return _Slot(parent, None)
+
+        root = parent.root
         if self._free > 0 and self._used[root] < MEMBERS_PER_RUN:
             self._free -= 1
             self._used[root] += 1
@@ -329,10 +364,13 @@ class MemberSlots:
             del self._queues[parent]
 
     def _release(self, slot: _Slot) -> None:
+        """Return a slot, and give it to the next child that waits."""
         if slot.root is None:
+            # The place of a parent is for its own children.
             self._lending.discard(slot.parent)
             self._grant(slot.parent)
             return
+
         self._free += 1
         self._used[slot.root] -= 1
         if not self._used[slot.root]:
@@ -342,11 +380,15 @@ class MemberSlots:
                 return
 
     def _grant(self, parent: LiveRun) -> bool:
+        """Give a slot to a child of a parent; return False if none waits, or none may have one."""
         queue = self._queues.get(parent, ())
         waiting = next((future for future in queue if not future.done()), None)
-        slot = self._try_take(parent) if waiting is not None else None
-        if waiting is None or slot is None:
+        if waiting is None:
             return False
+        slot = self._try_take(parent)
+        if slot is None:
+            return False
+
         self._forget(parent, waiting)
         if parent in self._queues:
             # The next free slot is for a child of another parent.
@@ -356,6 +398,7 @@ class MemberSlots:
 
 
 def _end_below(parent: LiveRun) -> Ending:
+    """Return the end of a member whose parent does not wait for it any more."""
     reason = "The parent run continued without it"
     return parent.requested_end or Ending.cancelled("system:parent", reason)
 

@@ -46,18 +46,18 @@ def _load(text: str | None) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class StoredOrigin:
-    """A run that has ended, with everything below it.
-
-    Attributes:
-        below: the runs of its members and steps and those below them, without background work.
-        asked: what it and they waited for.
-        retries: the runs that are retries of it, oldest first.
-    """
+    """A run that has ended, with everything below it."""
 
     row: RunRow
+
     below: Sequence[RunRow]
+    """The runs of its members and steps and the runs below them, without background work."""
+
     asked: Sequence[ApprovalRow]
+    """The approvals of all these runs."""
+
     retries: Sequence[str]
+    """The ids of the runs that are retries of it, oldest first."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -66,8 +66,8 @@ class StoredOrigin:
 
     @property
     def files(self) -> list[dict[str, Any]]:
-        """The references of the files of its message, without those that it has made."""
-        return [each for each in _load(self.row.files) if "created_at" not in each]
+        """The references of the files of its message, without the files that it has saved."""
+        return [file for file in _load(self.row.files) if "created_at" not in file]
 
     @property
     def was_lost(self) -> bool:
@@ -86,72 +86,102 @@ def load_origin(run_id: str, visibility: Visibility) -> Steps[StoredOrigin | Non
     row = yield from run_reads.get(run_id, visibility)
     if row is None:
         return None
-    below = list[RunRow]()
-    level = [run_id]
-    while level:
-        children = yield from run_reads.list_children(level)
-        level = []
-        for child_id in [each for ids in children.values() for each in ids]:
-            child = yield from run_reads.get(child_id, EVERYONE)
-            if child is not None and child.purpose is None:
-                below.append(child)
-                level.append(child_id)
-    asked = yield from approvals.list_of_root(run_id)
+
+    runs_below = list[RunRow]()
+    level_ids = [run_id]
+    while level_ids:
+        child_ids_by_parent = yield from run_reads.list_children(level_ids)
+        level_ids = []
+        for child_ids in child_ids_by_parent.values():
+            for child_id in child_ids:
+                child = yield from run_reads.get(child_id, EVERYONE)
+                if child is not None and child.purpose is None:
+                    runs_below.append(child)
+                    level_ids.append(child_id)
+
+    approval_rows = yield from approvals.list_of_root(run_id)
     retries = yield from run_reads.list_retries(run_id)
     # The ids begin with their time.
-    return StoredOrigin(row, below, asked, sorted(retries))
+    return StoredOrigin(row, runs_below, approval_rows, sorted(retries))
 
 
 def copy_files(
     origin: Origin, files: Sequence[Mapping[str, Any]]
 ) -> tuple[Origin, list[dict[str, Any]], dict[str, str]]:
-    """Return what a run of another session begins with, its files, and the ids of their copies.
+    """Copy the files of a run of another session.
 
     Files are deleted with their session, so the session of the new run gets separate rows for
     all files that its messages name.
+
+    Args:
+        files: the references of the files of its own message.
+
+    Returns:
+        The origin and the references with the ids of the copies, and these ids by the ids of the
+        files.
     """
-    listed = [*files, *(file for each in origin.messages for file in each.get("files", ()))]
-    copies = {file["file_id"]: new_id() for file in listed}
+    all_files = [*files]
+    for message in origin.messages:
+        all_files += message.get("files", ())
+    copies = {file["file_id"]: new_id() for file in all_files}
 
     def copy(files: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         return [{**file, "file_id": copies[file["file_id"]]} for file in files]
 
     messages = tuple(
-        {**each, "files": copy(each["files"])} if "files" in each else each
-        for each in origin.messages
+        {**message, "files": copy(message["files"])} if "files" in message else message
+        for message in origin.messages
     )
     return replace(origin, messages=messages), copy(files), copies
 
 
 def can_continue(component: Component, catalog: Catalog) -> bool:
-    """Return True if a run of the component can go on after the results of tool calls."""
+    """Return True if a run of the component can begin after the results of tool calls."""
     if component.kind == "workflow" or catalog.is_hosted(component):
         return False
     return component.kind == "agent" or component.team.mode != "broadcast"
 
 
 def plan_retry(stored: StoredOrigin, component: Component, catalog: Catalog) -> Origin:
-    """Return what a retry of a run begins with."""
+    """Return what a retry of a run begins with.
+
+    It keeps as much of the run as has certainly succeeded: the steps of a workflow that completed,
+    or the messages up to the last results of calls. Otherwise it begins as the run did.
+    """
     row = stored.row
-    origin = Origin(row.run_id, "retry", before=row.seq)
     if component.kind == "workflow":
         at, output = _find_step(stored, catalog.steps(component))
         return Origin(row.run_id, "retry", at, row.seq, step_input=output)
+
     messages = stored.messages
-    asked = next((n for n, each in enumerate(messages) if _is_own(each, "user")), None)
-    at = _find_last_step(messages, _load(row.tools)) if can_continue(component, catalog) else 0
-    if at and (asked is None or at > asked):
-        return Origin(row.run_id, "retry", at, row.seq, mark_kept(messages[:at], row.run_id), False)
-    at = sum(1 for each in messages if "origin_run_id" in each)
-    if not at:
-        return origin
-    at += sum(1 for each in messages if each["role"] == "system")
-    kept = mark_kept(messages[:at], row.run_id)
-    return Origin(row.run_id, "retry", at, row.seq, kept, asked is not None)
+    question_index: int | None = None
+    for index, message in enumerate(messages):
+        if _is_own(message, "user"):
+            question_index = index
+            break
+
+    if can_continue(component, catalog):
+        at = _find_last_step(messages, _load(row.tools))
+        # Before its question, there are only messages of the run that this one repeats.
+        if at and (question_index is None or at > question_index):
+            kept_messages = mark_kept(messages[:at], row.run_id)
+            return Origin(row.run_id, "retry", at, row.seq, kept_messages, False)
+
+    kept_count = sum(1 for message in messages if "origin_run_id" in message)
+    if not kept_count:
+        return Origin(row.run_id, "retry", before=row.seq)
+
+    # The run is itself a repetition: the retry begins with the same messages of its origin.
+    at = kept_count + sum(1 for message in messages if message["role"] == "system")
+    kept_messages = mark_kept(messages[:at], row.run_id)
+    return Origin(row.run_id, "retry", at, row.seq, kept_messages, question_index is not None)
 
 
 def find_open_calls(messages: Sequence[Message], at: int) -> tuple[int, int] | None:
     """Return the numbers of messages around unfinished calls at a message; None if there are none.
+
+    For example, with the messages user, answer with two calls, result, result: after the first
+    result (`at` is 3) the second call is open, and the numbers are 1 and 4.
 
     Args:
         at: number of messages from the beginning.
@@ -162,14 +192,21 @@ def find_open_calls(messages: Sequence[Message], at: int) -> tuple[int, int] | N
     start = at
     while start and messages[start - 1]["role"] == "tool":
         start -= 1
-    if not start or not messages[start - 1].get("tool_calls"):
+    if not start:
         return None
+
+    calls = messages[start - 1].get("tool_calls")
+    if not calls:
+        return None
+
+    answered_ids = {message["tool_call_id"] for message in messages[start:at]}
+    if all(call["id"] in answered_ids for call in calls):
+        return None
+
     end = start
     while end < len(messages) and messages[end]["role"] == "tool":
         end += 1
-    answered = {each["tool_call_id"] for each in messages[start:at]}
-    is_open = any(call["id"] not in answered for call in messages[start - 1]["tool_calls"])
-    return (start - 1, end) if is_open else None
+    return start - 1, end
 
 
 def _is_own(message: Message, role: str) -> bool:
@@ -177,9 +214,12 @@ def _is_own(message: Message, role: str) -> bool:
 
 
 def _find_last_step(messages: Sequence[Message], tools: Sequence[Message]) -> int:
-    """Return the number of messages up to the last results of which one is not a failure.
+    """Return the number of messages up to the last group of results that has a success.
 
-    All calls of each answer before it have ended.
+    All calls of each answer before it have ended. It is 0 if there is no such group.
+
+    Args:
+        tools: the calls of the run.
     """
     states = {tool["tool_call_id"]: _find_state(tool) for tool in tools}
     last = 0
@@ -187,26 +227,36 @@ def _find_last_step(messages: Sequence[Message], tools: Sequence[Message]) -> in
     while index < len(messages):
         message = messages[index]
         index += 1
-        calls = [call["id"] for call in message.get("tool_calls") or ()]
-        if not calls:
+        call_ids = [call["id"] for call in message.get("tool_calls") or ()]
+        if not call_ids:
             continue
-        answered = set()
+
+        answered_ids = set()
         while index < len(messages) and messages[index]["role"] == "tool":
-            answered.add(messages[index]["tool_call_id"])
+            answered_ids.add(messages[index]["tool_call_id"])
             index += 1
-        known = "origin_run_id" in message
-        found = ["done" if known else states.get(call_id, "unknown") for call_id in calls]
-        if "unknown" in found or not answered.issuperset(calls):
+
+        # The calls of the run that this one repeats were checked then.
+        is_kept = "origin_run_id" in message
+        call_states = [
+            "done" if is_kept else states.get(call_id, "unknown") for call_id in call_ids
+        ]
+        if "unknown" in call_states or not answered_ids.issuperset(call_ids):
             break
-        if "done" in found:
+        if "done" in call_states:
             last = index
+
     return last
 
 
 def _find_step(stored: StoredOrigin, steps: Sequence[tuple[str, Component]]) -> tuple[int, Any]:
     """Return the first step of a workflow that did not complete, and its input.
 
-    A step counts if the configuration still has it. The last step is always repeated.
+    A step counts if the configuration still has it. The last step is always repeated. Without a
+    step that counts, the result is 0 and None: the workflow begins with its own input.
+
+    Args:
+        steps: the name and the component of each step in the configuration.
     """
     runs = {run.run_id: run for run in stored.below}
     spans = {
@@ -214,23 +264,32 @@ def _find_step(stored: StoredOrigin, steps: Sequence[tuple[str, Component]]) -> 
         for span in _load(stored.row.spans)
         if span.get("kind") == "step"
     }
+
+    # A retry of a retry has no spans of the steps before its first one.
     index = min(spans, default=0)
-    found: str | None = None
+    step_input: str | None = None
     while index < len(steps):
         span = spans.get(index)
-        run = runs.get(span["member_run_id"] or "") if span is not None else None
-        name, worker = steps[index]
-        if span is None or run is None or (span["name"], run.component_id) != (name, worker.id):
+        if span is None:
             break
-        found = run.input if index else None
+        run = runs.get(span["member_run_id"] or "")
+        name, worker = steps[index]
+        if run is None or span["name"] != name or run.component_id != worker.id:
+            break
+
+        step_input = run.input if index else None
         if run.status != "COMPLETED" or index == len(steps) - 1:
             break
-        found = run.content or ""
+        step_input = run.content or ""
         index += 1
-    return (index, found) if found is not None else (0, None)
+
+    if step_input is None:
+        return 0, None
+    return index, step_input
 
 
 def _find_state(tool: Message) -> CallState:
+    """Return what is known of a call: `done`, `failed` or `unknown`."""
     if tool["tool_call_error"] is None or tool["result"] == CANCELLED_RESULT:
         return "unknown"
     return "failed" if tool["tool_call_error"] else "done"
@@ -243,9 +302,12 @@ def build_plan(stored: StoredOrigin, origin: Origin, *, runs_code: bool) -> Repe
         runs_code: True if the code of an agent in code runs again.
     """
     calls = list(_list_calls(stored, origin))
-    is_retry = origin.kind == "retry"
-    retries = list(stored.retries) if is_retry else []
-    shown = [origin.run_id, origin.kind, origin.at, calls, runs_code, stored.was_lost, retries]
+    retries = list(stored.retries) if origin.kind == "retry" else []
+
+    # All calls, not only the shown ones: a confirmation counts for this plan and no other.
+    confirmed = [origin.run_id, origin.kind, origin.at, calls, runs_code, stored.was_lost, retries]
+    digest = hashlib.sha256(orjson.dumps(confirmed)).hexdigest()
+
     plan: RepeatPlan = {
         "run_id": origin.run_id,
         "kind": origin.kind,
@@ -255,7 +317,7 @@ def build_plan(stored: StoredOrigin, origin: Origin, *, runs_code: bool) -> Repe
         "runs_code": runs_code,
         "calls_unknown": stored.was_lost,
         "retries": retries,
-        "confirm": f"sha256:{hashlib.sha256(orjson.dumps(shown)).hexdigest()}",
+        "confirm": f"sha256:{digest}",
     }
     return plan
 
@@ -267,36 +329,50 @@ def needs_confirmation(plan: RepeatPlan) -> bool:
 
 def _list_calls(stored: StoredOrigin, origin: Origin) -> Iterator[RepeatedCallRecord]:
     """Yield the calls that are not part of what the run begins with, without delegations."""
-    kept = {call["id"] for each in origin.messages for call in each.get("tool_calls") or ()}
-    steps = 0 if origin.step_input is None else origin.at
-    done = kept | {f"step-{index}" for index in range(steps)}
-    spans = [span for span in _load(stored.row.spans) if span.get("member_run_id")]
-    finished = {span["member_run_id"] for span in spans if done & {span["id"], span["parent"]}}
-    asked = {(row.run_id, row.tool_call_id): row for row in stored.asked}
-    yield from _list_calls_of(stored.row, kept, asked)
+    kept_call_ids: set[str] = set()
+    for message in origin.messages:
+        kept_call_ids |= {call["id"] for call in message.get("tool_calls") or ()}
+
+    # The members of a kept call or a kept step have ended: nothing of them is made again.
+    kept_steps = 0 if origin.step_input is None else origin.at
+    kept_span_ids = kept_call_ids | {f"step-{index}" for index in range(kept_steps)}
+    kept_run_ids: set[str] = set()
+    for span in _load(stored.row.spans):
+        if span.get("member_run_id") and kept_span_ids & {span["id"], span["parent"]}:
+            kept_run_ids.add(span["member_run_id"])
+
+    approval_rows = {(row.run_id, row.tool_call_id): row for row in stored.asked}
+    yield from _list_calls_of(stored.row, kept_call_ids, approval_rows)
+    # Parents come before their children.
     for run in stored.below:
-        if run.run_id in finished or run.parent_run_id in finished:
-            finished.add(run.run_id)
+        if run.run_id in kept_run_ids or run.parent_run_id in kept_run_ids:
+            kept_run_ids.add(run.run_id)
             continue
-        yield from _list_calls_of(run, (), asked)
+        yield from _list_calls_of(run, (), approval_rows)
 
 
 def _list_calls_of(
-    run: RunRow, kept: Collection[str], asked: Mapping[tuple[str, str], ApprovalRow]
+    run: RunRow,
+    kept_call_ids: Collection[str],
+    approval_rows: Mapping[tuple[str, str], ApprovalRow],
 ) -> Iterator[RepeatedCallRecord]:
     for tool in _load(run.tools):
         call_id = tool["tool_call_id"]
-        approval = asked.get((run.run_id, call_id))
-        if call_id in kept or tool["tool_name"] in DELEGATIONS:
+        approval = approval_rows.get((run.run_id, call_id))
+        if call_id in kept_call_ids or tool["tool_name"] in DELEGATIONS:
             continue
         if approval is not None and approval.kind != "outcome" and approval.execution is None:
-            continue  # it was never made
+            # It was never made.
+            continue
+
         state = _find_state(tool)
         if approval is not None and approval.execution in ("executing", "unknown"):
             state = "unknown"
+
         arguments = orjson.dumps(tool["tool_args"]).decode()
         if len(arguments) > MAXIMUM_SHOWN_ARGUMENTS:
             arguments = f"{arguments[:MAXIMUM_SHOWN_ARGUMENTS]}…"
+
         yield {
             "run_id": run.run_id,
             "tool_call_id": call_id,

@@ -80,21 +80,22 @@ class RunItems:
         )
 
     async def put(self, puts: Sequence[ItemPut]) -> None:
-        # A call in a thread goes on after a cancel: it writes nothing any more.
+        # A call in a thread continues after a cancel: it writes nothing any more.
         self._run.checkpoint()
         put = store_items.put(self._space, puts, self._quotas, now())
         await retry_until_stopped(lambda: self._database.write(put), self._run.stop_requested)
 
     async def _read(self, work: Work[FoundItems], refresh: bool) -> list[StoreItem]:
-        found = await retry_until_stopped(
+        """Read items; with `refresh`, extend the lifetime of those whose lifetime is limited."""
+        found_items = await retry_until_stopped(
             lambda: self._database.read(work, size="run"), self._run.stop_requested
         )
-        if refresh and found.limited:
-            extend = store_items.refresh(found.limited, now())
+        if refresh and found_items.limited:
+            extend = store_items.refresh(found_items.limited, now())
             await retry_until_stopped(
                 lambda: self._database.write(extend), self._run.stop_requested
             )
-        return found.items
+        return found_items.items
 
 
 class RunMemories:
@@ -168,11 +169,14 @@ def _create_once(row: MemoryRow, quotas: Quotas) -> Steps[MemoryRow]:
     an unknown outcome is repeated with the same id, also if its text has no words to search for.
     """
     owner = Visibility(everyone=False, user_id=row.user_id)
-    if (stored := (yield from memories.get(row.memory_id, owner))) is not None:
-        return stored
-    for known in (yield from memories.search(row.user_id, row.memory, MAXIMUM_FOUND)):
-        if known.memory == row.memory:
-            return known
+    stored_row = yield from memories.get(row.memory_id, owner)
+    if stored_row is not None:
+        return stored_row
+
+    for similar_row in (yield from memories.search(row.user_id, row.memory, MAXIMUM_FOUND)):
+        if similar_row.memory == row.memory:
+            return similar_row
+
     yield from memories.create(row)
     yield from check_added(quotas, row.user_id, "memories")
     return row
@@ -180,11 +184,14 @@ def _create_once(row: MemoryRow, quotas: Quotas) -> Steps[MemoryRow]:
 
 @unit
 def _replace_text(memory_id: str, visibility: Visibility, memory: str) -> Steps[bool]:
+    """Replace the text of a memory, which keeps its topics; return False if it is gone."""
     row = yield from memories.get(memory_id, visibility)
     if row is None:
         return False
+
     topics: list[str] = orjson.loads(row.topics)
-    return (yield from memories.update(memory_id, visibility, memory, topics, now())) is not None
+    updated_row = yield from memories.update(memory_id, visibility, memory, topics, now())
+    return updated_row is not None
 
 
 def _to_memory(row: MemoryRow) -> Memory:
@@ -199,8 +206,8 @@ def _to_memory(row: MemoryRow) -> Memory:
 MAXIMUM_SAVED_FILES = 100
 """Files that one run saves."""
 
-_ENDING = re.compile(r"\.[A-Za-z0-9]{1,8}")
-"""The ending of a name that the copy of a file has, too: some libraries look at it."""
+_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
+"""The suffix of a name that the copy of a file gets, too: some libraries read the type from it."""
 
 
 class FileOwner(StoringRun, Protocol):
@@ -217,10 +224,10 @@ class RunFiles:
     """The `runtime.files.FileAccess` of a run. Its files are those of its session.
 
     Args:
-        uploads: receives what the runs of the process save, and has the store.
+        uploads: receives the files that the runs of the process save, and has their store.
 
     Attributes:
-        folder: has the copies of files; it ends with the leg. None for none.
+        folder: has the copies of files, and is removed after the leg; None without copies.
     """
 
     def __init__(self, run: FileOwner, uploads: Uploads, quotas: Quotas) -> None:
@@ -234,12 +241,13 @@ class RunFiles:
         rows = await retry_until_stopped(
             lambda: self._run.database.read(work), self._run.stop_requested
         )
+
+        # A model may name any id: files of other sessions and users do not exist for it.
         spec = self._run.spec
-        owner = spec.session_id, spec.user_id
         return {
             row.file_id: row.build_reference()
             for row in rows
-            if (row.session_id, row.user_id) == owner
+            if row.session_id == spec.session_id and row.user_id == spec.user_id
         }
 
     def stream(self, file: FileReference) -> AsyncIterator[bytes]:
@@ -254,11 +262,14 @@ class RunFiles:
     async def path(self, file: FileReference) -> Path:
         if file.file_id not in await self.find([file.file_id]):
             raise NotFound("File not found")
+
         if self.folder is None:
             self.folder = TemporaryDirectory(prefix="agentctl-", ignore_cleanup_errors=True)
-        ending = Path(file.name).suffix
-        ending = ending if _ENDING.fullmatch(ending) else ""
-        path = Path(self.folder.name, f"{file.file_id}{ending}")
+        suffix = Path(file.name).suffix
+        if not _SUFFIX.fullmatch(suffix):
+            suffix = ""
+        path = Path(self.folder.name, f"{file.file_id}{suffix}")
+
         with await open_in_thread(lambda: path.open("wb")) as copy:
             async for part in self.stream(file):
                 await call_in_thread(copy.write, part)
@@ -267,11 +278,12 @@ class RunFiles:
     async def save(self, name: str, data: bytes) -> FileReference:
         run = self._run
         uploads = self._uploads
-        at = now()
-        spec = run.spec
         settings = uploads.settings
+        spec = run.spec
+        at = now()
         check_file_name(name)
         uploads.check_size(len(data))
+
         async with uploads.receive(_split(data), name, "", spec.user_id or "") as received:
             row = FileRow(
                 file_id=new_id(),
@@ -287,18 +299,21 @@ class RunFiles:
                 version=1,
                 created_at=at,
             )
+
+            # The place first: bytes without one would not count for quotas.
             reserve = _reserve(row, run.attempt, settings, self._quotas)
-            place = await retry_until_stopped(
+            reserved = await retry_until_stopped(
                 lambda: run.database.write(reserve), run.stop_requested
             )
-            if isinstance(place, FileRow):
-                return place.build_reference()
+            if isinstance(reserved, FileRow):
+                return reserved.build_reference()
             await uploads.store.keep(received.path, row.blob)
-        save = _save(row, run.attempt, settings, place)
-        stored = await retry_until_stopped(lambda: run.database.write(save), run.stop_requested)
-        if stored.file_id == row.file_id:
-            run.emit(FileSaved(_build_record(stored)))
-        return stored.build_reference()
+
+        save = _save(row, run.attempt, settings, reserved)
+        stored_row = await retry_until_stopped(lambda: run.database.write(save), run.stop_requested)
+        if stored_row.file_id == row.file_id:
+            run.emit(FileSaved(_build_record(stored_row)))
+        return stored_row.build_reference()
 
 
 async def _split(data: bytes) -> AsyncIterator[bytes]:
@@ -316,16 +331,16 @@ def _reserve(row: FileRow, attempt: int, settings: Files, quotas: Quotas) -> Ste
     """Take the place of a file that a run saves, before its bytes are kept.
 
     Returns:
-        the number of the reservation, or the file of an earlier call with the same bytes.
+        The number of the reservation, or the file of an earlier call with the same bytes.
 
     Raises:
         Conflict: the run does not execute any more.
         TooLarge: the files of the run would be too many, or too large together.
         QuotaExceeded: the user has stored too much, in the day or altogether.
     """
-    known = yield from _check_saved(row, attempt, settings)
-    if known is not None:
-        return known
+    earlier_row = yield from _check_saved(row, attempt, settings)
+    if earlier_row is not None:
+        return earlier_row
     return (yield from files.reserve(row, settings, quotas))
 
 
@@ -333,15 +348,19 @@ def _reserve(row: FileRow, attempt: int, settings: Files, quotas: Quotas) -> Ste
 def _save(row: FileRow, attempt: int, settings: Files, reservation: int) -> Steps[FileRow]:
     """Store a file whose bytes are kept; return the file of an earlier call with the same bytes.
 
-    Errors are those of `_reserve`, because the run may have ended or saved other files since.
+    Raises:
+        Conflict: the run does not execute any more.
+        TooLarge: the run has saved other files since, and they are too many or too large together.
     """
-    known = yield from _check_saved(row, attempt, settings)
-    if known is not None:
-        return known
-    row = yield from files.create(row, reservation)
-    assert row.run_id is not None
-    yield from runs.add_file(row.run_id, orjson.dumps(_build_record(row)).decode())
-    return row
+    earlier_row = yield from _check_saved(row, attempt, settings)
+    if earlier_row is not None:
+        return earlier_row
+
+    stored_row = yield from files.create(row, reservation)
+    assert stored_row.run_id is not None
+    record = orjson.dumps(_build_record(stored_row)).decode()
+    yield from runs.add_file(stored_row.run_id, record)
+    return stored_row
 
 
 def _check_saved(row: FileRow, attempt: int, settings: Files) -> Steps[FileRow | None]:
@@ -350,16 +369,21 @@ def _check_saved(row: FileRow, attempt: int, settings: Files) -> Steps[FileRow |
     session_id = row.session_id
     assert run_id is not None
     assert session_id is not None
+
+    # The run first, its session second, as the end of a run locks them (`store.database`).
     state = yield from run_reads.lock_state(run_id)
     session = yield from sessions.get_for_update(session_id, EVERYONE)
     if state is None or session is None or (state.status, state.attempt) != ("RUNNING", attempt):
         raise Conflict("The run does not execute any more: its file was not saved")
-    made = yield from files.list_of_run(session_id, run_id)
-    for known in made:
-        if (known.name, known.sha256) == (row.name, row.sha256):
-            return known
-    if len(made) >= MAXIMUM_SAVED_FILES:
+
+    saved_rows = yield from files.list_of_run(session_id, run_id)
+    for saved_row in saved_rows:
+        if (saved_row.name, saved_row.sha256) == (row.name, row.sha256):
+            return saved_row
+
+    if len(saved_rows) >= MAXIMUM_SAVED_FILES:
         raise TooLarge(f"A run can save {MAXIMUM_SAVED_FILES} files")
-    if sum(known.size for known in made) + row.size > settings.run_bytes:
+    saved_bytes = sum(saved_row.size for saved_row in saved_rows)
+    if saved_bytes + row.size > settings.run_bytes:
         raise TooLarge(f"The files that a run saves have at most {settings.run_bytes} bytes")
     return None

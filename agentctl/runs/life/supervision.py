@@ -56,17 +56,24 @@ GRACE_SECONDS = 0.1
 """Time that cancelled work has to end before its run gets its final status without it."""
 
 STORE_WAIT_SECONDS = 8.0
-"""Time that followers of a run wait for a database that is unavailable. Then their stream ends
-without a last event: a status that is not stored is not published. A busy database or process is
-waited for without this limit."""
+"""Time that followers of a run wait for a database that is unavailable.
+
+Then their stream ends without a last event: a status that is not stored is not published. This is
+no limit for a database that is only busy.
+"""
 
 HISTORY_BYTES = 4_194_304
-"""Maximum size of the earlier messages that a model receives: some million tokens. Their conversion
-is a step of the event loop."""
+"""Maximum size of the earlier messages that a model receives: some million tokens.
+
+Their conversion is one step of the event loop.
+"""
 
 SMALL_WINDOW = 8_192
-"""Tokens of a context window that is not configured, for the question whether the earlier messages
-may fill it. Then the summary of the session is read, also if `summary` is not configured."""
+"""Tokens of a context window that is not configured.
+
+If the earlier messages may fill it, the summary of the session is read, also if `summary` is not
+configured.
+"""
 
 CROWD = 32
 """Number of incomplete starts up to which work begins at once: they delay each other little."""
@@ -88,7 +95,10 @@ class _Start(NamedTuple):
 
 
 class Starts:
-    """The incomplete starts of a process, by the ids of their runs, in order."""
+    """The incomplete starts of a process, in the order in which they began.
+
+    Work of a run waits for the starts before it (`wait_for_earlier`), unless they are few.
+    """
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, _Start] = OrderedDict()
@@ -103,18 +113,23 @@ class Starts:
         """Complete a start. Work that waits for no other start continues."""
         if self._open.pop(run_id, None) is None:
             return
-        oldest = next(iter(self._open.values())).number if self._open else self._number + 1
-        while self._waiting and self._waiting[0][0] < oldest:
+
+        oldest_number = self._number + 1
+        if self._open:
+            oldest_number = next(iter(self._open.values())).number
+        while self._waiting and self._waiting[0][0] < oldest_number:
             _, turn = self._waiting.popleft()
             turn.set_result(None)
 
     async def wait_for_earlier(self) -> None:
         """Wait until the starts that are incomplete now are complete, if they are many."""
+        # A caller that never completes its start delays nobody for long.
         latest = time.monotonic() - START_LIMIT_SECONDS
         while self._open and next(iter(self._open.values())).began < latest:
             self._open.popitem(last=False)
         if len(self._open) <= CROWD:
             return
+
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((self._number, turn))
         await asyncio.wait({turn}, timeout=START_LIMIT_SECONDS)
@@ -147,9 +162,11 @@ class Supervision:
     async def supervise(self, run: LiveRun) -> None:
         """Execute a run whose row is committed, and set `run.ended`."""
         extend_log_context(session_id=run.spec.session_id, run_id=run.run_id)
-        if self._tracer is not None and (trace := self._tracer.begin_leg(run)) is not None:
-            run.trace = trace
-            extend_log_context(trace_id=trace.own.trace_id, span_id=trace.own.span_id)
+        if self._tracer is not None:
+            trace = self._tracer.begin_leg(run)
+            if trace is not None:
+                run.trace = trace
+                extend_log_context(trace_id=trace.own.trace_id, span_id=trace.own.span_id)
 
         ending: LegEnd = _FAILED
         stored: LegEnd | None = None
@@ -185,10 +202,13 @@ class Supervision:
         """
         if run.ended.done():
             return
+
         # After the commit: a status that a follower has seen cannot be lost.
         _publish_end(run, stored)
         run.ended.set_result(stored or ending)
-        if (folder := run.files.folder) is not None:
+
+        folder = run.files.folder
+        if folder is not None:
             self._run_tasks.start(call_in_thread(folder.cleanup))
         for member in run.reported:
             # Also after an unexpected error: it waits for this without a limit.
@@ -233,18 +253,18 @@ class Supervision:
         def on_change() -> None:
             self._run_tasks.start(_record(run, _replace_holding(run), "a part of its work"))
 
+        # A pause or a hand-over that the row does not allow becomes an end.
         if isinstance(ending, Pause):
-            paused = await store_pause(
+            ending = await store_pause(
                 run, ending, self._catalog.settings.approvals, on_unavailable
             )
-            if isinstance(paused, Pause):
-                return paused
-            ending = paused
+            if isinstance(ending, Pause):
+                return ending
         if isinstance(ending, HandOver):
-            handed = await store_hand_over(run, ending, on_unavailable)
-            if isinstance(handed, HandOver):
-                return handed
-            ending = handed
+            ending = await store_hand_over(run, ending, on_unavailable)
+            if isinstance(ending, HandOver):
+                return ending
+
         assert isinstance(ending, Ending)
         stored = await store_end(run, ending, on_stopped, on_change, on_unavailable)
         # The process that has written the end counts it.
@@ -253,9 +273,15 @@ class Supervision:
         return stored
 
     async def _execute(self, run: LiveRun) -> LegEnd:
+        """Execute the component until it ends, is stopped, or exceeds its time limit.
+
+        Returns:
+            How the leg ends; nothing of it is stored yet.
+        """
         try:
             if not await _claim_run(run):
                 return run.requested_end or Ending.cancelled("system", None)
+
             if run.stream.recorded:
                 run.stream.publish(*_format_begin(run), place=run.start_place)
             work = self._component_tasks.start(self._execute_component(run))
@@ -264,6 +290,7 @@ class Supervision:
                 timeout=run.spec.time_limit,
                 return_when=asyncio.FIRST_COMPLETED,
             )
+
             if not work.done():
                 # The stop first: members end with its cause, and work that ignores its
                 # cancellation fails at its next checkpoint.
@@ -272,9 +299,10 @@ class Supervision:
                 if not await wait_until_done({work}, GRACE_SECONDS):
                     _log.warning("run %s: its work did not end when cancelled", run.run_id)
                     run.transcript.unstopped.add(work)
+
             await _stop_children(run)
             ending = _ending_of_work(run, work)
-            # A background task of a completed run goes on, and the record of the run names it.
+            # A background task of a completed run continues, and the record of the run names it.
             await run.transcript.unstopped.end_started(cancel=ending.status != "COMPLETED")
             await _end_reported(run)
             return ending
@@ -290,25 +318,44 @@ class Supervision:
         if run.trace is not None:
             run.trace.activate()
         if isinstance(run, ReportedRun):
+            # A library executes it.
             await run.execute()
             return
+
         if run.parent is None:
             await self._starts.wait_for_earlier()
         await self._budgets.check(run, all_budgets=not run.goes_on)
-        if run.spec.purpose is None and run.leg is None:
-            # A workflow has no messages; its steps share the state.
-            if run.component.kind != "workflow" and (size := run.state.measure_damage()):
-                leave_out(run, "damaged_state", "", size)
-            run.earlier_runs = await _load_history(run, self._catalog)
-            kept = () if run.spec.origin is None else run.spec.origin.messages
-            if messages := (*kept, *run.spec.earlier_messages):
-                run.earlier_runs = [*run.earlier_runs, EarlierRun(messages, from_request=True)]
+
+        is_first_leg = run.leg is None
+        if is_first_leg and run.spec.purpose is None:
+            await self._load_earlier(run)
         await execute_component(run.component, run, self._catalog)
+
+    async def _load_earlier(self, run: LiveRun) -> None:
+        """Set the earlier runs of the session that the component gets."""
+        # A workflow has no messages; its steps share the state.
+        damaged_bytes = run.state.measure_damage() if run.component.kind != "workflow" else 0
+        if damaged_bytes:
+            leave_out(run, "damaged_state", "", damaged_bytes)
+
+        run.earlier_runs = await _load_history(run, self._catalog)
+
+        origin = run.spec.origin
+        kept_messages = () if origin is None else origin.messages
+        messages = (*kept_messages, *run.spec.earlier_messages)
+        if messages:
+            run.earlier_runs = [*run.earlier_runs, EarlierRun(messages, from_request=True)]
 
 
 async def _claim_run(run: LiveRun) -> bool:
-    if run.requested_end is not None or run.leg is not None or not run.spec.background:
-        return run.requested_end is None
+    """Take a background run, whose row is PENDING until now; return False if the run must stop.
+
+    The row of any other run is RUNNING from its first transaction on.
+    """
+    if run.requested_end is not None:
+        return False
+    if run.leg is not None or not run.spec.background:
+        return True
     return await retry_while_unavailable(
         lambda: run.database.write(_claim_row(run, now())), stopped=run.stop_requested
     )
@@ -318,6 +365,8 @@ async def _claim_run(run: LiveRun) -> bool:
 def _claim_row(run: LiveRun, at: int) -> Steps[bool]:
     if (yield from runs.claim(run.run_id, run.attempt, run.worker_id, at)):
         return True
+
+    # An earlier attempt with an unknown outcome may have claimed it.
     state = yield from run_reads.get_state(run.run_id)
     return state is not None and (state.status, state.attempt) == ("RUNNING", run.attempt)
 
@@ -353,37 +402,45 @@ async def _read_history(
     component = run.component
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     count = max(component.history_runs, 1)
-
     before = None if run.spec.origin is None else run.spec.origin.before
+
     covered = 0
     if native_kinds is None and component.worker.summary.every_runs:
         covered = await _load_summary(run)
 
-    stored = await _read_recent(run, count, native_kinds, covered, before)
+    history_rows = await _read_recent(run, count, native_kinds, covered, before)
     if native_kinds is not None:
-        stored = run_reads.begin_again(stored)
+        history_rows = run_reads.begin_again(history_rows)
     elif not covered:
+        # The messages may fill the window: the summary, if there is one, replaces some of them.
         window = catalog.model(component).context_tokens or SMALL_WINDOW
-        if sum(len(each.messages) for each in stored) > window:
+        if sum(len(row.messages) for row in history_rows) > window:
             await _load_summary(run)
 
-    last = stored
-    if covered and not stored:
+    recent_rows = history_rows
+    if covered and not history_rows:
         # The summary covers all runs: the newest one is read for its system message only.
-        last = await _read_recent(run, 1, native_kinds)
-    parsed = [(row, messages) for row in last if (messages := _parse(run, row)) is not None]
-    if parsed:
-        run.previous_instructions = _find_instructions(parsed[-1][1])
+        recent_rows = await _read_recent(run, 1, native_kinds)
 
-    if not stored or not component.history_runs:
+    parsed_runs: list[tuple[run_reads.RecentRun, list[dict[str, Any]]]] = []
+    for row in recent_rows:
+        messages = _parse(run, row)
+        if messages is not None:
+            parsed_runs.append((row, messages))
+    if parsed_runs:
+        _, last_messages = parsed_runs[-1]
+        run.previous_instructions = _find_instructions(last_messages)
+
+    if not history_rows or not component.history_runs:
         return []
-    return [_build_earlier(row, messages) for row, messages in parsed]
+    return [_build_earlier(row, messages) for row, messages in parsed_runs]
 
 
-def _parse(run: LiveRun, stored: run_reads.RecentRun) -> list[dict[str, Any]] | None:
-    messages = parse_messages(stored.messages)
+def _parse(run: LiveRun, row: run_reads.RecentRun) -> list[dict[str, Any]] | None:
+    """Return the messages of an earlier run; None if they are damaged, as the run then reports."""
+    messages = parse_messages(row.messages)
     if messages is None:
-        leave_out(run, "damaged_messages", stored.run_id, len(stored.messages.encode()))
+        leave_out(run, "damaged_messages", row.run_id, len(row.messages.encode()))
     return messages
 
 
@@ -405,14 +462,15 @@ async def _read_recent(
     return await run.database.read(recent, size="run")
 
 
-def _build_earlier(stored: run_reads.RecentRun, messages: list[dict[str, Any]]) -> EarlierRun:
-    """Return a run as later runs get it: of one that was too large its message and one line."""
-    given = [message for message in messages if message["role"] != "system"]
-    if not stored.was_too_large:
-        native = stored.native if is_acceptable(given) else None
-        return EarlierRun(given, native, run_id=stored.run_id, seq=stored.seq)
-    size = sum(map(measure_message, given))
-    return EarlierRun(shorten_run(given), run_id=stored.run_id, omitted_bytes=size)
+def _build_earlier(row: run_reads.RecentRun, messages: list[dict[str, Any]]) -> EarlierRun:
+    """Return a run as later runs get it: of a run that was too large its message and one line."""
+    later_messages = [message for message in messages if message["role"] != "system"]
+    if row.was_too_large:
+        size = sum(map(measure_message, later_messages))
+        return EarlierRun(shorten_run(later_messages), run_id=row.run_id, omitted_bytes=size)
+
+    native = row.native if is_acceptable(later_messages) else None
+    return EarlierRun(later_messages, native, run_id=row.run_id, seq=row.seq)
 
 
 async def _load_summary(run: LiveRun) -> int:
@@ -429,18 +487,20 @@ def _find_instructions(messages: list[dict[str, Any]]) -> str | None:
 
 
 async def _stop_children(run: LiveRun) -> None:
-    pending = [
-        child
-        for child in run.children
-        if not child.ended.done() and not isinstance(child, ReportedRun)
-    ]
-    for child in pending:
+    """Stop the members that this process executes, and wait for their ends for a short time.
+
+    Members that a library executes end later (`_end_reported`).
+    """
+    executed = [child for child in run.children if not isinstance(child, ReportedRun)]
+    open_children = [child for child in executed if not child.ended.done()]
+    for child in open_children:
         child.stop(run.requested_end or PARENT_ENDED)
-    if pending:
-        await wait_until_done({child.ended for child in pending}, 2 * GRACE_SECONDS)
-    for child in run.children:
-        if not isinstance(child, ReportedRun):
-            _add_unstopped(run, child)
+
+    if open_children:
+        # Twice: each child waits as long for its own work first.
+        await wait_until_done({child.ended for child in open_children}, 2 * GRACE_SECONDS)
+    for child in executed:
+        _add_unstopped(run, child)
 
 
 async def _end_reported(run: LiveRun) -> None:
@@ -458,9 +518,9 @@ async def _end_reported(run: LiveRun) -> None:
             member.stop(ending)
             member.end_report()
 
-    pending = {member.ended for member in run.reported if not member.ended.done()}
-    if pending:
-        await wait_until_done(pending, 2 * GRACE_SECONDS)
+    open_ends = {member.ended for member in run.reported if not member.ended.done()}
+    if open_ends:
+        await wait_until_done(open_ends, 2 * GRACE_SECONDS)
     for member in run.reported:
         _add_unstopped(run, member)
 
@@ -486,6 +546,7 @@ def _format_begin(run: LiveRun) -> tuple[str, bytes]:
 
 
 def _keep_state(run: LiveRun, ending: LegEnd) -> LegEnd:
+    """Keep the state of the session; return the end of the run, a failure if it is not stored."""
     try:
         run.keep_state()
     except ExecutionError as failure:
@@ -523,6 +584,10 @@ def _replace_holding(run: LiveRun) -> Steps[None]:
 
 
 def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> LegEnd:
+    """Return how a leg ends by the outcome of its work.
+
+    A result counts although a stop was requested. For everything else, the stop is the cause.
+    """
     if not work.done() or work.cancelled():
         return run.requested_end or _INTERRUPTED
     failure = work.exception()
@@ -530,6 +595,7 @@ def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> LegEnd:
         return Ending.completed()
     if run.requested_end is not None:
         return run.requested_end
+
     if isinstance(failure, Paused):
         return Pause(failure.asks, failure.state)
     if isinstance(failure, Parked):
@@ -540,5 +606,6 @@ def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> LegEnd:
         return Ending.failed("INTERNAL", failure.detail)
     if errors.is_store_failure(failure):
         return DATABASE_UNAVAILABLE
+
     _log.error("run %s failed", run.run_id, exc_info=failure)
     return _FAILED

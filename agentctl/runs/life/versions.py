@@ -56,33 +56,32 @@ def list_all_sides(catalog: Catalog) -> Iterator[Component]:
 
 def list_served(catalog: Catalog) -> str:
     """Return the versions of all components as the row of a worker has them."""
-    return " ".join(
-        name_version(side, version)
-        for side in list_all_sides(catalog)
-        if (version := find_version(catalog, side)) is not None
-    )
+    names: list[str] = []
+    for side in list_all_sides(catalog):
+        version = find_version(catalog, side)
+        if version is not None:
+            names.append(name_version(side, version))
+    return " ".join(names)
 
 
 def name_version(component: Component, version: str) -> str:
-    """Return the name of a version of a component: those of two components may be equal."""
+    """Return the name of a version of a component: two components may have equal versions."""
     return f"{component.kind}/{component.id}/{version}"
 
 
 class ChangedCall(NamedTuple):
-    """An approved call that would not be made as it was approved.
-
-    Attributes:
-        needs_approver: True if only another person can approve it now.
-    """
+    """An approved call that would not be made as it was approved."""
 
     row: ApprovalRow
+
     needs_approver: bool
+    """True if only another person can approve it now."""
 
 
 class VersionGate:
-    """Decides with which version a run that waits goes on here (docs/versions.md).
+    """Decides with which version a run that waits continues here (docs/versions.md).
 
-    A run keeps the version with which it began while any server executes that one. Afterwards
+    A run keeps the version with which it began while any server executes this version. Afterwards
     `on_change` of its component counts.
     """
 
@@ -95,6 +94,7 @@ class VersionGate:
         component = self._catalog.get(state.component_type, state.component_id)
         if component is None:
             return None
+
         component = replace(component, database=database.id)
         for side in self._catalog.list_sides(component):
             if state.version is not None and find_version(self._catalog, side) == state.version:
@@ -104,18 +104,24 @@ class VersionGate:
     async def choose(self, database: Database, state: RunState) -> Component | None:
         """Return the component with which this process may claim the next leg of a run.
 
-        None if the run does not go on here now: another server has its version, it asks a person,
-        or it has ended.
+        None if the run does not continue here now: another server has its version, it asks a
+        person, or it has ended.
+
+        Raises:
+            Unavailable: a database does not answer.
         """
         component = self.find_component(database, state)
-        version = None if component is None else find_version(self._catalog, component)
-        if component is None or version is None or state.version in (None, version):
+        if component is None:
+            return None
+        version = find_version(self._catalog, component)
+        if version is None or state.version in (None, version):
             return component
 
-        served = await self._databases.system.read(workers.list_versions())
-        if name_version(component, state.version) in served:
+        served_versions = await self._databases.system.read(workers.list_versions())
+        if name_version(component, state.version) in served_versions:
             return None
 
+        # The answer of a person counts before the rule: the rule may have changed since.
         rule = component.spec.on_change or self._catalog.settings.runs.on_change
         rows = await database.read(approvals.list_of_root(state.run_id))
         answer = find_answer(rows, version)
@@ -127,12 +133,17 @@ class VersionGate:
             database.outbox.wake()
             return None
 
-        calls = [each async for each in self._find_changed_calls(database, component, state, rows)]
-        if rule == "continue" and not calls:
+        changed_calls = [
+            call async for call in self._find_changed_calls(database, component, state, rows)
+        ]
+        if rule == "continue" and not changed_calls:
             return component
+
         changes = await self._describe_changes(component, state.version)
-        work = _ask(database.outbox, state.run_id, version, changes, calls, self._expire_seconds)
-        await database.write(work)
+        question = _ask(
+            database.outbox, state.run_id, version, changes, changed_calls, self._expire_seconds
+        )
+        await database.write(question)
         database.outbox.wake()
         return None
 
@@ -143,34 +154,48 @@ class VersionGate:
     async def _find_changed_calls(
         self, database: Database, root: Component, state: RunState, rows: Sequence[ApprovalRow]
     ) -> AsyncIterator[ChangedCall]:
-        """Yield the approved calls whose tool, or whose approver, is another one now."""
+        """Yield the approved calls with another tool now, or that need another approver now."""
+        # By the key of a component and the version that has asked: before and after.
         configurations = dict[tuple[str, str | None], tuple[Configuration | None, Configuration]]()
         for row in rows:
             is_open = row.status == "approved" and row.execution is None
             if not is_open or row.kind != "approval" or is_version_question(row):
                 continue
-            of_run = await database.read(run_reads.get_state(row.run_id))
-            # The members of a library belong to the agent in code.
-            member = self._catalog.get(row.component_type, row.component_id)
-            component = root if member is None or row.run_id == state.run_id else member
-            asked = None if of_run is None else of_run.version
-            place = component.key, asked
+
+            component = root
+            if row.run_id != state.run_id:
+                # The members of a library belong to the agent in code.
+                member = self._catalog.get(row.component_type, row.component_id)
+                component = root if member is None else member
+
+            asking_run = await database.read(run_reads.get_state(row.run_id))
+            asking_version = None if asking_run is None else asking_run.version
+            place = (component.key, asking_version)
             if place not in configurations:
-                before = await self._read_configuration(component, asked)
-                configurations[place] = before, self._find_configuration(component)
+                before = await self._read_configuration(component, asking_version)
+                configurations[place] = (before, self._find_configuration(component))
             before, after = configurations[place]
+
             policy = self._catalog.find_policy(component, row.tool_name)
             is_own = row.decided_by in (row.user_id, row.started_by)
             needs_approver = policy == "other" and row.policy != "other" and is_own
-            is_same = before is not None and (
-                describe_tool(before, row.tool_name) == describe_tool(after, row.tool_name)
-            )
+
+            # A tool that cannot be compared counts as changed.
+            is_same = False
+            if before is not None:
+                tool_before = describe_tool(before, row.tool_name)
+                is_same = tool_before == describe_tool(after, row.tool_name)
+
             if needs_approver or not is_same:
                 yield ChangedCall(row, needs_approver)
 
     def _find_configuration(self, component: Component) -> Configuration:
-        found = describe_version(self._catalog, component)
-        return {} if found is None else orjson.loads(found.configuration)
+        """Return the present configuration of a component; empty if it has no version."""
+        description = describe_version(self._catalog, component)
+        if description is None:
+            return {}
+        configuration: Configuration = orjson.loads(description.configuration)
+        return configuration
 
     async def _read_configuration(
         self, component: Component, version: str | None
@@ -178,7 +203,10 @@ class VersionGate:
         """Return the stored configuration of a version; None if it is not known."""
         work = component_versions.get(component.kind, component.id, version or "")
         row = await self._databases.system.read(work)
-        return None if row is None else orjson.loads(row.configuration)
+        if row is None:
+            return None
+        configuration: Configuration = orjson.loads(row.configuration)
+        return configuration
 
     async def _describe_changes(self, component: Component, version: str) -> list[dict[str, Any]]:
         """Return the differences to an earlier version, with long values cut."""
@@ -191,7 +219,9 @@ class VersionGate:
 
 def _cut_value(value: Any) -> Any:
     text = value if isinstance(value, str) else dump_sorted(value)
-    return value if len(text) <= MAXIMUM_VALUE else f"{text[:MAXIMUM_VALUE]}…"
+    if len(text) <= MAXIMUM_VALUE:
+        return value
+    return f"{text[:MAXIMUM_VALUE]}…"
 
 
 def _build_ending(before: str, after: str, answer: ApprovalRow | None) -> Ending:
@@ -204,7 +234,9 @@ def _build_ending(before: str, after: str, answer: ApprovalRow | None) -> Ending
 @unit
 def _end_run(outbox: Outbox, run_id: str, ending: Ending) -> Steps[None]:
     """End a run that waits for its next leg."""
-    yield from lock_queue((yield from run_reads.get_state(run_id)))
+    # The session of a queued run first: the end of another run locks both in this order.
+    state = yield from run_reads.get_state(run_id)
+    yield from lock_queue(state)
     run = yield from run_reads.get_for_update(run_id)
     if run is not None and run.status == "PENDING":
         yield from end_waiting_run(outbox, run, ending)
@@ -219,18 +251,27 @@ def _ask(
     calls: Sequence[ChangedCall],
     expire_seconds: int,
 ) -> Steps[None]:
-    """Pause a run before its next leg, with the question whether it goes on with a version."""
-    yield from lock_queue((yield from run_reads.get_state(run_id)))
+    """Pause a run before its next leg, with the question if it continues with a version.
+
+    Nothing is written if too many approvals are pending: a later claim asks.
+    """
+    # The session of a queued run first, as in `_end_run`.
+    state = yield from run_reads.get_state(run_id)
+    yield from lock_queue(state)
     state = yield from run_reads.lock_state(run_id)
     log = yield from load_log(run_id)
     if state is None or log is None:
         return
-    if (yield from approvals.count_pending(MAXIMUM_PENDING)) >= MAXIMUM_PENDING:
+
+    pending_count = yield from approvals.count_pending(MAXIMUM_PENDING)
+    if pending_count >= MAXIMUM_PENDING:
         return
 
     at = now()
     if not (yield from runs.hold(run_id, at)):
+        # Another process has claimed it, or has asked.
         return
+
     question = build_question(
         state,
         log.spec,
@@ -242,7 +283,9 @@ def _ask(
         expires_at=at + expire_seconds * 1_000_000 if expire_seconds else None,
     )
     yield from approvals.create([question])
+
     if state.queue_turn is not None:
+        # It had its turn: it does not hold up the queue while a person decides.
         yield from begin_queued(state, at)
     if not log.has_lost_leg(state.attempt):
         # The next leg is not a repetition.
