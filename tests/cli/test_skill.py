@@ -51,7 +51,7 @@ def test_every_step_of_the_skill_works_as_written(tmp_path: Path) -> None:
     assert {"agentctl.toml", "agentctl.schema.json", "AGENTS.md", "keys"} <= written
 
 
-def test_help_prints_the_skill() -> None:
-    printed = run_command("help", "skill")
+def test_help_prints_the_skill(tmp_path: Path) -> None:
+    printed = run_command("help", "skill", environment={}, folder=tmp_path)
     assert printed.code == 0
     assert printed.stdout == SKILL.read_text()
