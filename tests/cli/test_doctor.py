@@ -80,7 +80,7 @@ def test_a_database_with_runs(agentctl: Agentctl, project: Path) -> None:
     ]
     in_database(project, "DROP TABLE runs")
     assert {check for check, _ in wrong(agentctl("doctor", "-o", "json"))} == {
-        "database main", "files", "runs",
+        "database main", "files", "runs", "search in main",
     }  # fmt: skip
 
 

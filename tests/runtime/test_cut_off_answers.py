@@ -119,9 +119,9 @@ def test_demo_models_finish_their_answers(model: str) -> None:
         ([TEXT, build_chunk({}, "error")], "MODEL_UNAVAILABLE"),
         (
             [build_chunk(build_call("{}", name=None)), build_chunk({}, "tool_calls")],
-            "MODEL_REJECTED",
+            "MODEL_ANSWER_INVALID",
         ),
-        ([build_chunk({}, "tool_calls")], "MODEL_REJECTED"),
+        ([build_chunk({}, "tool_calls")], "MODEL_ANSWER_INVALID"),
     ],
     ids=["ended with an error", "call without a name", "no call"],
 )

@@ -366,7 +366,7 @@ async def test_failed_tool_of_agno_does_not_show_its_exception() -> None:
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("model_fails", "MODEL_REJECTED"),
+        ("model_fails", "MODEL_KEY_REJECTED"),
         ("model_of_graph_fails", "MODEL_UNAVAILABLE"),
         ("model_of_agno_fails", "MODEL_UNAVAILABLE"),
         ("endless", "AGENT_FAILED"),

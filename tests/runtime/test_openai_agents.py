@@ -273,7 +273,7 @@ async def test_guardrail_of_a_tool_refuses_a_call() -> None:
 @pytest.mark.parametrize(
     ("name", "code", "detail"),
     [
-        ("model_fails", "MODEL_REJECTED", "refused"),
+        ("model_fails", "MODEL_KEY_REJECTED", "rejected the API key"),
         ("model_is_down", "MODEL_UNAVAILABLE", "not available"),
         ("unknown_tool", "MODEL_ANSWER_INVALID", "cannot be used"),
         ("endless", "AGENT_FAILED", "maximum number of turns"),

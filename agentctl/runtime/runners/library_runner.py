@@ -332,7 +332,11 @@ def list_causes(error: BaseException) -> Iterator[BaseException]:
             cause = cause.exceptions[-1]
             continue
 
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        if cause.__cause__ is cause:
+            # agno raises an exception again `from` itself: what caused it is its context.
+            cause = cause.__context__
+        else:
+            cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
 def _find_client(error: BaseException, packages: frozenset[str]) -> str | None:
