@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,6 +103,8 @@ def section_keys() -> list[str]:
 
 def settings_to_text(settings: Settings) -> str:
     """Return the settings, including `sources`, as one line of ASCII."""
+    import pickle
+
     return base64.b64encode(pickle.dumps(settings)).decode("ascii")
 
 
@@ -112,6 +113,8 @@ def settings_from_text(text: str) -> Settings:
 
     The text must come from a process of this server: unpickling another one could execute code.
     """
+    import pickle
+
     loaded: Settings = pickle.loads(base64.b64decode(text))
     return loaded
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
@@ -26,21 +26,28 @@ _NO_TABLE = "dataclass_type"
 """Type of the error for a value that must be a table."""
 
 
-@cache
-def _build_model() -> type[BaseModel]:
-    """Return the model of a file: a field for each table, and a tuple for each list of tables."""
+@lru_cache(maxsize=16)
+def _build_model(names: frozenset[str]) -> type[BaseModel]:
+    """Return the model of a file: a field for each table, and a tuple for each list of tables.
+
+    Args:
+        names: the names of the tables; others are no tables.
+    """
     fields: dict[str, Any] = {
-        name: (table, Field(default_factory=table)) for name, table in list_sections().items()
+        name: (table, Field(default_factory=table))
+        for name, table in list_sections().items()
+        if name in names
     }
     for name, entry in ENTRY_TABLES.items():
-        fields[name] = (tuple[entry, ...], ())  # type: ignore[valid-type]
+        if name in names:
+            fields[name] = (tuple[entry, ...], ())  # type: ignore[valid-type]
     return create_model("Tables", __config__=_RULES, **fields)
 
 
-@cache
+@lru_cache(maxsize=1)
 def build_schema() -> Schema:
     """Return the JSON Schema of a file, with the words for wrong values as descriptions."""
-    return _build_model().model_json_schema()
+    return _build_model(frozenset([*list_sections(), *ENTRY_TABLES])).model_json_schema()
 
 
 def validate_tables(given: GivenTables, base: Path) -> dict[str, Any]:
@@ -52,8 +59,14 @@ def validate_tables(given: GivenTables, base: Path) -> dict[str, Any]:
     Raises:
         InvalidConfiguration: the first mistake.
     """
+    defaults: dict[str, Any] = {name: table() for name, table in list_sections().items()}
+    defaults |= dict.fromkeys(ENTRY_TABLES, ())
+
+    # pydantic takes longer to build the validators of all tables than to validate a file: most
+    # files have few tables.
+    model = _build_model(frozenset(defaults.keys() & given.values.keys()))
     try:
-        return dict(_build_model().model_validate_json(_write_json(given.values), context=base))
+        return defaults | dict(model.model_validate_json(_write_json(given.values), context=base))
     except ValidationError as invalid:
         _refuse_tables(given, invalid)
 
