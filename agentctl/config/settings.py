@@ -56,7 +56,7 @@ from agentctl.config.upkeep import (
     Search,
 )
 from agentctl.config.webhooks import Webhook
-from agentctl.records.approvals import ApprovalPolicy
+from agentctl.records.kinds import ApprovalPolicy
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",

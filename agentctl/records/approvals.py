@@ -13,17 +13,13 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ApprovalPolicy, ComponentKind
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
 ApprovalKind = Literal["approval", "input", "external", "outcome"]
 """The question: may this call be made; an answer; the result of a tool that the caller executes;
 the outcome of a call whose server died."""
-
-ApprovalPolicy = Literal["user", "other"]
-"""The deciders: the user of the run, or an approver; or only an approver who is not that user (four
-eyes)."""
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "answered", "expired", "cancelled"]
 

@@ -48,6 +48,9 @@ KNOWN_SCOPES: tuple[str, ...] = (
 
 _ACTIONS = frozenset(scope.partition(":")[2] for scope in KNOWN_SCOPES)
 
+MAXIMUM_SCOPES = 256
+"""Scopes of a token or a service account; a JWT with more grants nothing."""
+
 _SCOPE_PATTERN = re.compile(
     r"[A-Za-z][A-Za-z0-9_-]{0,63}(?::(?:\*|[A-Za-z0-9._~@-]{1,128}))?:[A-Za-z][A-Za-z0-9_-]{0,63}"
 )

@@ -10,9 +10,10 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from agentctl.records.approvals import ApprovalKind, ApprovalPolicy, ApprovalStatus
+from agentctl.records.approvals import ApprovalKind, ApprovalStatus
 from agentctl.records.files import RunFileRecord
 from agentctl.records.items import Item, OmissionRecord
+from agentctl.records.kinds import ApprovalPolicy
 from agentctl.records.run_spec import OriginKind
 from agentctl.records.runs import RunErrorRecord, ToolCallRecord, VersionChange
 from agentctl.records.times import Timestamp

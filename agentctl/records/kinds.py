@@ -17,6 +17,10 @@ Record = Mapping[str, Any]
 
 RunStatus = Literal["PENDING", "RUNNING", "PAUSED", "COMPLETED", "ERROR", "CANCELLED"]
 
+ApprovalPolicy = Literal["user", "other"]
+"""The deciders: the user of the run, or an approver; or only an approver who is not that user (four
+eyes)."""
+
 AuditOutcome = Literal["allowed", "denied", "failed"]
 
 

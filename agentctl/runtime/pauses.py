@@ -23,12 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from agentctl.records.approvals import (
-    ApprovalExecution,
-    ApprovalKind,
-    ApprovalPolicy,
-    ApprovalStatus,
-)
+from agentctl.records.approvals import ApprovalExecution, ApprovalKind, ApprovalStatus
+from agentctl.records.kinds import ApprovalPolicy
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_schema import find_schema_problem

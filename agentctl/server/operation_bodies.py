@@ -27,13 +27,13 @@ from agentctl.interface.requests.administration import (
     MAXIMUM_ACCOUNT_DAYS,
     MAXIMUM_IDLE_DAYS,
     MAXIMUM_PRUNED,
-    MAXIMUM_SCOPES,
     Vacuum,
 )
 from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.interface.requests.memories import MAXIMUM_MEMORIES_DELETED
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb
+from agentctl.records.authorization import MAXIMUM_SCOPES
 from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS
 from agentctl.records.text import SESSION_ID
 from agentctl.runtime.tools.external import MAXIMUM_TOOLS

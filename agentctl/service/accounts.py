@@ -18,7 +18,6 @@ from agentctl.auth.tokens.account_tokens import (
 from agentctl.interface.requests.administration import (
     DEFAULT_ACCOUNT_DAYS,
     MAXIMUM_ACCOUNT_DAYS,
-    MAXIMUM_SCOPES,
     AccountFilter,
     NewAccount,
 )
@@ -30,6 +29,7 @@ from agentctl.records.accounts import (
     NewAccountRecord,
     ScopeGrant,
 )
+from agentctl.records.authorization import MAXIMUM_SCOPES
 from agentctl.records.document import Document, build_document
 from agentctl.records.text import new_id
 from agentctl.records.times import DAY, now

@@ -197,10 +197,7 @@ CASES: dict[str, Case] = {
     "token with many scopes": Case(
         list_with_scopes,
         OK,
-        (
-            "auth.tokens.algorithms.MAXIMUM_TOKEN",
-            "interface.requests.administration.MAXIMUM_SCOPES",
-        ),
+        ("auth.tokens.algorithms.MAXIMUM_TOKEN", "records.authorization.MAXIMUM_SCOPES"),
     ),
     "parameters": Case(
         get("/sessions?" + "&".join(f"{'%41' * 20}{n}={'%42' * 20}" for n in range(100))),

@@ -544,7 +544,7 @@ PROBES: dict[str, Probe] = {
         "POST /auth/explain", {"method": "GET", "path": "/" + "x" * 8_192}
     ),
     "runs.life.admission.SESSION_NAME_LENGTH": start_with_long_message,
-    "interface.requests.administration.MAXIMUM_SCOPES": refuse(
+    "records.authorization.MAXIMUM_SCOPES": refuse(
         "POST /service-accounts",
         {**ACCOUNT, "scopes": [{"scope": f"agents:a{n}:run"} for n in range(257)]},
     ),

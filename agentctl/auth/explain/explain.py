@@ -39,8 +39,8 @@ from agentctl.auth.tokens.claims import RawClaims
 from agentctl.auth.tokens.grants import SCOPES_CLAIM, ScopeRules, find_claim, trace_scopes
 from agentctl.extensions import FaceRoute, find_route
 from agentctl.interface.operations import ROUTES, route_table
-from agentctl.interface.requests.administration import MAXIMUM_SCOPES
 from agentctl.records.authorization import (
+    MAXIMUM_SCOPES,
     CheckOutcome,
     ExplainRecord,
     ExplainStep,

@@ -19,8 +19,7 @@ from agentctl.auth.tokens.grants import (
     list_unread_claims,
     read_scopes,
 )
-from agentctl.interface.requests.administration import MAXIMUM_SCOPES
-from agentctl.records.authorization import is_known_scope
+from agentctl.records.authorization import MAXIMUM_SCOPES, is_known_scope
 
 _CONFIGURABLE = re.compile(r"[!-~]{1,256}")
 _NAMESPACED = re.compile(r"[/:](?:(scopes?|permissions)|roles?|groups?)$")

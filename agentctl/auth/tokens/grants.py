@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from agentctl.interface.requests.administration import MAXIMUM_SCOPES
-from agentctl.records.authorization import is_well_formed
+from agentctl.records.authorization import MAXIMUM_SCOPES, is_well_formed
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Authorization

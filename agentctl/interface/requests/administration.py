@@ -27,9 +27,6 @@ from agentctl.records.times import ParsedTimestamp
 from agentctl.records.usage import Step, UsageKey
 from agentctl.records.webhooks import DeliveryState
 
-MAXIMUM_SCOPES = 256
-"""Scopes of a token or a service account; a JWT with more grants nothing."""
-
 DEFAULT_ACCOUNT_DAYS = 90
 MAXIMUM_ACCOUNT_DAYS = 3_650
 """Days until a service account expires."""

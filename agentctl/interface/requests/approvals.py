@@ -20,11 +20,10 @@ from agentctl.records.approvals import (
     VALUES,
     ApprovalExecution,
     ApprovalKind,
-    ApprovalPolicy,
     ApprovalStatus,
     Verb,
 )
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ApprovalPolicy, ComponentKind
 from agentctl.records.times import ParsedTimestamp
 
 MAXIMUM_DECISIONS = 100

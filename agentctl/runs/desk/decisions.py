@@ -30,13 +30,12 @@ from agentctl.records.approvals import (
     MAXIMUM_NOTE_LENGTH,
     VALUES,
     VERBS,
-    ApprovalPolicy,
     ApprovalRow,
     ApprovalStatus,
     Verb,
     hash_call,
 )
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ApprovalPolicy, ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunState
 from agentctl.records.text import check_text, dump_checked_json, new_id

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agentctl.config import settings as config
-    from agentctl.records.approvals import ApprovalPolicy
-    from agentctl.records.kinds import ComponentKind
+    from agentctl.records.kinds import ApprovalPolicy, ComponentKind
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.models.access import ModelConnections

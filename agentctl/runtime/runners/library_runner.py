@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from agentctl.agents import RunContext
-from agentctl.records.approvals import ApprovalPolicy
+from agentctl.records.kinds import ApprovalPolicy
 from agentctl.records.text import read_name
 from agentctl.runtime.failures import (
     ExecutionError,

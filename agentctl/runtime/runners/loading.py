@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentctl.errors import InvalidConfiguration
-from agentctl.records.approvals import ApprovalPolicy
+from agentctl.records.kinds import ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject, build_failure, load_object
 from agentctl.runtime.runners.hosted_run import HostedRun

@@ -30,7 +30,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.usage import RunUsage
 
 from agentctl.agents import RunContext
-from agentctl.records.approvals import ApprovalPolicy
+from agentctl.records.kinds import ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.models.answering import PROVIDER

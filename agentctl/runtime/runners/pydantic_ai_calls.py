@@ -51,7 +51,8 @@ from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from agentctl.records.approvals import ApprovalKind, ApprovalPolicy
+from agentctl.records.approvals import ApprovalKind
+from agentctl.records.kinds import ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.json_values import NO_JSON_FORM, clean_json_value

@@ -41,7 +41,7 @@ from agentctl.runtime.tracing import enter_call
 from agentctl.work.run_scope import CurrentCall
 
 if TYPE_CHECKING:
-    from agentctl.records.approvals import ApprovalPolicy
+    from agentctl.records.kinds import ApprovalPolicy
     from agentctl.runtime.runners.hosted_run import HostedRun
 
 _log = logging.getLogger("agentctl.runtime")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
-from agentctl.records.approvals import ApprovalPolicy
+from agentctl.records.kinds import ApprovalPolicy
 from agentctl.runtime.context import RunEnvironment, RunHost, build_run_context
 from agentctl.runtime.json_values import NotSerializable
 from agentctl.runtime.mcp.definitions import build_public_name

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import orjson
 
-from agentctl.records.approvals import ApprovalPolicy, hash_value
+from agentctl.records.approvals import hash_value
+from agentctl.records.kinds import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import RunEnvironment, perform_decided
 from agentctl.runtime.failures import (
