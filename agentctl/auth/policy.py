@@ -27,7 +27,6 @@ from agentctl.errors import (
     Unauthenticated,
     Unavailable,
 )
-from agentctl.interface.operations import ROUTES
 from agentctl.records.authorization import KNOWN_SCOPES, RESOURCES_WITH_IDS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment, operation_ids
@@ -425,6 +424,7 @@ class ScopeEntry(TypedDict):
 
 def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
     """Return all scopes with their operations, ordered by name."""
+    from agentctl.interface.operations import ROUTES
 
     def build_entry(
         needs: Needs, scope: str | None, forms: list[str], names: Iterable[str]

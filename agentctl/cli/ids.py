@@ -22,8 +22,6 @@ from agentctl.interface.requests import (
     SessionFilter,
     SessionLocator,
 )
-from agentctl.interface.requests.files import FileFilter
-from agentctl.interface.requests.memories import MemoryFilter
 
 if TYPE_CHECKING:
     from agentctl.interface.operations import Operations
@@ -128,10 +126,14 @@ async def _read_page(
         runs = RunFilter(db_id=where.db_id, page=page, id_prefix=text, form=RunView("summary"))
         return (await operations.get_runs(runs)).value
     if noun == "file":
+        from agentctl.interface.requests.files import FileFilter
+
         files = FileFilter(db_id=where.db_id, page=Page(limit=MAXIMUM_LIMIT, cursor=cursor))
         return (await operations.get_files(files)).value
     page = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
     if noun == "memory":
+        from agentctl.interface.requests.memories import MemoryFilter
+
         return (await operations.get_memories(MemoryFilter(page=page))).value
     sessions = SessionFilter(where, page=page, id_prefix=text)
     return (await operations.get_sessions(sessions)).value

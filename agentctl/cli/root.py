@@ -29,9 +29,9 @@ _COMMANDS = {
         "logout:logout",
         "Sign out: revoke the tokens at the provider, and delete them here",
     ),
-    "agents": ("components:agents", "List and show the configured agents"),
-    "teams": ("components:teams", "List and show the configured teams"),
-    "workflows": ("components:workflows", "List and show the configured workflows"),
+    "agents": ("agents:app", "List and show the configured agents"),
+    "teams": ("teams:app", "List and show the configured teams"),
+    "workflows": ("workflows:app", "List and show the configured workflows"),
     "runs": ("runs:app", "Start, follow, list, cancel, repeat and repair runs"),
     "chat": ("chat:chat", "Hold a conversation with an agent, team or workflow"),
     "sessions": (

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -44,6 +44,7 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.text import suggest_name
 
 if TYPE_CHECKING:
+    from agentctl.auth.principal import Principal
     from agentctl.cli.log import LocalLog
     from agentctl.config.settings import Settings
     from agentctl.interface.operations import Operations
@@ -56,6 +57,10 @@ _LISTS = {noun: f"{noun}s list" for noun in _NOUNS} | {
     "delivery": "webhooks deliveries",
 }
 """The command with the list of a kind of record."""
+
+
+Reads = Literal["components", "stored"]
+"""The reads of `service.reads` that a command needs: of components, or also of what is stored."""
 
 
 @contextlib.contextmanager
@@ -171,7 +176,7 @@ async def open_target(
     only_locally: str = "",
     reads_token: bool = False,
     fallback_token: str | None = None,
-    reads: bool = False,
+    reads: Reads | None = None,
 ) -> AsyncIterator[Target]:
     """Open the target that the options select.
 
@@ -180,7 +185,7 @@ async def open_target(
         only_locally: the hint if a server is selected; empty: the command can be remote.
         reads_token: the command uses AGENTCTL_TOKEN locally too.
         fallback_token: the token for a server if no other one is given.
-        reads: locally open the reads of `service.reads` only, and no service.
+        reads: locally open these reads only, and no service; None for a service.
 
     Raises:
         UsageError: the options exclude each other, or the token cannot be read or sent.
@@ -218,7 +223,7 @@ def with_target(
     only_locally: str = "",
     without: tuple[str, ...] = (),
     order: Order = (...,),
-    reads: bool = False,
+    reads: Reads | None = None,
     service_flags: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Awaitable[None]]], Any]:
     """Turn a coroutine function whose first parameter is a `Target` into a command.
@@ -235,8 +240,8 @@ def with_target(
             (exit code 2); empty: both are allowed.
         without: fields of requests that are no options.
         order: the order of the options, if it is not that of the parameters and fields.
-        reads: the function calls only operations of `service.reads`: locally no service is opened,
-            which costs more than the read.
+        reads: the function calls only operations of these reads: locally no service is opened,
+            which costs more than the read. None if it calls others.
         service_flags: flags of the function with which it needs a service nevertheless.
     """
 
@@ -254,7 +259,7 @@ def with_target(
                 create=create,
                 server_flags=server_flags,
                 only_locally=only_locally,
-                reads=reads and not needs_service,
+                reads=None if needs_service else reads,
             )
             run_until_done(_run_with_target(body, own, opened, options.config, values))
 
@@ -393,7 +398,7 @@ async def _open_local(
     create: bool,
     server_flags: tuple[str, ...],
     reads_token: bool,
-    reads: bool,
+    reads: Reads | None,
 ) -> AsyncIterator[Target]:
     options.reject(("token_file", "insecure_http"), "only a server takes a token")
     options.reject(("timeout",), "it is the time for a server to respond")
@@ -424,10 +429,8 @@ async def _open_local(
     # Code of agents and tools is imported and executed in this process, and may print.
     with capturing_log() as log, contextlib.redirect_stdout(current_io().err):
         place = f"locally ({settings.path})"
-        if reads:
-            from agentctl.service.reads.reader import open_reads
-
-            async with open_reads(settings, caller) as operations:
+        if reads is not None:
+            async with _open_reads(reads, settings, caller) as operations:
                 yield Target(operations, place, options.flags(), LocalTarget(settings, log, None))
             return
 
@@ -436,6 +439,19 @@ async def _open_local(
         async with Service.open(settings, create=create) as service:
             local = LocalTarget(settings, log, service)
             yield Target(service.operations_for(caller), place, options.flags(), local)
+
+
+def _open_reads(
+    reads: Reads, settings: Settings, caller: Principal
+) -> AbstractAsyncContextManager[Operations]:
+    if reads == "components":
+        from agentctl.service.reads.components import open_component_reads
+
+        return open_component_reads(settings, caller)
+
+    from agentctl.service.reads.reader import open_reads
+
+    return open_reads(settings, caller)
 
 
 def _flag_of(name: str) -> str:

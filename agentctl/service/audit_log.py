@@ -18,6 +18,7 @@ import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
+from functools import cache
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
@@ -26,7 +27,6 @@ from agentctl import errors
 from agentctl.auth.policy import POLICY, Public, authorize_call
 from agentctl.auth.principal import Principal
 from agentctl.errors import Unavailable
-from agentctl.interface.operations import ROUTES
 from agentctl.records.kinds import KINDS, AuditOutcome
 from agentctl.records.logs import RateLimitedLog, current_log_context
 from agentctl.records.routes import PAGE_ROUTES, operation_ids
@@ -51,16 +51,22 @@ MAXIMUM_TEXT = 1_000
 AppendEntry = Callable[[], Work[None]]
 """Builds the unit that appends an entry; called again for each try of the transaction."""
 
-CHANGING_OPERATIONS = frozenset(
-    {operation for operation, route in ROUTES.items() if route.method != "GET"}
-    - {operation_ids(kind).resume_run for kind in KINDS}
-    - {"explain_auth"}
-    - PAGE_ROUTES.keys()
-)
-"""The operations that change data: they are always recorded.
 
-Some reads are POST as well, and the sign-in of the console changes cookies only.
-"""
+@cache
+def list_changing_operations() -> frozenset[str]:
+    """Return the operations that change data: they are always recorded.
+
+    Some reads are POST as well, and the sign-in of the console changes cookies only.
+    """
+    from agentctl.interface.operations import ROUTES
+
+    return frozenset(
+        {operation for operation, route in ROUTES.items() if route.method != "GET"}
+        - {operation_ids(kind).resume_run for kind in KINDS}
+        - {"explain_auth"}
+        - PAGE_ROUTES.keys()
+    )
+
 
 _RESOURCE_NOUNS = {
     **{names.id_field: kind for kind, names in KINDS.items()},
@@ -194,9 +200,10 @@ class AuditLog:
 
         Public operations are never recorded: a monitor calls them every second.
         """
-        return operation in CHANGING_OPERATIONS or (
-            self._reads and not isinstance(POLICY[operation], Public)
-        )
+        if self._reads and not isinstance(POLICY[operation], Public):
+            return True
+        # Every `get_…` only reads: a command that reads does not import the declarations.
+        return not operation.startswith("get_") and operation in list_changing_operations()
 
     async def commit(self, *entries: AuditRow) -> None:
         """Write entries and return when they are on disk.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from agentctl import errors
 from agentctl.interface.requests import (
@@ -17,7 +17,6 @@ from agentctl.interface.requests import (
     RunView,
     SessionFilter,
 )
-from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interface.requests.lists import check_text_filters
 from agentctl.records.audit import CursorMeta
 from agentctl.records.text import check_text
@@ -26,6 +25,9 @@ from agentctl.store.database import Database
 from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, Slice, Total
 from agentctl.store.repositories.search_pages import WordSearch
 from agentctl.store.search import parse_search
+
+if TYPE_CHECKING:
+    from agentctl.interface.requests.approvals import ApprovalFilter
 
 T = TypeVar("T")
 

@@ -49,7 +49,7 @@ from agentctl.service.jobs import list_lanes
 from agentctl.service.memories import MemoryOperations
 from agentctl.service.personal_data import PersonalDataOperations
 from agentctl.service.reads.components import ComponentReads
-from agentctl.service.reads.reader import open_stores
+from agentctl.service.reads.stores import open_stores
 from agentctl.service.repeats import RepeatOperations
 from agentctl.service.retention import RetentionOperations
 from agentctl.service.run_parts import RunPartOperations

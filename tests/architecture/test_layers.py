@@ -220,6 +220,16 @@ def test_the_reads_of_a_command_load_nothing_that_executes_runs() -> None:
     # pydantic checks the configuration.
     libraries = {name for name in HEAVY if name not in ("orjson", "pydantic", "tomllib")}
     assert [name for name in loaded if name.startswith(EXECUTING) or name in libraries] == []
+    assert "agentctl.interface.operations" not in loaded
+
+
+STORED = ("agentctl.records.runs", "agentctl.service.documents", "agentctl.store.listing")
+"""Modules of the reads of sessions and runs."""
+
+
+def test_the_reads_of_components_load_no_reads_of_sessions_and_runs() -> None:
+    loaded = list_loaded("agentctl.service.reads.components")
+    assert [name for name in loaded if name.startswith((*EXECUTING, *STORED))] == []
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from agentctl.interface.requests.administration import AuditFilter
 from agentctl.records.audit import AuditRecord
 from agentctl.records.times import format_rfc3339, now, parse_rfc3339
 from agentctl.runs.jobs.cleanup import Ages, delete_expired
-from agentctl.service.audit_log import CHANGING_OPERATIONS, MAXIMUM_TEXT
+from agentctl.service.audit_log import MAXIMUM_TEXT, list_changing_operations
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import idempotency
 from tests.deployment import Deployment
@@ -589,7 +589,7 @@ async def test_old_entries_are_removed(deployment: Deployment) -> None:
 
 def test_every_operation_other_than_get_is_classified() -> None:
     posts = {name for name, route in ROUTES.items() if route.method != "GET"}
-    assert posts - CHANGING_OPERATIONS == {
+    assert posts - list_changing_operations() == {
         "explain_auth",
         "resume_agent_run_stream",
         "resume_team_run_stream",
@@ -599,6 +599,12 @@ def test_every_operation_other_than_get_is_classified() -> None:
         "keep_console_token",
         "forget_console_token",
     }
+
+
+def test_operations_that_get_do_not_change_data() -> None:
+    reads = {name for name in ROUTES if name.startswith("get_")}
+    assert {ROUTES[name].method for name in reads} == {"GET"}
+    assert not reads & list_changing_operations()
 
 
 async def test_entry_names_the_local_user_that_acts_for_another(deployment: Deployment) -> None:

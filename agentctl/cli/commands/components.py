@@ -1,4 +1,7 @@
-"""`agentctl agents`, `teams` and `workflows`: the configured components."""
+"""The commands of `agentctl agents`, `teams` and `workflows`: the configured components.
+
+Each group has a module of its own, so that a command builds one of them.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,8 @@ def _split_value(value: Any) -> list[str]:
     return text.splitlines() or [""]
 
 
-def _build_group(kind: ComponentKind) -> CommandApp:
+def build_group(kind: ComponentKind) -> CommandApp:
+    """Return the group of one kind of component."""
     names = KINDS[kind]
     columns = [
         Column(names.id_field),
@@ -101,13 +105,13 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         return group.command(name, help=help, epilog=f"Example: agentctl {names.path} {example}")
 
     @command("list", f"List the {names.path} that you can read.", "list")
-    @with_target(reads=True)
+    @with_target(reads="components")
     async def list_components(target: Target, out: FieldsOutput) -> None:
         document = await target.operations.get_components(kind)
         out.show_list(document, columns, names.id_field)
 
     @command("get", f"Show one {kind}.", f"get {_EXAMPLES[kind]}")
-    @with_target(reads=True)
+    @with_target(reads="components")
     async def get_component(target: Target, out: FieldsOutput, component_id: ComponentId) -> None:
         document = await target.operations.get_component(kind, component_id)
         all_columns = [*columns, Column("session_table"), Column("db_id")]
@@ -150,8 +154,3 @@ def _build_group(kind: ComponentKind) -> CommandApp:
             write_line(line)
 
     return group
-
-
-agents = _build_group("agent")
-teams = _build_group("team")
-workflows = _build_group("workflow")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentctl.records.items import DELEGATE, ROUTE
 from agentctl.runtime.tools.tool_records import build_tool
 
 if TYPE_CHECKING:
@@ -29,6 +28,9 @@ def delegation_tools(team: Team) -> list[ToolRecord]:
 
     See docs/contract.md "Team modes and workflows".
     """
+    # Here, as the items import the records of runs and events, which no list of components needs.
+    from agentctl.records.items import DELEGATE, ROUTE
+
     shared = [_SHARED_CONTEXT_TOOL] if team.enable_agentic_context else []
 
     if team.mode == "broadcast":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import Any, Literal
+import contextlib
+from collections.abc import AsyncIterator, Set
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import orjson
 
@@ -29,10 +30,16 @@ from agentctl.records.system import (
 )
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import build_record
-from agentctl.service.reads.family import ReadFamily
+from agentctl.service.reads.configured import ConfiguredFamily, ConfiguredHosting, find_component
+from agentctl.service.reads.stores import open_stores
+
+if TYPE_CHECKING:
+    from agentctl.auth.principal import Principal
+    from agentctl.config.settings import Settings
+    from agentctl.interface.operations import Operations
 
 
-class ComponentReads(ReadFamily):
+class ComponentReads(ConfiguredFamily):
     """Reads that need no session: components, configuration, health."""
 
     async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
@@ -58,7 +65,7 @@ class ComponentReads(ReadFamily):
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).get, **path):
             catalog = self.hosting.catalog
-            component = self.lookups.component(kind, component_id)
+            component = find_component(catalog, kind, component_id)
             record = build_record(catalog, component)
             if kind == "team":
                 return build_document(record)
@@ -176,3 +183,16 @@ def _build_entry(component: Component) -> WorkflowEntry:
         description=component.description,
         db_id=component.database,
     )
+
+
+@contextlib.asynccontextmanager
+async def open_component_reads(
+    settings: Settings, principal: Principal
+) -> AsyncIterator[Operations]:
+    """Open the `ComponentReads` of a principal: reads that need no session."""
+    async with contextlib.AsyncExitStack() as stack:
+        databases, audit_log, catalog = open_stores(stack, settings, create=False)
+        hosting = ConfiguredHosting(
+            settings=settings, databases=databases, catalog=catalog, audit_log=audit_log
+        )
+        yield cast("Operations", ComponentReads(hosting, principal))

@@ -6,53 +6,38 @@ not see raises the same error (docs/contract.md "Errors").
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 from agentctl import errors
 from agentctl.auth.principal import Principal
 from agentctl.interface.requests import FULL_VIEW, MAXIMUM_USER_ID_LENGTH, RunView, SessionLocator
 from agentctl.records.document import Document
 from agentctl.records.items import SUMMARY_VIEWS
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunRecord
 from agentctl.records.sessions import SESSION_TABLE, SessionRow
-from agentctl.records.text import check_text, new_id
+from agentctl.records.text import check_text
 from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component
-from agentctl.runtime.components.catalog import Catalog
-from agentctl.service.audit_log import AuditedCall, AuditLog
 from agentctl.service.documents import build_document_alone
+from agentctl.service.reads.configured import ConfiguredFamily, ConfiguredHosting, find_component
 from agentctl.service.run_documents import FindMetrics, FindSpans, read_run_documents
 from agentctl.service.session_documents import SessionHistories
 from agentctl.store.database import Database, Steps, single_unit, unit
-from agentctl.store.databases import Databases
 from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.visibility import EVERYONE, Visibility
 
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadHosting:
-    """The objects that the reads of every principal share."""
-
-    settings: Settings
-    databases: Databases
-    catalog: Catalog
-    audit_log: AuditLog
+class ReadHosting(ConfiguredHosting):
+    """The objects that the reads of every principal share, also those of sessions and runs."""
 
     find_spans: FindSpans
     """Finds the spans of the runs that this process executes."""
 
     find_metrics: FindMetrics
     """Finds the tokens of the runs that this process executes."""
-
-    listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)
-    """Documents of all components of a kind, filled by the first request for them."""
 
     histories: SessionHistories = field(default_factory=SessionHistories)
     """The histories of sessions that were read last."""
@@ -147,10 +132,7 @@ class Lookups:
 
     def component(self, kind: ComponentKind, component_id: str) -> Component:
         """Return a configured component."""
-        component = self._hosting.catalog.get(kind, component_id)
-        if component is None:
-            raise errors.NotFound(f"{KINDS[kind].noun} not found")
-        return component
+        return find_component(self._hosting.catalog, kind, component_id)
 
     def component_database(self, kind: ComponentKind, component_id: str) -> Database:
         """Return the database of a configured component."""
@@ -249,54 +231,15 @@ def _require_match(row: SessionRow | None, where: SessionLocator) -> SessionRow:
     return row
 
 
-class ReadFamily:
-    """Operations of one principal that only read.
+class ReadFamily(ConfiguredFamily):
+    """Operations of one principal that only read; they find resources with `lookups`."""
 
-    Every operation executes inside `audit`, which asks the policy first, and finds resources with
-    `lookups`. It raises NotFound for what does not exist or is not visible to the principal,
-    ValidationFailed for a value that is not valid, and TooLarge for one that is too large.
-
-    Args:
-        request_id: the id for the audit log; None for a new id, as for a command.
-    """
-
-    def __init__(
-        self, hosting: ReadHosting, principal: Principal, request_id: str | None = None
-    ) -> None:
-        self.hosting = hosting
-        self.principal = principal
-        self._request_id = new_id() if request_id is None else request_id
-        self._called = False
+    hosting: ReadHosting
 
     @cached_property
     def lookups(self) -> Lookups:
         return Lookups(self.hosting, self.principal)
 
-    def audit(self, operation: str, **path_params: str) -> AuditedCall:
-        """Return the context manager in which an operation executes.
-
-        On entry it raises the errors of `policy.authorize_call`, and Unavailable if an audit entry
-        is required and cannot be written.
-        """
-        self._called = True
-        return self._audited_call(operation, path_params)
-
-    def require_component(self, kind: ComponentKind, component_id: str) -> None:
-        """Raise NotFound unless the component is configured."""
-        self.lookups.component(kind, component_id)
-
     def require_database(self, where: SessionLocator) -> None:
         """Raise NotFound unless the database and table exist."""
         self.lookups.session_database(where)
-
-    async def record_refusal(
-        self, operation: str, path_params: Mapping[str, str], error: Exception
-    ) -> None:
-        """Write the audit entry of a request that failed before its operation was called."""
-        if not self._called:
-            await self._audited_call(operation, path_params).record_failure(error)
-
-    def _audited_call(self, operation: str, path_params: Mapping[str, str]) -> AuditedCall:
-        return AuditedCall(
-            self.hosting.audit_log, self.principal, self._request_id, operation, path_params
-        )

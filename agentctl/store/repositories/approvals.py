@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.records.approvals import ApprovalRow, ApprovalSummary
 from agentctl.records.times import format_optional_time
 from agentctl.store import listing
@@ -29,6 +28,9 @@ from agentctl.store.database import (
 from agentctl.store.repositories.queue import IS_IN_QUEUE
 from agentctl.store.states import APPROVAL, CALL, IS_LIVE, change
 from agentctl.store.visibility import IS_VISIBLE, Visibility
+
+if TYPE_CHECKING:
+    from agentctl.interface.requests.approvals import ApprovalFilter
 
 
 class Checkpoint(NamedTuple):

@@ -9,11 +9,13 @@ Each signed head covers the entries since the head before it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from agentctl.interface.requests.administration import AuditFilter
 from agentctl.records.kinds import AuditOutcome
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit, unit
+
+if TYPE_CHECKING:
+    from agentctl.interface.requests.administration import AuditFilter
 
 DELETE_BATCH = 500
 """Maximum number of rows that one unit of `delete_older` reads: other writers wait for it."""

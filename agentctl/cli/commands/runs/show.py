@@ -63,7 +63,7 @@ _LIST_ORDER = (
 """The options of `runs list` in the order of its help."""
 
 
-@with_target(without=("sort_by",), order=_LIST_ORDER, reads=True)
+@with_target(without=("sort_by",), order=_LIST_ORDER, reads="stored")
 async def list_runs(
     target: Target,
     out: WatchedOutput,
@@ -97,7 +97,9 @@ _FAILURES_ORDER = (
 """The options of `runs failures` in the order of its help."""
 
 
-@with_target(without=("sort_by", "status", "live", "at_work"), order=_FAILURES_ORDER, reads=True)
+@with_target(
+    without=("sort_by", "status", "live", "at_work"), order=_FAILURES_ORDER, reads="stored"
+)
 async def list_failures(
     target: Target,
     out: ListOutput,
@@ -118,7 +120,7 @@ _GET_ORDER = (
 """The arguments and options of `runs get` in the order of its help."""
 
 
-@with_target(order=_GET_ORDER, reads=True, service_flags=("model_calls", "call"))
+@with_target(order=_GET_ORDER, reads="stored", service_flags=("model_calls", "call"))
 async def get_run(
     target: Target,
     out: TranscriptOutput,

@@ -101,7 +101,7 @@ _LIST_ORDER = (
 """The options of `sessions list` in the order of its help."""
 
 
-@with_target(order=_LIST_ORDER, reads=True)
+@with_target(order=_LIST_ORDER, reads="stored")
 async def list_sessions(
     target: Target,
     out: WatchedOutput,
@@ -134,7 +134,7 @@ _GET_ORDER = (
 """The arguments and options of `sessions get` in the order of its help."""
 
 
-@with_target(order=_GET_ORDER, reads=True, service_flags=("follow",))
+@with_target(order=_GET_ORDER, reads="stored", service_flags=("follow",))
 async def get_session(
     target: Target,
     out: TranscriptOutput,
@@ -263,7 +263,7 @@ class _SessionFollower:
 
 
 @with_target(
-    without=("order",), order=("session_id", "limit", "after", "all_pages", ...), reads=True
+    without=("order",), order=("session_id", "limit", "after", "all_pages", ...), reads="stored"
 )
 async def list_session_runs(
     target: Target, out: ListOutput, session_id: SessionId, query: SessionRunsQuery = FIRST_RUNS

@@ -1,0 +1,91 @@
+"""The base of the operations that read, with what the configuration says about a principal's call.
+
+It imports nothing of the store but the audit log: a list of components loads no statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agentctl import errors
+from agentctl.auth.principal import Principal
+from agentctl.records.document import Document
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.text import new_id
+from agentctl.runtime.component import Component
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.service.audit_log import AuditedCall, AuditLog
+from agentctl.store.databases import Databases
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredHosting:
+    """The objects that the reads of every principal share."""
+
+    settings: Settings
+    databases: Databases
+    catalog: Catalog
+    audit_log: AuditLog
+
+    listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)
+    """Documents of all components of a kind, filled by the first request for them."""
+
+
+def find_component(catalog: Catalog, kind: ComponentKind, component_id: str) -> Component:
+    """Return a configured component; NotFound if there is none."""
+    component = catalog.get(kind, component_id)
+    if component is None:
+        raise errors.NotFound(f"{KINDS[kind].noun} not found")
+    return component
+
+
+class ConfiguredFamily:
+    """Operations of one principal that only read.
+
+    Every operation executes inside `audit`, which asks the policy first. It raises NotFound for
+    what does not exist or is not visible to the principal, ValidationFailed for a value that is not
+    valid, and TooLarge for one that is too large.
+
+    Args:
+        request_id: the id for the audit log; None for a new id, as for a command.
+    """
+
+    hosting: ConfiguredHosting
+
+    def __init__(
+        self, hosting: ConfiguredHosting, principal: Principal, request_id: str | None = None
+    ) -> None:
+        self.hosting = hosting
+        self.principal = principal
+        self._request_id = new_id() if request_id is None else request_id
+        self._called = False
+
+    def audit(self, operation: str, **path_params: str) -> AuditedCall:
+        """Return the context manager in which an operation executes.
+
+        On entry it raises the errors of `policy.authorize_call`, and Unavailable if an audit entry
+        is required and cannot be written.
+        """
+        self._called = True
+        return self._audited_call(operation, path_params)
+
+    def require_component(self, kind: ComponentKind, component_id: str) -> None:
+        """Raise NotFound unless the component is configured."""
+        find_component(self.hosting.catalog, kind, component_id)
+
+    async def record_refusal(
+        self, operation: str, path_params: Mapping[str, str], error: Exception
+    ) -> None:
+        """Write the audit entry of a request that failed before its operation was called."""
+        if not self._called:
+            await self._audited_call(operation, path_params).record_failure(error)
+
+    def _audited_call(self, operation: str, path_params: Mapping[str, str]) -> AuditedCall:
+        return AuditedCall(
+            self.hosting.audit_log, self.principal, self._request_id, operation, path_params
+        )
