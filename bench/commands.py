@@ -47,8 +47,8 @@ CASES = [
     Case(("sessions", "--help"), ("--help",), 2),
     Case(("--version",), ("--help",), 0.8),
     Case(("token", "mint", "--sub", "me", "--scope", "agents:read"), (), 2),
-    Case(("teams", "list"), (), 2),
-    Case(("sessions", "list"), (), 2.5),
+    Case(("teams", "list"), (), 1.5),
+    Case(("sessions", "list"), (), 2),
 ]
 
 

@@ -42,7 +42,7 @@ LIMITS: dict[str, Target] = {
     "cancel of a run that ended": at_least(0.15),
     "runs, plain": at_least(0.011),
     "agentctl --help": at_most(1.5),
-    "agentctl teams list": at_most(3.0),
+    "agentctl teams list": at_most(2.1),
     "verification of a token": at_most(1.6),
     "verification of a token, again": at_most(0.15),
 }

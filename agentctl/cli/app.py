@@ -6,7 +6,6 @@ import only modules that Python has loaded or that load at once.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 
@@ -16,11 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentctl.cli.io import IO
-
-
-COLLECTION_THRESHOLD = 100_000
-"""Allocations that start a garbage collection. The objects of a start live as long as the process,
-so that the collections of the default of 700 took an eighth of its time and found nothing."""
 
 
 def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
@@ -35,7 +29,7 @@ def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
         if arguments is None:
             _open_closed_streams()
             _drop_unreadable_notes()
-            gc.set_threshold(COLLECTION_THRESHOLD)
+            _collect_rarely()
         code = _run_command(arguments, io)
     except KeyboardInterrupt:
         code = 130
@@ -46,6 +40,12 @@ def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
 
         finish_process(code)
     return code
+
+
+def _collect_rarely() -> None:
+    from agentctl.cli.garbage import collect_rarely
+
+    collect_rarely()
 
 
 def _open_closed_streams() -> None:

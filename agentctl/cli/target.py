@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from agentctl.cli import contexts
+from agentctl.cli.garbage import spare_imports
 from agentctl.cli.ids import find_short_ids, is_short, resolve_short_ids
 from agentctl.cli.io import TOKEN_VARIABLE, current_io, read_token_file, resolve_token
 from agentctl.cli.options import (
@@ -290,6 +291,7 @@ async def _run_with_target(
     short_ids = find_short_ids(signature.parameters)
     with adding_config(config):
         async with opened as target:
+            spare_imports()
             try:
                 whole = await resolve_short_ids(target.operations, short_ids, values)
                 await body(target, **signature.build_arguments(whole))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
+from tests.cli.local_project import write_config
 from tests.conditions import PATIENCE
 from tests.process import AGENTCTL, without_coverage
 
@@ -40,10 +42,43 @@ def _loaded(environment: dict[str, str], *args: str) -> set[str]:
     return set(ended.stderr.decode().splitlines()[-1].split())
 
 
-def test_local_command_imports_no_unused_library(environment: dict[str, str]) -> None:
-    loaded = _loaded(environment, "teams", "list")
+def test_local_command_imports_no_unused_library(environment: dict[str, str], home: Path) -> None:
+    config = write_config(home)
+    loaded = _loaded(environment, "teams", "list", "--config", str(config))
     assert "asyncio" in loaded
-    assert not loaded & (HEAVY - {"apsw"})
+    assert not loaded & HEAVY
+    assert "agentctl.interface.operations" not in loaded
+
+
+SPARED_PROBE = """
+import gc, sys
+from agentctl.cli.app import main
+sys.argv = ["agentctl", *sys.argv[1:]]
+main()
+print(gc.get_freeze_count() > len(gc.get_objects()), file=sys.stderr)
+"""
+
+
+def test_end_of_a_command_does_not_search_its_imports_for_garbage(
+    environment: dict[str, str], home: Path
+) -> None:
+    config = write_config(home)
+    command = [sys.executable, "-c", SPARED_PROBE, "agents", "list", "--config", str(config)]
+    ended = subprocess.run(
+        command, env=without_coverage(environment), capture_output=True, check=True
+    )
+    assert ended.stderr.decode().splitlines()[-1] == "True"
+
+
+def test_command_in_another_program_leaves_its_collections_alone(
+    agentctl: Agentctl, home: Path
+) -> None:
+    write_config(home)
+    threshold = gc.get_threshold()
+    spared = gc.get_freeze_count()
+    assert agentctl("teams", "list").code == 0
+    assert gc.get_threshold() == threshold
+    assert gc.get_freeze_count() <= spared
 
 
 def test_remote_list_imports_no_unused_library(environment: dict[str, str], demo: Demo) -> None:
