@@ -65,7 +65,7 @@ class ApprovalOperations(OperationFamily):
             database = self.lookups.database(filter.db_id)
             paging.check_approval_filter(filter)
             part = paging.build_slice("approvals", filter.page)
-            work = approvals.list_page(filter, *self._visible_approvals(), part)
+            work = approvals.list_page(filter, *self._visible_approvals(), part, database.totals)
             page = await database.read(work, size="large")
             items = map(documents.build_approval_document, map(self._tighten, page.rows))
             return Document(documents.build_page_document("approvals", items, filter.page, page))

@@ -37,7 +37,9 @@ class FileOperations(OperationFamily):
             check_texts(user_id=filter.user_id, session_id=filter.session_id)
             page = paging.build_slice("files", filter.page)
             visibility = self.lookups.visibility
-            work = files.list_page(visibility, filter.user_id, filter.session_id, page)
+            work = files.list_page(
+                visibility, filter.user_id, filter.session_id, page, database.totals
+            )
             rows = await database.read(work, size="unknown")
             items = (orjson.dumps(build_file_record(row)) for row in rows.rows)
             return Document(documents.build_page_document("files", items, filter.page, rows))

@@ -40,8 +40,9 @@ class MemoryOperations(OperationFamily):
             if filter.search_content is not None and not split_words(filter.search_content):
                 raise errors.ValidationFailed("search_content must contain a letter or a digit")
             page = paging.build_slice("memories", filter.page)
-            work = memories.list_page(filter, self.lookups.visibility, page)
-            rows = await self.hosting.databases.system.read(work, size="unknown")
+            database = self.hosting.databases.system
+            work = memories.list_page(filter, self.lookups.visibility, page, database.totals)
+            rows = await database.read(work, size="unknown")
             items = (orjson.dumps(build_memory_record(row)) for row in rows.rows)
             return Document(documents.build_page_document("memories", items, filter.page, rows))
 

@@ -90,11 +90,6 @@ def build_session_version(row: SessionRow) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def build_session_summaries(rows: Iterable[ListedSession]) -> list[bytes]:
-    """Build the sessions of a list, each with its last run."""
-    return [orjson.dumps(_summarize_session(row, row.last_run)) for row in rows]
-
-
 @unit
 def read_session_head(row: SessionRow) -> Steps[bytes]:
     """Build a session without its history (docs/contract.md "Session records")."""
@@ -124,6 +119,56 @@ def _summarize_session(row: SummaryRow, newest: LastRunState | None) -> Any:
     }
     hold = {} if row.hold is None else {"hold": orjson.Fragment(row.hold)}
     return _SUMMARY.build(row, {**computed, **hold})
+
+
+MAXIMUM_TEXT_BYTES = 4_194_304
+"""Bytes of all kept texts of listed sessions of a process, with their keys."""
+
+TEXT_BYTES = 2_048
+"""Bytes of a kept text of a listed session without the text itself: the columns of its row."""
+
+
+class SessionTexts:
+    """The texts of the sessions that were listed last. Use one object on one event loop.
+
+    The columns of a session are the key of its text, so that a kept text is never out of date: a
+    session that has changed has another key, and its earlier text is dropped in time.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[ListedSession, bytes] = OrderedDict()
+        self._size = 0
+
+    def build(self, rows: Iterable[ListedSession]) -> list[bytes]:
+        """Return the text of each session of a list, with its last run.
+
+        Raises:
+            Unavailable: a stored text is no JSON.
+        """
+        texts = list[bytes]()
+        for row in rows:
+            text = self._kept.get(row)
+            if text is None:
+                text = self._write(row)
+            else:
+                self._kept.move_to_end(row)
+            texts.append(text)
+        return texts
+
+    def _write(self, row: ListedSession) -> bytes:
+        last_run = row.last_run
+        text = orjson.dumps(_summarize_session(row.session, last_run))
+
+        # The phase of other runs may tell an age: for how long they wait, or go on after a cancel.
+        if last_run is not None and (last_run.finished_at is None or last_run.stopped_at is None):
+            return text
+
+        self._kept[row] = text
+        self._size += TEXT_BYTES + len(text)
+        while self._size > MAXIMUM_TEXT_BYTES:
+            _, dropped_text = self._kept.popitem(last=False)
+            self._size -= TEXT_BYTES + len(dropped_text)
+        return text
 
 
 MAXIMUM_BYTES = 16_777_216

@@ -38,7 +38,8 @@ class WebhookOperations(OperationFamily):
             database = self.lookups.database(filter.db_id)
             paging.check_filter(filter)
             part = paging.build_slice("deliveries", filter.page)
-            page = await database.read(webhooks.list_page(filter, part), size="large")
+            work = webhooks.list_page(filter, part, database.totals)
+            page = await database.read(work, size="large")
             items = (orjson.dumps(_build_delivery(row)) for row in page.rows)
             return Document(documents.build_page_document("deliveries", items, filter.page, page))
 

@@ -9,24 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
+from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit, unit
 from agentctl.store.listing import (
+    MAXIMUM_STATEMENTS,
     MAXIMUM_TOTAL,
     Conditions,
     Cursor,
     Listing,
+    Order,
     RowPage,
     Slice,
     Times,
+    Total,
     bind_page,
+    build_page_sql,
+    build_removals_sql,
     build_rows_sql,
     follow_cursor,
     narrow,
     order_page,
 )
-from agentctl.store.totals import ListTotals
+from agentctl.store.totals import MAXIMUM_SECONDS, ListTotals
 from agentctl.store.visibility import Visibility
 
 MAXIMUM_COMPARED = MAXIMUM_TOTAL
@@ -178,7 +184,7 @@ class Filtered:
     def _follow(self, page: Slice, make: Callable[..., R]) -> Work[RowPage[R]]:
         is_few = bool(self.few.texts)
         if is_few:
-            _, on_columns, maximum = self._divide(Lead())
+            _, on_columns, maximum = self._divide(Lead(), hides_columns=True)
             followed = self.few.with_all(on_columns)
             compared = self.compared
         else:
@@ -189,6 +195,8 @@ class Filtered:
             followed, compared, maximum = self._divide(lead)
             compared = compared.with_all(self.compared)
 
+        if compared.texts and maximum == MAXIMUM_COMPARED:
+            return self._read_covered(followed, compared, page, make)
         if compared.texts:
             return self._read_compared(followed, compared, maximum, page, make)
 
@@ -202,8 +210,16 @@ class Filtered:
         totals = None if is_few else self.totals
         return self.listing.list_page(followed, page, make, totals, self.times, sort_ids=is_few)
 
-    def _divide(self, lead: Lead) -> tuple[Conditions, Conditions, int]:
-        """Return the conditions of the lead and of other columns, and the rows to compare."""
+    def _divide(
+        self, lead: Lead, *, hides_columns: bool = False
+    ) -> tuple[Conditions, Conditions, int]:
+        """Return the conditions of the lead and of other columns, and the rows to compare.
+
+        Args:
+            hides_columns: True if the conditions of other columns select rows. Joined with an empty
+                text, a column uses no other index, whose rows would not be bounded.
+        """
+        hidden = " || ''" if hides_columns else ""
         followed = lead.condition
         compared = Conditions()
         is_covered = not self.compared.texts
@@ -212,7 +228,7 @@ class Filtered:
         if has_owner and "user_id" in lead.columns:
             followed = followed.with_all(self.visibility.conditions())
         elif has_owner:
-            compared = self.visibility.conditions("user_id || ''")
+            compared = self.visibility.conditions(f"user_id{hidden}")
             is_covered = is_covered and "user_id" in lead.covered
 
         for name, value in self.equal.items():
@@ -221,9 +237,7 @@ class Filtered:
             if name in lead.columns and not (has_owner and name == "user_id"):
                 followed = followed.with_equal(**{name: value})
             else:
-                # Joined with an empty text, the column uses no other index, whose rows would not
-                # be bounded.
-                compared = compared.with_condition(f"{name} || '' = :{name}", **{name: value})
+                compared = compared.with_condition(f"{name}{hidden} = :{name}", **{name: value})
                 is_covered = is_covered and name in lead.columns | lead.covered
 
         maximum = MAXIMUM_COMPARED if is_covered else MAXIMUM_READ // self.parts
@@ -250,22 +264,81 @@ class Filtered:
 
         total = page.total
         if total is None and page.after is not None:
-            first_page = replace(page, after=None)
-            is_capped = (yield from self._find_end(followed, first_page, maximum)) is not None
-            count = yield from self._search(followed, compared, first_page, maximum).count()
-            total = count, is_capped
-        elif total is None and maximum == MAXIMUM_COMPARED:
-            # The index alone counts thousands of rows in less time than one statement needs to
-            # keep them for both the total and the page, which ends with its last row.
-            total = (yield from rows.count()), end is not None
+            total = yield from self._count(followed, compared, page, maximum)
 
         found_page = yield from rows.read(make, None if total is None else total[0])
         if total is None:
             total = found_page.total, end is not None
+        return _end_page(found_page, total, end)
 
-        if found_page.next is not None or end is None:
-            return RowPage(found_page.rows, *total, found_page.next, keeps_total=True)
-        return RowPage(found_page.rows, *total, end, keeps_total=True, searched_until=end[0])
+    @single_unit
+    def _read_covered(
+        self, followed: Conditions, compared: Conditions, page: Slice, make: Callable[..., R]
+    ) -> Steps[RowPage[R]]:
+        """Do the same for conditions on columns of the index, in one statement in most cases.
+
+        The page and its total are searched for apart: the index alone counts thousands of rows in
+        less time than it takes to keep them for both, and the page ends with its last row. A total
+        that is capped is remembered, so that the other pages of a long list count nothing.
+        """
+        listing = self.listing
+        totals = self.totals
+        rows = self._search(followed, compared, page, MAXIMUM_COMPARED)
+        first_rows = self._search(followed, compared, replace(page, after=None), MAXIMUM_COMPARED)
+        counted = first_rows.build_count()
+        key = (counted.sql, *sorted(counted.parameters.items()))
+
+        total = page.total
+        is_known = total is not None or (totals is not None and totals.has(key))
+        reads_removals = total is None and totals is not None and bool(listing.removals)
+        extra: tuple[str, ...] = ()
+        if reads_removals:
+            extra = (build_removals_sql(listing),)
+        if not is_known:
+            extra = (*extra, counted.sql, first_rows.build_rest_sql())
+
+        selected, part = rows.select()
+        sql = build_page_sql(listing, *order_page(selected, part), extra=extra)
+        values = {**counted.parameters, **bind_page(selected, part)}
+        found = yield Statement(sql, values)
+        found_page = listing.build_page(found, part, make, 0, len(extra))
+
+        removed = found[0][-len(extra)] if found and reads_removals else 0
+        is_counted = False
+        if found and not is_known:
+            *_, count, rest = found[0]
+            total = count, bool(rest)
+            is_counted = True
+        elif found and total is None and totals is not None:
+            known_count = totals.find(key, removed)
+            if known_count is not None:
+                # The page may have rows that are newer than the total.
+                total = max(known_count, page.offset + len(found_page.rows)), True
+
+        end = None
+        is_whole = page.after is None and total is not None and not total[1]
+        if found_page.next is None and not is_whole:
+            end = yield from self._find_end(followed, page, MAXIMUM_COMPARED)
+
+        if total is None and not found and page.after is None and not page.offset:
+            total = 0, end is not None
+        elif total is None:
+            total = yield from self._count(followed, compared, page, MAXIMUM_COMPARED)
+            is_counted = bool(found)
+
+        if totals is not None and is_counted and total[1]:
+            totals.learn(key, total[0], removed=removed, seconds=MAXIMUM_SECONDS)
+        return _end_page(found_page, total, end)
+
+    @unit
+    def _count(
+        self, followed: Conditions, compared: Conditions, page: Slice, maximum: int
+    ) -> Steps[Total]:
+        """Return the total of the first page of a list."""
+        first_page = replace(page, after=None)
+        is_capped = (yield from self._find_end(followed, first_page, maximum)) is not None
+        count = yield from self._search(followed, compared, first_page, maximum).count()
+        return count, is_capped
 
     def _search(
         self, followed: Conditions, compared: Conditions, page: Slice, maximum: int
@@ -284,6 +357,26 @@ class Filtered:
         )
         rows = yield Statement(sql, values)
         return (rows[0][0], rows[0][1]) if len(rows) > 1 else None
+
+
+def _end_page(page: RowPage[R], total: Total, end: Cursor | None) -> RowPage[R]:
+    """Return a page with its total, and with the end of its rows if it has no next page there."""
+    if page.next is not None or end is None:
+        return RowPage(page.rows, *total, page.next, keeps_total=True)
+    return RowPage(page.rows, *total, end, keeps_total=True, searched_until=end[0])
+
+
+class _Shape(NamedTuple):
+    """The parts of `_Rows` on which the texts of its statements depend."""
+
+    listing: Listing
+    found: tuple[str, ...]
+    compared: tuple[str, ...]
+    sort: str
+    order: Order
+    after: bool
+    ordered: bool
+    by_id: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,8 +402,17 @@ class _Rows:
     @unit
     def count(self) -> Steps[int]:
         """Count the rows that match."""
-        sql = f"SELECT count(*) FROM (SELECT 1 FROM ({self._build_sql()}) AS searched WHERE matches"
-        return int((yield Statement(Sql(f"{sql}) AS counted"), self._bind()))[0][0])
+        return int((yield self.build_count())[0][0])
+
+    def build_count(self) -> Statement:
+        """Return the statement that counts the rows that match."""
+        return Statement(_build_count_sql(self._shape()), self._bind())
+
+    def build_rest_sql(self) -> Sql:
+        """Return the statement that counts the row after the rows, with the values of `count`."""
+        parts = order_page(self.found, self.page)
+        rest = build_rows_sql(self.listing, "1", *parts, limits=" LIMIT 1 OFFSET :searched")
+        return _build_rest_sql(rest)
 
     @unit
     def read(self, make: Callable[..., R], total: int | None = None) -> Steps[RowPage[R]]:
@@ -319,48 +421,90 @@ class _Rows:
         Args:
             total: the result of `count` for the list; None: count the rows that match.
         """
-        searched = self._build_sql()
-        order = f"{self.page.sort} {self.page.order}, {self.listing.id} {self.page.order}"
-        ids = (
-            f"SELECT {self.listing.id} FROM {f'({searched}) AS ' if total is not None else ''}"
-            f"searched WHERE matches ORDER BY {order} LIMIT :limit OFFSET :skipped"
-        )
-        values = {**self._bind(), "skipped": self.page.offset}
-
-        matching = Conditions((f"{self.listing.id} IN ({ids})",), values)
-        page = replace(self.page, after=None, offset=0)
+        selected, page = self.select(are_kept=total is None)
         if total is not None:
-            return (yield from self.listing.read(matching, page, make, total, sort_ids=False))
+            return (yield from self.listing.read(selected, page, make, total, sort_ids=False))
 
-        found_page = yield from self.listing.read_counted(matching, page, make, searched)
+        searched = _build_searched_sql(self._shape())
+        found_page = yield from self.listing.read_counted(selected, page, make, searched)
         if found_page.rows or not self.page.offset:
             return found_page
 
         # A page behind the last row has no row with the number of all rows.
         return replace(found_page, total=(yield from self.count()))
 
-    def _build_sql(self) -> str:
-        # Without its own limit, the conditions could make another index seem to be the best one.
-        matches = " AND ".join(self.compared.texts) or "TRUE"
-        table = self.listing.table
-        row_id = self.listing.id
-        columns = f"{self.page.sort}, {row_id}, ({matches}) AS matches"
-        if not self.ordered:
-            condition = " AND ".join(self.found.texts)
-            return f"SELECT {columns} FROM {table} WHERE {condition} LIMIT :searched"
+    def select(self, *, are_kept: bool = False) -> tuple[Conditions, Slice]:
+        """Return the condition of the rows of the page that match, and their part of the list.
 
-        selected = f"{row_id} AS found_id" if self.by_id else columns
+        Args:
+            are_kept: True if the rows are in a table `searched`, from which they are also counted.
+        """
+        ids_sql = _build_ids_sql(self._shape(), are_kept)
+        values = {**self._bind(), "skipped": self.page.offset}
+        return Conditions((ids_sql,), values), replace(self.page, after=None, offset=0)
+
+    def _shape(self) -> _Shape:
         parts = order_page(self.found, self.page)
-        rows = build_rows_sql(self.listing, selected, *parts, limits=" LIMIT :searched")
-        if not self.by_id:
-            return rows
-
-        # The second limit keeps the conditions, which few rows are estimated to match, out of
-        # the join: PostgreSQL would begin with them.
-        joined = f"({rows}) AS found JOIN {table} ON {row_id} = found_id"
-        return f"SELECT {columns} FROM {joined} LIMIT :searched"
+        found, sort, order, after = parts
+        return _Shape(
+            self.listing, found, self.compared.texts, sort, order, after, self.ordered, self.by_id
+        )
 
     def _bind(self) -> dict[str, Value]:
         values = {**bind_page(self.found, self.page), **self.compared.values}
         del values["limit"], values["offset"]
         return {**values, "searched": self.maximum}
+
+
+@lru_cache(MAXIMUM_STATEMENTS)
+def _build_searched_sql(shape: _Shape, *, is_counted: bool = False) -> Sql:
+    """Build the query of the rows, whose column `matches` is true for the rows of the list.
+
+    Args:
+        is_counted: True to leave out the columns by which the rows are ordered.
+    """
+    # Without its own limit, the conditions could make another index seem to be the best one.
+    matches = f"({' AND '.join(shape.compared) or 'TRUE'}) AS matches"
+    table = shape.listing.table
+    row_id = shape.listing.id
+    columns = matches if is_counted else f"{shape.sort}, {row_id}, {matches}"
+    if not shape.ordered:
+        condition = " AND ".join(shape.found)
+        return Sql(f"SELECT {columns} FROM {table} WHERE {condition} LIMIT :searched")
+
+    selected = f"{row_id} AS found_id" if shape.by_id else columns
+    parts = shape.found, shape.sort, shape.order, shape.after
+    rows = build_rows_sql(shape.listing, selected, *parts, limits=" LIMIT :searched")
+    if not shape.by_id:
+        return rows
+
+    # The second limit keeps the conditions, which few rows are estimated to match, out of
+    # the join: PostgreSQL would begin with them.
+    joined = f"({rows}) AS found JOIN {table} ON {row_id} = found_id"
+    return Sql(f"SELECT {columns} FROM {joined} LIMIT :searched")
+
+
+@lru_cache(MAXIMUM_STATEMENTS)
+def _build_count_sql(shape: _Shape) -> Sql:
+    searched = _build_searched_sql(shape, is_counted=True)
+    rows = f"SELECT 1 FROM ({searched}) AS searched WHERE matches"
+    return Sql(f"SELECT count(*) FROM ({rows}) AS counted")
+
+
+@lru_cache(MAXIMUM_STATEMENTS)
+def _build_rest_sql(rest: Sql) -> Sql:
+    return Sql(f"SELECT count(*) FROM ({rest}) AS rest")
+
+
+@lru_cache(MAXIMUM_STATEMENTS)
+def _build_ids_sql(shape: _Shape, are_kept: bool) -> str:
+    """Build the condition of the rows of the page that match.
+
+    Args:
+        are_kept: True to read them from a table `searched`.
+    """
+    row_id = shape.listing.id
+    rows = "searched" if are_kept else f"({_build_searched_sql(shape)}) AS searched"
+    order = f"{shape.sort} {shape.order}, {row_id} {shape.order}"
+    ids = f"SELECT {row_id} FROM {rows} WHERE matches ORDER BY {order}"
+    return f"{row_id} IN ({ids} LIMIT :limit OFFSET :skipped)"

@@ -8,14 +8,15 @@ migration 3 (docs/decisions/0036).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, single_unit, unit
 from agentctl.store.search import Match
-from agentctl.store.totals import ListTotals
+from agentctl.store.totals import MAXIMUM_SECONDS, ListTotals
 
 MAXIMUM_TOTAL = 10_000
 """The largest exact total (docs/contract.md "Lists")."""
@@ -23,7 +24,7 @@ MAXIMUM_TOTAL = 10_000
 MAXIMUM_SURPLUS = 1_000
 """Rows above `MAXIMUM_TOTAL` that are counted at most, for `ListTotals`."""
 
-_MAXIMUM_STATEMENTS = 4_096
+MAXIMUM_STATEMENTS = 4_096
 """Statements that are kept, of the many combinations of filters."""
 
 GROUP_SIZE = 20
@@ -157,8 +158,8 @@ class Listing:
         table: the name of the table.
         columns: the selected columns, separated by commas.
         id: the column that breaks ties.
-        removals: the column of the table `removals` that counts removed rows; "" if totals are
-            not remembered.
+        removals: the column of the table `removals` that counts removed rows; "" if nothing
+            counts them.
         joined: adds columns of other rows.
     """
 
@@ -195,26 +196,33 @@ class Listing:
         """
         whole = conditions.with_times(*times, page.sort)
         conditions, page = narrow(conditions, page, *times)
-        counted: Sql | None = _count_sql(self, whole.texts)
-        totals = totals if self.removals else None
-        key = None if totals is None else (counted, *sorted(whole.values.items()))
-        if totals is not None and totals.has(key):
-            counted = None
-        sql = _page_sql(self, *order_page(conditions, page), sort_ids, counted, totals is not None)
+
+        counted = _count_sql(self, whole.texts)
+        key = (counted, *sorted(whole.values.items()))
+        reads_removals = totals is not None and bool(self.removals)
+        extra = (build_removals_sql(self),) if reads_removals else ()
+        is_known = totals is not None and totals.has(key)
+        if not is_known:
+            extra = (*extra, counted)
+
+        sql = build_page_sql(self, *order_page(conditions, page), sort_ids=sort_ids, extra=extra)
         rows = yield Statement(sql, {**whole.values, **bind_page(conditions, page)})
+
+        total: int | None = None
         if not rows:
             begins = page.after is None and not page.offset
-            total = 0 if begins else (yield from self.count(whole, totals))
-        elif counted is not None:
-            total = rows[0][-1]
-            if totals is not None and total > MAXIMUM_TOTAL:
-                totals.learn(key, rows[0][-2], total - MAXIMUM_TOTAL)
-        elif totals is not None and totals.is_beyond(key, rows[0][-1]):
-            total = MAXIMUM_TOTAL + 1
+            total = 0 if begins else None
         else:
+            removed = rows[0][-len(extra)] if reads_removals else 0
+            if not is_known:
+                total = rows[0][-1]
+                self._remember(totals, key, total, removed)
+            elif totals is not None:
+                total = totals.find(key, removed)
+
+        if total is None:
             total = yield from self.count(whole, totals)
-        extra = (counted is not None) + (totals is not None)
-        return self._build_page([row[:-extra] for row in rows], page, make, total)
+        return self.build_page(rows, page, make, total, len(extra))
 
     @unit
     def count(self, conditions: Conditions, totals: ListTotals | None = None) -> Steps[int]:
@@ -227,17 +235,27 @@ class Listing:
             The number of rows, up to `MAXIMUM_TOTAL`; some larger number for a longer list.
         """
         sql = _count_sql(self, conditions.texts)
-        if totals is None or not self.removals:
-            return int((yield Statement(sql, conditions.values))[0][0])
         key = (sql, *sorted(conditions.values.items()))
-        # Read before the rows are counted: a later removal must not go unnoticed.
-        removed = (yield Statement(Sql(_removals_sql(self))))[0][0]
-        if totals.is_beyond(key, removed):
-            return MAXIMUM_TOTAL + 1
+
+        removed = 0
+        if totals is not None and self.removals:
+            # Read before the rows are counted: a later removal must not go unnoticed.
+            removed = (yield Statement(build_removals_sql(self)))[0][0]
+        total = None if totals is None else totals.find(key, removed)
+        if total is not None:
+            return total
+
         count: int = (yield Statement(sql, conditions.values))[0][0]
-        if count > MAXIMUM_TOTAL:
-            totals.learn(key, removed, count - MAXIMUM_TOTAL)
+        self._remember(totals, key, count, removed)
         return count
+
+    def _remember(self, totals: ListTotals | None, key: Hashable, total: int, removed: int) -> None:
+        surplus = total - MAXIMUM_TOTAL
+        if totals is None or surplus <= 0:
+            return
+
+        seconds = math.inf if self.removals else MAXIMUM_SECONDS
+        totals.learn(key, total, removed=removed, surplus=surplus, seconds=seconds)
 
     @unit
     def read(
@@ -253,9 +271,9 @@ class Listing:
 
         The other arguments are those of `list_page`.
         """
-        sql = _page_sql(self, *order_page(conditions, page), sort_ids, None, False)
+        sql = build_page_sql(self, *order_page(conditions, page), sort_ids=sort_ids)
         rows = yield Statement(sql, bind_page(conditions, page))
-        return self._build_page(rows, page, make, total)
+        return self.build_page(rows, page, make, total)
 
     @unit
     def read_counted(
@@ -268,12 +286,9 @@ class Listing:
             searched: the query of the searched rows, whose column `matches` is true for the rows of
                 the list. It is executed once.
         """
-        counted = Sql("SELECT count(*) FROM searched WHERE matches")
-        sql = _page_sql(self, *order_page(conditions, page), False, counted, False)
-        rows = yield Statement(
-            Sql(f"WITH searched AS MATERIALIZED ({searched}) {sql}"), bind_page(conditions, page)
-        )
-        return self._build_page([row[:-1] for row in rows], page, make, rows[0][-1] if rows else 0)
+        sql = _build_searched_page_sql(self, *order_page(conditions, page), searched)
+        rows = yield Statement(sql, bind_page(conditions, page))
+        return self.build_page(rows, page, make, rows[0][-1] if rows else 0, 1)
 
     def read_some(
         self, ids: Sequence[Value], conditions: Conditions, make: Callable[..., R]
@@ -285,10 +300,16 @@ class Listing:
             sql = f"SELECT page.*, {joined.columns} FROM ({sql}) AS page {joined.join}"
         return read_by_ids(Sql(sql), ids, make, **conditions.values)
 
-    def _build_page(
-        self, found: Sequence[Row], page: Slice, make: Callable[..., R], total: int
+    def build_page(
+        self, found: Sequence[Row], page: Slice, make: Callable[..., R], total: int, extra: int = 0
     ) -> RowPage[R]:
-        rows = [make(*row) for row in found[: page.limit]]
+        """Build a page from the rows of the statement of `build_page_sql`.
+
+        Args:
+            extra: the number of further columns, which `make` does not get.
+        """
+        columns = slice(0, -extra or None)
+        rows = [make(*row[columns]) for row in found[: page.limit]]
         last = rows[-1] if len(found) > page.limit else None
         following = None if last is None else (getattr(last, page.sort), getattr(last, self.id))
         return RowPage(rows, min(total, MAXIMUM_TOTAL), total > MAXIMUM_TOTAL, following)
@@ -342,7 +363,7 @@ def prefix_end(prefix: str) -> str | None:
     return trimmed[:-1] + chr(following)
 
 
-@lru_cache(_MAXIMUM_STATEMENTS)
+@lru_cache(MAXIMUM_STATEMENTS)
 def _count_sql(listing: Listing, conditions: tuple[str, ...]) -> Sql:
     # In the order of an index: PostgreSQL would read the table itself, in its own order.
     order = "" if conditions else f" ORDER BY created_at, {listing.id}"
@@ -350,8 +371,9 @@ def _count_sql(listing: Listing, conditions: tuple[str, ...]) -> Sql:
     return Sql(f"SELECT count(*) FROM ({rows} LIMIT {MAXIMUM_TOTAL + MAXIMUM_SURPLUS}) AS counted")
 
 
-def _removals_sql(listing: Listing) -> str:
-    return f"SELECT {listing.removals} FROM removals WHERE id = 1"
+@lru_cache
+def build_removals_sql(listing: Listing) -> Sql:
+    return Sql(f"SELECT {listing.removals} FROM removals WHERE id = 1")
 
 
 def order_page(conditions: Conditions, page: Slice) -> tuple[tuple[str, ...], str, Order, bool]:
@@ -373,7 +395,7 @@ def follow_cursor(listing: Listing, sort: str, order: Order) -> str:
     return f"({sort}, {listing.id}) {'>' if order == 'asc' else '<'} (:after_key, :after_id)"
 
 
-@lru_cache(_MAXIMUM_STATEMENTS)
+@lru_cache(MAXIMUM_STATEMENTS)
 def build_rows_sql(
     listing: Listing,
     columns: str,
@@ -391,27 +413,27 @@ def build_rows_sql(
     )
 
 
-@lru_cache(_MAXIMUM_STATEMENTS)
-def _page_sql(
+@lru_cache(MAXIMUM_STATEMENTS)
+def build_page_sql(
     listing: Listing,
     conditions: tuple[str, ...],
     sort: str,
     order: Order,
     after: bool,
-    sort_ids: bool,
-    counted: Sql | None,
-    removed: bool,
+    *,
+    sort_ids: bool = False,
+    extra: tuple[str, ...] = (),
+    tables: str = "",
 ) -> Sql:
     """Build the statement of a page.
 
     Args:
-        counted: the statement that counts the list: its result is the last column.
-        removed: add a column with the number of removed rows, before the total.
+        extra: queries of one value each. Their values are the last columns of each row.
+        tables: the WITH clause of the tables that conditions and `extra` may read; "" for none.
     """
     # Each is evaluated once and not for each row, because it does not depend on the row.
-    extra = f", ({_removals_sql(listing)})" if removed else ""
-    extra += f", ({counted})" if counted is not None else ""
-    columns = listing.columns if listing.joined is not None else f"{listing.columns}{extra}"
+    further = "".join(f", ({query})" for query in extra)
+    columns = listing.columns if listing.joined is not None else f"{listing.columns}{further}"
     parts = conditions, sort, order, after
     if sort_ids:
         sql = (
@@ -422,11 +444,25 @@ def _page_sql(
     else:
         sql = build_rows_sql(listing, columns, *parts)
     if listing.joined is None:
-        return Sql(sql)
+        return Sql(f"{tables}{sql}")
     return Sql(
-        f"SELECT page.*, {listing.joined.columns}{extra} FROM ({sql}) AS page"
+        f"{tables}SELECT page.*, {listing.joined.columns}{further} FROM ({sql}) AS page"
         f" {listing.joined.join} ORDER BY page.{sort} {order}, page.{listing.id} {order}"
     )
+
+
+@lru_cache(MAXIMUM_STATEMENTS)
+def _build_searched_page_sql(
+    listing: Listing,
+    conditions: tuple[str, ...],
+    sort: str,
+    order: Order,
+    after: bool,
+    searched: str,
+) -> Sql:
+    tables = f"WITH searched AS MATERIALIZED ({searched}) "
+    counted = ("SELECT count(*) FROM searched WHERE matches",)
+    return build_page_sql(listing, conditions, sort, order, after, extra=counted, tables=tables)
 
 
 def _where(conditions: tuple[str, ...]) -> str:

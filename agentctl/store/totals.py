@@ -1,49 +1,93 @@
-"""Remembered totals: the lists of a database that are longer than the limit."""
+"""Remembered totals: the long lists of a database, of which a page shows no exact total."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import NamedTuple
 
 MAXIMUM_LISTS = 4_096
 """Lists of a database that are remembered: those that were read last."""
 
+MAXIMUM_SECONDS = 10.0
+"""Age of a remembered total that new rows could change, or whose removed rows nothing counts
+(docs/contract.md "Lists")."""
+
+
+class _KnownTotal(NamedTuple):
+    """A total, and what must not have happened since it was counted."""
+
+    total: int
+
+    removed: int
+    """Number of rows that had ever been removed from the table."""
+
+    surplus: int
+    """Number of further removals with which the total is wrong."""
+
+    until: float
+    """Time of the monotonic clock from which the list is counted again."""
+
 
 class ListTotals:
-    """The lists of one database that are known to be longer than the limit (docs/decisions/0036).
+    """The totals of the long lists of one database (docs/decisions/0036).
 
-    Added rows do not shorten such a list, and each removed row is counted in the table `removals`.
-    So it stays above the limit until as many rows were removed as it had above the limit.
+    Added rows do not shorten a list that is longer than the largest total, and each row that is
+    removed from some tables is counted in the table `removals`. So such a list stays above the
+    limit until as many rows were removed as it had above the limit. Other totals are remembered for
+    `MAXIMUM_SECONDS`.
 
     Several threads may use an object. It is not stored: each process counts for itself.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
+        self._known: OrderedDict[Hashable, _KnownTotal] = OrderedDict()
 
     def has(self, key: Hashable) -> bool:
-        """Return True if a list was longer than the limit when it was counted last."""
-        return key in self._known
+        """Return True if the total of a list may still be right."""
+        known_total = self._known.get(key)
+        return known_total is not None and time.monotonic() < known_total.until
 
-    def is_beyond(self, key: Hashable, removed: int) -> bool:
-        """Return True if a list must still be longer than the limit.
+    def find(self, key: Hashable, removed: int = 0) -> int | None:
+        """Return the total of a list; None if the list has to be counted.
 
         Args:
-            removed: number of rows of its table that have ever been removed, read before the call.
+            removed: number of rows of its table that have ever been removed, read before the call;
+                0 if nothing counts them.
         """
         with self._lock:
-            at, surplus = self._known.get(key, (0, 0))
-            if not 0 <= removed - at < surplus:
-                return False
-            self._known.move_to_end(key)
-            return True
+            known_total = self._known.get(key)
+            if known_total is None or time.monotonic() >= known_total.until:
+                return None
+            if not 0 <= removed - known_total.removed < known_total.surplus:
+                return None
 
-    def learn(self, key: Hashable, removed: int, surplus: int) -> None:
-        """Remember that a list had `surplus` rows above the limit after `removed` was read."""
+            self._known.move_to_end(key)
+            return known_total.total
+
+    def learn(
+        self,
+        key: Hashable,
+        total: int,
+        *,
+        removed: int = 0,
+        surplus: int = 1,
+        seconds: float = math.inf,
+    ) -> None:
+        """Remember the total of a list.
+
+        Args:
+            removed: as for `find`, read before the list was counted.
+            surplus: number of further removals with which the total is wrong.
+            seconds: age from which the list is counted again.
+        """
         with self._lock:
-            self._known[key] = removed, surplus
+            until = time.monotonic() + seconds
+            self._known[key] = _KnownTotal(total, removed, surplus, until)
             self._known.move_to_end(key)
             if len(self._known) > MAXIMUM_LISTS:
                 self._known.popitem(last=False)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from agentctl.interface.requests import (
+    DEFAULT_LOCATOR,
     CancelRequest,
     Page,
     RunRequest,
     SessionFilter,
+    SessionLocator,
     SessionRunsQuery,
 )
 from agentctl.store.postgres import pool
@@ -112,9 +114,14 @@ async def test_a_plain_run_takes_three_commits(
         # The state, BEGIN, the audit entry with the id of its transaction, and COMMIT.
         assert await found.count(cancel) == (4, 2), found.texts
 
-        async def list_sessions() -> None:
-            page = (await operations.get_sessions(SessionFilter(page=Page(limit=1)))).value
+        async def list_sessions(where: SessionLocator = DEFAULT_LOCATOR) -> None:
+            page = (await operations.get_sessions(SessionFilter(where, page=Page(limit=1)))).value
             assert page["meta"]["total_count"] > len(page["data"]) == 1
 
         # The page, its total and the newest runs of its sessions.
         assert await found.count(list_sessions) == (1, 1), found.texts
+
+        async def list_agents_sessions() -> None:
+            await list_sessions(SessionLocator(type="agent"))
+
+        assert await found.count(list_agents_sessions) == (1, 1), found.texts

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from agentctl.interface.requests import RunFilter, SessionFilter, SessionLocator
 from agentctl.records.runs import RunRow
 from agentctl.store.database import Statement, Work
-from agentctl.store.listing import MAXIMUM_TOTAL, RowPage, Slice
+from agentctl.store.listing import MAXIMUM_TOTAL, RowPage, Slice, Total
 from agentctl.store.repositories import lists
 from agentctl.store.repositories.lists import ListedSession
 from agentctl.store.totals import ListTotals
@@ -56,14 +56,14 @@ def statements_of(
 
 
 def answer_list(
-    work: Work[T], total: int, removed: int = 0, row: Sequence[Any] = ()
+    work: Work[T], total: int, removed: int = 0, *rows_of_page: Sequence[Any]
 ) -> tuple[list[Statement], T]:
     """Run the unit of a list without a database; return its statements and its result.
 
     Args:
         total: the number of rows that each of its counts finds.
         removed: number of rows of its table that were removed.
-        row: the columns of the only row of the page; without it the page is empty.
+        rows_of_page: the columns of each row of the page.
     """
     found: list[Statement] = []
     steps = iter(work)
@@ -72,15 +72,11 @@ def answer_list(
         while True:
             statement = steps.send(rows)  # type: ignore[arg-type]
             found.append(statement)
-            answers = {"FROM removals": removed, "count(*)": total}
-            known = [answer for part, answer in answers.items() if part in statement.sql]
-            is_page = ":limit" in statement.sql
-            if not is_page:
-                rows = [known]
-            elif row:
-                rows = [(*row, *known)]
-            else:
-                rows = []
+            known = [removed] if "FROM removals" in statement.sql else []
+            known += [total] * statement.sql.count("count(*)")
+            rows = [known]
+            if ":limit" in statement.sql:
+                rows = [[*row, *known] for row in rows_of_page if row]
     except StopIteration as end:
         return found, end.value
 
@@ -113,18 +109,26 @@ class ListCase(NamedTuple):
     part: dict[str, Any]
     many: bool
 
-    def statements(self) -> list[Statement]:
-        """Return the statements: one, or with a name the one that counts and that of the page."""
-        return statements_of(self._query(), MAXIMUM_TOTAL + 1 if self.many else 1)
+    def statements(
+        self, totals: ListTotals | None = None, total: Total | None = None
+    ) -> list[Statement]:
+        """Return the statements: one, or with a name the one that counts and that of the page.
+
+        Args:
+            totals: the remembered totals.
+            total: the total of the list, which its cursor has.
+        """
+        query = self._query(totals, total=total)
+        return statements_of(query, MAXIMUM_TOTAL + 1 if self.many else 1)
 
     def bounded_statements(self) -> list[Statement]:
         """Return the statements if the page is searched for in a part of a longer list."""
         by_range = self.filters.keys() & {"session_name", "finished_after"}
         return bounded_statements_of(self._query(), MAXIMUM_TOTAL + 1 if by_range else 1)
 
-    def _query(self) -> Work[Any]:
+    def _query(self, totals: ListTotals | None = None, **more: Any) -> Work[Any]:
         query = list_sessions if self.table == "sessions" else list_runs
-        return query(self.visibility, **self.filters, **self.part)
+        return query(self.visibility, totals, **self.filters, **self.part, **more)
 
 
 _VISIBILITIES = (EVERYONE, Visibility(False, "ann"), Visibility(False))

@@ -59,6 +59,10 @@ def module_statements() -> dict[Sql, str]:
     return found
 
 
+_COVERED = {"type", "component_id", "component_type", "user_id", "session_id"}
+"""Filters on columns of indexes in the order of a list."""
+
+
 class _LongLists(ListTotals):
     """Totals that know every list as a long one."""
 
@@ -73,6 +77,10 @@ def list_statements() -> set[Sql]:
         found |= {statement.sql for statement in case.statements()}
         if case.part["limit"] == 100:
             found |= {statement.sql for statement in case.bounded_statements()}
+        if case.part["limit"] == 100 and case.filters.keys() <= _COVERED:
+            # The statements of a list have other columns if its total is remembered or known.
+            for totals, total in ((ListTotals(), None), (_LongLists(), None), (None, (5, True))):
+                found |= {statement.sql for statement in case.statements(totals, total)}
     remembering: list[Work[Any]] = [
         list_sessions(totals=ListTotals()),
         list_runs(totals=ListTotals()),

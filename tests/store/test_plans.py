@@ -87,6 +87,12 @@ def plan_list(
             last = steps.index("SCAN searched")
             counted = steps[first + 1 : last]
             steps = steps[:first] + counted + steps[last + 1 :]
+        if "CO-ROUTINE rest" in steps:  # the row after the compared ones, and these again
+            del steps[steps.index("CO-ROUTINE rest") : steps.index("SCAN rest") + 1]
+            first = _find_last(steps, "CO-ROUTINE searched")
+            last = _find_last(steps, "SCAN searched")
+            counted = steps[first + 1 : last]
+            del steps[first : last + 1]
         steps = [step for step in steps if step.split()[1] not in others]
         if "CO-ROUTINE counted" in steps:
             first = steps.index("CO-ROUTINE counted")
@@ -95,6 +101,10 @@ def plan_list(
             steps = steps[:first] + steps[last + 1 :]
         page += steps
     return counted, page
+
+
+def _find_last(steps: list[str], step: str) -> int:
+    return max(number for number, found in enumerate(steps) if found == step)
 
 
 def plan_first_count(sqlite: SqliteDatabase, case: ListCase) -> list[str]:

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, fields
 from typing import Any
 
+import pytest
+
+from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.records.runs import LastRunState
 from agentctl.records.sessions import SummaryRow
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
-from agentctl.store.listing import MAXIMUM_SURPLUS, MAXIMUM_TOTAL
-from agentctl.store.repositories import sessions
+from agentctl.store.listing import MAXIMUM_SURPLUS, MAXIMUM_TOTAL, Slice
+from agentctl.store.repositories import memories, sessions
 from agentctl.store.totals import MAXIMUM_LISTS, ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
@@ -132,6 +135,68 @@ def test_a_long_list_is_counted_again_after_as_many_removals_as_its_surplus() ->
     assert is_counted(LISTS[0](totals), 7, long)
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic time, which a test changes."""
+    at = [100.0]
+    monkeypatch.setattr("agentctl.store.totals.time.monotonic", lambda: at[0])
+    return at
+
+
+def test_capped_total_of_compared_rows_is_counted_again_after_a_removal_or_some_seconds(
+    clock: list[float],
+) -> None:
+    totals = ListTotals()
+    for removed, at, counted in (
+        (7, 100.0, True),
+        (7, 109.9, False),
+        (8, 109.9, True),
+        (8, 119.8, False),
+        (8, 119.9, True),
+    ):
+        clock[0] = at
+        # A page that is full, with more rows behind those that are compared.
+        statements, _ = answer_list(LISTS[1](totals), 30, removed, A_ROW, A_ROW)
+        assert any("count(*)" in sql for sql, _ in statements) is counted, at
+
+
+def test_exact_total_of_compared_rows_is_not_remembered() -> None:
+    totals = ListTotals()
+    for _ in range(2):
+        assert is_counted(LISTS[1](totals), 7, 0)
+
+
+def test_page_of_a_compared_list_is_one_statement_if_it_is_full() -> None:
+    totals = ListTotals()
+    full = (A_ROW, A_ROW)
+    for _ in range(2):
+        work = LISTS[1](totals)
+        assert work.single
+        statements, page = answer_list(work, 30, 7, *full)
+        assert len(statements) == 1
+        assert (page.total, page.capped) == (30, True)
+
+
+def test_remembered_total_is_at_least_the_rows_of_the_page() -> None:
+    totals = ListTotals()
+    answer_list(LISTS[1](totals), 1, 7, A_ROW)
+    _, page = answer_list(
+        list_sessions(EVERYONE, totals, type="agent", limit=5), 1, 7, *[A_ROW] * 4
+    )
+    assert (page.total, page.capped) == (4, True)
+
+
+def test_long_list_without_counted_removals_is_counted_again_after_some_seconds(
+    clock: list[float],
+) -> None:
+    totals = ListTotals()
+    memory = astuple(memories.build_memory("ann", "tea", (), now=START))
+    for at, counted in ((100.0, True), (109.9, False), (110.0, True)):
+        clock[0] = at
+        work = memories.list_page(MemoryFilter(), EVERYONE, Slice(limit=1), totals)
+        assert is_counted(work, 0, MAXIMUM_TOTAL + 1, memory) is counted, at
+
+
 def test_page_beyond_the_end_of_a_long_list_has_its_remembered_total() -> None:
     totals = ListTotals()
     statements_of(LISTS[0](totals), MAXIMUM_TOTAL + 1, 7, A_ROW)
@@ -160,8 +225,8 @@ def test_a_list_of_live_runs_is_always_counted() -> None:
 def test_the_number_of_remembered_lists_is_limited() -> None:
     totals = ListTotals()
     for number in range(MAXIMUM_LISTS):
-        totals.learn(number, 0, 1)
-    assert totals.is_beyond(0, 0)
-    totals.learn("one more", 0, 1)
-    assert totals.is_beyond(0, 0)
-    assert not totals.is_beyond(1, 0)
+        totals.learn(number, 5)
+    assert totals.find(0) == 5
+    totals.learn("one more", 5)
+    assert totals.find(0) == 5
+    assert totals.find(1) is None

@@ -23,7 +23,7 @@ from agentctl.runtime.component import Component
 from agentctl.service.documents import build_document_alone
 from agentctl.service.reads.configured import ConfiguredFamily, ConfiguredHosting, find_component
 from agentctl.service.run_documents import FindMetrics, FindSpans, read_run_documents
-from agentctl.service.session_documents import SessionHistories
+from agentctl.service.session_documents import SessionHistories, SessionTexts
 from agentctl.store.database import Database, Steps, single_unit, unit
 from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -41,6 +41,9 @@ class ReadHosting(ConfiguredHosting):
 
     histories: SessionHistories = field(default_factory=SessionHistories)
     """The histories of sessions that were read last."""
+
+    session_texts: SessionTexts = field(default_factory=SessionTexts)
+    """The texts of the sessions that were listed last."""
 
 
 LARGE_RUN_BYTES = 262_144

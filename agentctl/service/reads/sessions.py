@@ -56,7 +56,10 @@ class SessionReads(ReadFamily):
             work = lists.list_sessions(filter, visibility, part, database.totals, search)
             page = await database.read(work, size="unknown" if search is None else "large")
 
-            items = session_documents.build_session_summaries(map(self._show_hold, page.rows))
+            listed = page.rows
+            if not self.principal.admin:
+                listed = [row.without_hold() for row in listed]
+            items = self.hosting.session_texts.build(listed)
             items = await run_documents.add_matches(items, page, search)
             return Document(documents.build_page_document("sessions", items, filter.page, page))
 

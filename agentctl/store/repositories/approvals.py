@@ -27,6 +27,7 @@ from agentctl.store.database import (
 )
 from agentctl.store.repositories.queue import IS_IN_QUEUE
 from agentctl.store.states import APPROVAL, CALL, IS_LIVE, change
+from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 if TYPE_CHECKING:
@@ -380,7 +381,11 @@ def delete_decided(approval_ids: Sequence[str], before: int) -> Work[list[str]]:
 
 
 def list_page(
-    filter: ApprovalFilter, visibility: Visibility, visible: listing.Conditions, page: listing.Slice
+    filter: ApprovalFilter,
+    visibility: Visibility,
+    visible: listing.Conditions,
+    page: listing.Slice,
+    totals: ListTotals | None = None,
 ) -> Work[listing.RowPage[ApprovalRow]]:
     """Read a page of the visible approvals that match a filter, and their total.
 
@@ -388,6 +393,7 @@ def list_page(
         filter: the filter; its `page` is not read.
         visible: further conditions of the approvals that the caller sees.
         page: the page, in the order of `created_at`.
+        totals: the remembered totals of the database.
     """
     equal = {name: getattr(filter, name) for name in _EQUAL}
     of_run = "(run_id = :run_id OR root_run_id = :run_id)"
@@ -405,6 +411,7 @@ def list_page(
         visible,
         find_by_prefix("approval_id", filter.id_prefix),
         (filter.created_after, filter.created_before),
+        totals,
     )
 
     return filtered.list_page(page, ApprovalRow)

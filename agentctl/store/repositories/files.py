@@ -13,6 +13,7 @@ from agentctl.store.blobs import build_owner_key
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.listing import ID_GROUP, Listing, RowPage, Slice, as_columns, read_by_ids
 from agentctl.store.repositories.quotas import LOCK_OWNER, check_added, check_bytes
+from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 MAXIMUM_DAY_FILES = 10_000
@@ -261,16 +262,21 @@ def list_of_run(session_id: str, run_id: str) -> Work[list[FileRow]]:
 
 
 def list_page(
-    visibility: Visibility, user_id: str | None, session_id: str | None, page: Slice
+    visibility: Visibility,
+    user_id: str | None,
+    session_id: str | None,
+    page: Slice,
+    totals: ListTotals | None = None,
 ) -> Work[RowPage[FileRow]]:
     """Read a page of the visible files of a user and of a session, with their total.
 
     Args:
         user_id: None for all users.
         session_id: None for all sessions.
+        totals: the remembered totals of the database.
     """
     conditions = visibility.conditions().with_equal(user_id=user_id, session_id=session_id)
-    return LISTING.list_page(conditions, page, FileRow)
+    return LISTING.list_page(conditions, page, FileRow, totals)
 
 
 def delete(file_id: str) -> Work[bool]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -217,11 +217,50 @@ def _match_text(column: str, text: str) -> Conditions:
     return Conditions().with_condition(f"{column} LIKE :error ESCAPE '\\'", error=f"%{lowered}%")
 
 
-@dataclass(slots=True)
-class ListedSession(SummaryRow):
-    """A session of a list with its newest top-level run, if there is one."""
+class ListedSession(NamedTuple):
+    """A session of a list with its newest top-level run, as the columns of its row.
 
-    last_run: LastRunState | None
+    All that a list shows of a session is made from these columns, so sessions with equal columns
+    have equal documents.
+    """
+
+    columns: tuple[Any, ...]
+    """The columns of `SummaryRow`, then those of `LastRunState`, which are None without a run."""
+
+    @property
+    def session_id(self) -> str:
+        return str(self.columns[_SESSION_ID])
+
+    @property
+    def created_at(self) -> int:
+        return int(self.columns[_CREATED_AT])
+
+    @property
+    def updated_at(self) -> int:
+        return int(self.columns[_UPDATED_AT])
+
+    @property
+    def session(self) -> SummaryRow:
+        """The session without its newest run."""
+        return SummaryRow(*self.columns[: len(_SESSION_COLUMNS)])
+
+    @property
+    def last_run(self) -> LastRunState | None:
+        """The newest run of the session without a parent; None if there is none."""
+        columns = self.columns[len(_SESSION_COLUMNS) :]
+        return None if columns[0] is None else LastRunState(*columns)
+
+    def without_hold(self) -> ListedSession:
+        """Return the session as one that is not held."""
+        if self.columns[_HOLD] is None:
+            return self
+        return ListedSession((*self.columns[:_HOLD], None, *self.columns[_HOLD + 1 :]))
+
+
+_SESSION_ID = _SESSION_COLUMNS.index("session_id")
+_CREATED_AT = _SESSION_COLUMNS.index("created_at")
+_UPDATED_AT = _SESSION_COLUMNS.index("updated_at")
+_HOLD = _SESSION_COLUMNS.index("hold")
 
 
 SESSION_LEADS = {
@@ -288,11 +327,8 @@ def list_sessions(
     return filtered.list_page(page, _build_row)
 
 
-def _build_row(*values: Any) -> ListedSession:
-    own = values[: len(_SESSION_COLUMNS)]
-    last = values[len(_SESSION_COLUMNS) :]
-    last_run = None if last[0] is None else LastRunState(*last)
-    return ListedSession(*[*own, last_run])
+def _build_row(*columns: Any) -> ListedSession:
+    return ListedSession(columns)
 
 
 def _match_sessions(filter: SessionFilter, visibility: Visibility) -> Conditions:

@@ -29,6 +29,7 @@ from agentctl.store.listing import (
     read_by_ids,
 )
 from agentctl.store.repositories.terms import SEARCH_WORDS, TermTable
+from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
@@ -183,9 +184,13 @@ def delete_all_of_user(user_id: str) -> Steps[int]:
 
 
 def list_page(
-    filter: MemoryFilter, visibility: Visibility, page: Slice
+    filter: MemoryFilter, visibility: Visibility, page: Slice, totals: ListTotals | None = None
 ) -> Work[RowPage[MemoryRow]]:
-    """Read a page of the visible memories that match a filter, and their total."""
+    """Read a page of the visible memories that match a filter, and their total.
+
+    Args:
+        totals: the remembered totals of the database.
+    """
     owner = filter.user_id if visibility.everyone else visibility.user_id
     terms = [
         Conditions((f"term = :topic{number}",), {f"topic{number}": TOPIC_PREFIX + topic})
@@ -209,7 +214,14 @@ def list_page(
         "team_id": filter.team_id,
     }
     filtered = Filtered(
-        LISTING, _LEADS, visibility, equal, compared=compared, ranges=ranges, parts=1 + len(terms)
+        LISTING,
+        _LEADS,
+        visibility,
+        equal,
+        compared=compared,
+        ranges=ranges,
+        totals=totals,
+        parts=1 + len(terms),
     )
     return filtered.list_page(page, MemoryRow)
 

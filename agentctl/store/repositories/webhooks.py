@@ -16,6 +16,7 @@ from agentctl.records.webhooks import DeliveryState
 from agentctl.store.compared import Filtered, build_lead, find_by_prefix
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.listing import Listing, RowPage, Slice
+from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import EVERYONE
 
 DELETE_BATCH = 500
@@ -353,11 +354,14 @@ LISTING = Listing(table="webhook_deliveries", columns=_COLUMNS, id="delivery_id"
 _LEADS = tuple(map(build_lead, ("run_id", "webhook_id state", "state", "")))
 
 
-def list_page(filter: DeliveryFilter, page: Slice) -> Work[RowPage[DeliveryRow]]:
+def list_page(
+    filter: DeliveryFilter, page: Slice, totals: ListTotals | None = None
+) -> Work[RowPage[DeliveryRow]]:
     """Read a page of the deliveries that match a filter, and their total.
 
     Args:
         page: the page, in the order of `created_at`.
+        totals: the remembered totals of the database.
     """
     equal: dict[str, Value] = {
         "state": filter.state,
@@ -371,6 +375,7 @@ def list_page(filter: DeliveryFilter, page: Slice) -> Work[RowPage[DeliveryRow]]
         EVERYONE,
         equal,
         times=(filter.created_after, None),
+        totals=totals,
         ranges=find_by_prefix("delivery_id", filter.id_prefix),
     )
 
