@@ -14,7 +14,7 @@ REFERENCE = ROOT / "docs" / "reference"
 WRITTEN_BY_TESTS = {"docs/reference/old.md", "models.md", "sessions.md"}
 
 WRITTEN_BY_COMMANDS = {"AGENTS.md", "SKILL.md", "contents.md", "index.md"}
-"""What `agentctl init`, `agentctl help skill` and `make site` write."""
+"""The files that `agentctl init`, `agentctl help skill` and `make site` write."""
 
 DOCUMENT = re.compile(r"(?<![\w./-])(?<!/ \")(?P<name>(?:\.\./)*\w[\w./-]*\.md)\b")
 SECTION = re.compile(r"(?P<name>docs/[\w/-]+\.md)[`,]*\s+\\?[\"“](?P<title>[^\"”\\]+)\\?[\"”]")
