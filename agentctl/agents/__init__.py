@@ -56,17 +56,27 @@ class ToolOptions:
     approve: Approver | None = None
     idempotent: bool = False
 
+    repeat_calls: int | None = None
+    """None for the limit of the component."""
+
 
 @overload
 def tool(function: F, /) -> F: ...
 
 
 @overload
-def tool(*, approve: Approver | None = None, idempotent: bool = False) -> Callable[[F], F]: ...
+def tool(
+    *, approve: Approver | None = None, idempotent: bool = False, repeat_calls: int | None = None
+) -> Callable[[F], F]: ...
 
 
 def tool(
-    function: F | None = None, /, *, approve: Approver | None = None, idempotent: bool = False
+    function: F | None = None,
+    /,
+    *,
+    approve: Approver | None = None,
+    idempotent: bool = False,
+    repeat_calls: int | None = None,
 ) -> F | Callable[[F], F]:
     """Set options of a function that is a tool, and return the function unchanged.
 
@@ -75,6 +85,8 @@ def tool(
             configuration may ask for more, never for less.
         idempotent: True if a call may be made again with the same `RunContext.call_id` after its
             server died, without a second effect.
+        repeat_calls: how often a model may make one call of it in a row, in place of the key of its
+            component; 0 for a tool whose calls repeat on purpose, such as a poll.
 
     Raises:
         TypeError: an option has another type.
@@ -83,14 +95,20 @@ def tool(
         raise TypeError(f"approve must be one of: {', '.join(get_args(Approver))}")
     if not isinstance(idempotent, bool):
         raise TypeError("idempotent must be True or False")
+    if repeat_calls is not None and not _is_count(repeat_calls):
+        raise TypeError("repeat_calls must be a number of calls, or None")
 
     def set_options(target: F) -> F:
         if not callable(target):
             raise TypeError("a tool must be a function")
-        setattr(target, _OPTIONS, ToolOptions(approve, idempotent))
+        setattr(target, _OPTIONS, ToolOptions(approve, idempotent, repeat_calls))
         return target
 
     return set_options if function is None else set_options(function)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def get_tool_options(function: Callable[..., Any]) -> ToolOptions:

@@ -34,6 +34,7 @@ from agentctl.config.names import (
     PasswordVariable,
     Percent,
     Region,
+    RepeatCalls,
     Role,
     SchemaName,
     ScopePrefix,
@@ -347,6 +348,9 @@ class Agent:
         approve: who approves the calls of tools, by names and patterns; the strictest one counts.
         external_tools: JSON files with tools that the caller of a run executes.
         model_calls: maximum model calls of a run, in all of its legs and processes.
+        repeat_calls: identical tool calls in a row after which the next one is not made; 0 for no
+            limit. `repeat_calls_by_tool` has the limits of some tools, by names and patterns; the
+            first one that matches counts.
         tool_result_tokens: tokens of a tool result that the model is shown; 0 for all.
         durable: another process goes on with a run whose process has ended (docs/durable.md).
         trace: the parts of a run with spans: its calls too, or the run alone (docs/traces.md).
@@ -368,6 +372,8 @@ class Agent:
     summary: Summary = Summary()
     history_runs: HistoryRuns = 5
     model_calls: ModelCalls = 50
+    repeat_calls: RepeatCalls = 0
+    repeat_calls_by_tool: dict[ToolNamePattern, RepeatCalls] = field(default_factory=dict)
     tool_result_tokens: Tokens = 0
     tools: tuple[Tool, ...] = ()
     external_tools: tuple[FilePath, ...] = ()
@@ -405,6 +411,8 @@ class Team:
     summary: Summary = Summary()
     history_runs: HistoryRuns = 5
     model_calls: ModelCalls = 50
+    repeat_calls: RepeatCalls = 0
+    repeat_calls_by_tool: dict[ToolNamePattern, RepeatCalls] = field(default_factory=dict)
     tool_result_tokens: Tokens = 0
     tools: tuple[Tool, ...] = ()
     external_tools: tuple[FilePath, ...] = ()

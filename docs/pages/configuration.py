@@ -77,6 +77,8 @@ _MEANINGS = {
     "teams.summary": "[summaries](#summary-of-an-agent-or-a-team) of the sessions of the team",
     "teams.memory": "[memory](#memory-of-an-agent-or-a-team) of the leader",
     "teams.history_runs": "number of earlier runs of the session that the leader receives",
+    "teams.repeat_calls": "as for an agent, for the calls of the leader; each member has its own",
+    "teams.repeat_calls_by_tool": "as for an agent, for the tools of the leader",
     "teams.model_calls": "maximum model calls of the leader in a run; each member has its own",
     "teams.tool_result_tokens": "as for an agent, for the tools of the leader",
     "teams.tools": "tools of the leader, in addition to the one for delegation",

@@ -99,6 +99,7 @@ PAY = FunctionTool(pay, require_confirmation=True)
 payer = Agent(name="payer", model=chat("payer"), tools=[PAY, look])
 
 clerk = Agent(name="clerk", model=chat("clerk"), tools=[PAY, look], description="Pays.")
+repeater = Agent(name="repeater", model=chat("repeater"), tools=[look])
 front = Agent(name="front", model=chat("front"), tools=[look], sub_agents=[clerk])
 
 searcher = Agent(name="searcher", model=chat("searcher"), tools=[look])

@@ -16,6 +16,9 @@ from tests.scripted_models import ScriptedModels, models
 
 __all__ = ["models"]
 
+KEYS = {"repeater": "repeat_calls = 2"}
+"""Further keys of agents, by their ids."""
+
 SOURCE = Path(__file__).with_name("adk_agents.py")
 
 
@@ -30,7 +33,10 @@ def deployment(
     names = re.findall(
         r"^(\w+) = (?:Agent|App|SequentialAgent|Workflow|gemini)\(", text, re.MULTILINE
     )
-    tables = [f'[[agents]]\nid = "{name}"\nobject = "adk_agents:{name}"' for name in names]
+    tables = [
+        f'[[agents]]\nid = "{name}"\nobject = "adk_agents:{name}"\n{KEYS.get(name, "")}'
+        for name in names
+    ]
     inner = create_deployment(folder, models.url, extra="\n\n".join(tables))
     gemini = {"GOOGLE_GEMINI_BASE_URL": vendor_endpoint.root_url, "GOOGLE_API_KEY": "x"}
     return WaitingDeployment(inner, models.url, python, variables | gemini)

@@ -53,6 +53,18 @@ def test_agent_that_takes_over_is_a_member(server: WaitingServer, models: Script
     assert [text in sent for text in ("hello", "Done here.", "looked", "and now")] == [True] * 4
 
 
+def test_repeated_call_is_refused_and_then_ends_the_run(
+    server: WaitingServer, models: ScriptedModels
+) -> None:
+    models.begin({"repeater": [[("look", {})]] * 4})
+    run = server.start("repeater", "look around")
+    assert (run["status"], run["error"]["code"]) == ("ERROR", "LOOP"), run["error"]
+    results = [call["result"] for call in run["tools"]]
+    assert results[:2] == ["looked", "looked"]
+    assert results[2].startswith("The call was not made: look was called 2 times in a row")
+    assert "The call was not made" in json.dumps(models.calls[-1].body)
+
+
 def test_agent_as_a_tool_is_a_member(server: WaitingServer, models: ScriptedModels) -> None:
     asked = [("searcher", {"request": "find it"})]
     models.begin({"planner": [asked, "It is there."], "searcher": [[("look", {})], "Found."]})

@@ -10,6 +10,13 @@ model = "plan"
 tools = ["ledger_tools:refund", "ledger_tools:note", "ledger_tools:linger", "ledger_tools:visit"]
 
 [[agents]]
+id = "turning"
+durable = true
+model = "plan"
+tools = ["ledger_tools:visit"]
+repeat_calls = 2
+
+[[agents]]
 id = "plain"
 model = "plan"
 tools = ["ledger_tools:note"]

@@ -86,6 +86,30 @@ async def test_person_is_asked_about_a_call_that_had_begun(site: Site) -> None:
     assert calls == [once, once, ["linger", *once]]
 
 
+async def test_repeated_calls_are_counted_over_the_death_of_a_server(site: Site) -> None:
+    def visit(*ids: str) -> dict[str, Any]:
+        return answer(*(call("visit", call_id, place="inn") for call_id in ids))
+
+    hold = site.deployment.folder / "hold"
+    hold.touch()
+    with site.serve("first") as server:
+        plan = [visit("v1", "v2"), visit("v3"), visit("v4"), answer(text="done")]
+        run = await start(site, server, plan, component_id="turning")
+        await wait_until(lambda: site.tools_called(run) == ["visit"] * 2)
+        kill(server)
+    hold.unlink()
+    with site.serve("second") as server:
+        record = await site.wait_for_end(server, run["run_id"])
+
+    assert (record["status"], record["error"]["code"]) == ("ERROR", "LOOP")
+    ended = [(tool["tool_call_id"], tool["tool_call_error"]) for tool in record["tools"]]
+    assert ended == [("v1", False), ("v2", False), ("v3", True)]
+    assert record["tools"][2]["result"].startswith("The call was not made: visit was called 2")
+    # Both calls were under way when the server died, and are idempotent: each was made again.
+    assert {entry["call_id"].rpartition(":")[2] for entry in site.ledger(run)} == {"v1", "v2"}
+    assert site.tools_called(run) == ["visit"] * 4
+
+
 def is_called(site: Site, run: dict[str, Any], tool: str) -> bool:
     return tool in site.tools_called(run)
 

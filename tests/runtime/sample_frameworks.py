@@ -179,7 +179,7 @@ def broken() -> Any:
 # LangGraph
 
 
-def graph(name: str, *tools: Any, **options: Any) -> Any:
+def graph(name: str, *tools: Any, handles_errors: bool = False, **options: Any) -> Any:
     options_of_chat: Any = {"base_url": url, "api_key": "not-needed"}
     chat: Any = ChatOpenAI(model=name, http_async_client=http_client(), **options_of_chat)
     chat = chat.bind_tools(tools) if tools else chat
@@ -194,7 +194,8 @@ def graph(name: str, *tools: Any, **options: Any) -> Any:
     built.add_node("model", call)
     built.add_edge(START, "model")
     if tools:
-        built.add_node("tools", ToolNode(tools))
+        node = ToolNode(tools, handle_tool_errors=True) if handles_errors else ToolNode(tools)
+        built.add_node("tools", node)
         built.add_conditional_edges("model", choose, ["tools", END])
         built.add_edge("tools", "model")
     return built.compile(**options)
@@ -413,10 +414,13 @@ def not_compiled() -> Any:
 # agno
 
 
-def agno_agent(name: str, **options: Any) -> Any:
+def agno_model(name: str) -> Any:
     client = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
-    model = OpenAILike(id=name, base_url=url, api_key="not-needed", http_client=client)
-    return AgnoAgent(model=model, **options)
+    return OpenAILike(id=name, base_url=url, api_key="not-needed", http_client=client)
+
+
+def agno_agent(name: str, **options: Any) -> Any:
+    return AgnoAgent(model=agno_model(name), **options)
 
 
 async def count(run_context: agno.run.RunContext) -> str:

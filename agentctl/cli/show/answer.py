@@ -26,6 +26,7 @@ _HINTS = {
     "MODEL_REJECTED": "check the message, its files and the settings of the model in {file}",
     "CONTEXT_EXCEEDED": "send a shorter message: the next run has no earlier messages",
     "OUTPUT_INVALID": "describe the answer in the instructions of the agent in {file}",
+    "LOOP": "tell the model when to stop, or set repeat_calls_by_tool of the agent in {file}",
     "TOOL_FAILED": "fix the tool: it is listed in `tools` in {file}",
     "RUN_TIMEOUT": "increase timeout_seconds in [runs] of {file}",
 }

@@ -31,6 +31,7 @@ from agentctl.runtime.models.structured_output import InvalidAnswer, OutputSchem
 from agentctl.runtime.pauses import Journal, Parked, Paused, WaitingCall
 from agentctl.runtime.tools.memories import add_memories
 from agentctl.runtime.transcript.conversation import Conversation
+from agentctl.runtime.transcript.repeated_calls import RepeatedCalls
 from agentctl.runtime.transcript.transcript import TranscriptMark
 from agentctl.work.unstopped import abandon_task
 
@@ -61,7 +62,10 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
         output = catalog.output_schema(component, context.spec.output_schema)
     publishes = output is None and not runner.routes
 
-    conversation = Conversation(context, runner.actions, rules=runner.rules, publishes=publishes)
+    repeats = RepeatedCalls(runner.repeats, context.transcript.messages)
+    conversation = Conversation(
+        context, runner.actions, rules=runner.rules, repeats=repeats, publishes=publishes
+    )
     turns = _Turns(runner, conversation, output)
     state = context.leg.state if context.leg is not None else None
     if state is not None and "reports" not in state:
@@ -159,6 +163,8 @@ class _Turns:
             self.messages.append(answer.message)
 
             if answer.calls:
+                # Before the first of them is made: the others are not made either.
+                conversation.repeats.check()
                 if self._journal is not None:
                     await self._add_to(self._journal, answer.calls)
                 if not await self.perform_calls(answer.calls, {}, {}):

@@ -236,6 +236,7 @@ class Catalog:
         if agent.key not in self._hosted:
             from agentctl.runtime.models.access import checking_models
             from agentctl.runtime.runners.loading import load_runner
+            from agentctl.runtime.transcript.repeated_calls import build_repeat_limits
 
             with checking_models(self._models):
                 self._hosted[agent.key] = load_runner(
@@ -247,6 +248,7 @@ class Catalog:
                     durable=agent.agent.durable,
                     store=agent.agent.store,
                     configurable=agent.agent.configurable,
+                    limits_repeats=build_repeat_limits(agent.agent).is_active,
                 )
 
         return self._hosted[agent.key]

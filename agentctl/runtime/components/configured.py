@@ -11,6 +11,7 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.components.leadership import build_leader_instructions, build_member_actions
 from agentctl.runtime.tools.call_rules import ToolAction
 from agentctl.runtime.tools.memories import build_memory_actions
+from agentctl.runtime.transcript.repeated_calls import RepeatLimits, build_repeat_limits
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
@@ -65,6 +66,9 @@ class ConfiguredRunner:
 
     result_tokens: int
     """Tokens of a tool result that the model is shown; 0 for all."""
+
+    repeats: RepeatLimits
+    """Limits of the identical calls that the model may make in a row."""
 
 
 def build_actions(
@@ -143,7 +147,17 @@ def build_runner(
         summary_model=summary.model or (component.worker.model if summary.every_runs else ""),
         model_calls=component.worker.model_calls,
         result_tokens=component.worker.tool_result_tokens,
+        repeats=build_repeat_limits(component.worker, _list_code_limits(actions)),
     )
+
+
+def _list_code_limits(actions: Mapping[str, Action]) -> dict[str, int]:
+    """Return how often calls of tools may be repeated, as far as their code says so, by name."""
+    limits: dict[str, int] = {}
+    for name, action in actions.items():
+        if isinstance(action, ToolAction) and action.tool.options.repeat_calls is not None:
+            limits[name] = action.tool.options.repeat_calls
+    return limits
 
 
 def add_actions(

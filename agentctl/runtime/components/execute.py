@@ -26,6 +26,7 @@ from agentctl.runtime.pauses import CallOutcome, JournaledCall, Parked, Paused
 from agentctl.runtime.tracing import SPAN_STATUSES
 from agentctl.runtime.transcript import history
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
+from agentctl.runtime.transcript.repeated_calls import build_repeat_limits
 from agentctl.work.run_scope import CurrentCall, current_call
 from agentctl.work.unstopped import RunThreads, install_executor
 
@@ -215,8 +216,9 @@ async def _execute(component: Component, context: RunEnvironment, catalog: Catal
         from agentctl.runtime.runners.runner import run_hosted_agent
         from agentctl.work.started_work import CodeScope
 
+        repeats = build_repeat_limits(component.agent)
         with CodeScope(context.transcript.unstopped).enter():
-            await run_hosted_agent(catalog.open_runner(component), context)
+            await run_hosted_agent(catalog.open_runner(component), context, repeats)
     elif component.kind == "workflow":
         await _run_workflow(component, context, catalog)
     else:

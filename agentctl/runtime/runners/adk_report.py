@@ -257,6 +257,9 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         if (settled := self._decided.settled.get(call_id)) is not None:
             text, failed = settled
             return {"error" if failed else "result": text}
+        refusal = self._find(tool_context).run.repeats.find_refusal(call_id)
+        if refusal is not None and call_id not in self._decided.approved:
+            return {"error": refusal}
         await self._decided.begin(call_id, tool_args)
         return None
 
@@ -289,9 +292,14 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         part.end_answer(event.content)
         part.waiting |= event.long_running_tool_ids or set()
 
-        for call in event.get_function_calls():
-            if call.name not in (CONFIRMATION, CREDENTIAL):
-                part.run.start_call(call.id, call.name, call.args or {})
+        calls = [
+            (call.id, call.name, call.args or {})
+            for call in event.get_function_calls()
+            if call.name not in (CONFIRMATION, CREDENTIAL)
+        ]
+        part.run.count_calls(calls)
+        for call in calls:
+            part.run.start_call(*call)
 
         for response in event.get_function_responses():
             part.waiting.discard(response.id)

@@ -92,7 +92,7 @@ class AgnoRunner(AgnoBase):
                 # A member has its entry before its model is called.
                 access.seen_runs = ChainMap({context.run_id: ""}, inputs)
 
-            report = AgnoReport(run, failures, inputs)
+            report = AgnoReport(run, failures, inputs, calls)
 
             if leg is None:
                 prompt, media = await read_prompt(run, self.input_schema)

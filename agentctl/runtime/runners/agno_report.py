@@ -21,6 +21,7 @@ from agno.run.team import BaseTeamRunEvent
 from agno.team import Team
 
 from agentctl.runtime.failures import ExecutionError, is_context_exceeded
+from agentctl.runtime.runners.agno_gate import CallGate
 from agentctl.runtime.runners.agno_pauses import AgnoCall, walk_members, walk_paused
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_members import LibraryMembers
@@ -148,6 +149,8 @@ class RunReport:
         if call_id not in self.waiting:
             self._delegated.pop(call_id, None)
             text, failed = read_result(tool)
+            if self.run.repeats.is_refusal(tool.result):
+                text = tool.result
             self.run.end_call(call_id, text, failed=failed)
 
     def resume(self, output: Any) -> None:
@@ -193,13 +196,18 @@ class AgnoReport:
     Args:
         failed: the exceptions of model calls, by the ids of runs (`keep_failures`).
         inputs: the inputs of members, by the ids of their runs (`watch_inputs`).
+        decided: the calls that a person has decided about.
 
     Attributes:
         failure: the last failure of a member, if any.
     """
 
     def __init__(
-        self, run: HostedRun, failed: dict[str, BaseException], inputs: Mapping[str, str]
+        self,
+        run: HostedRun,
+        failed: dict[str, BaseException],
+        inputs: Mapping[str, str],
+        decided: DecidedCalls,
     ) -> None:
         self.root = RunReport(run)
         self.failure: ExecutionError | None = None
@@ -208,6 +216,8 @@ class AgnoReport:
         self._members = LibraryMembers(run)
         self._root_id = run.context.run_id
         self._reports = {self._root_id: self.root}
+        self._gate = CallGate(run, decided)
+        self._gate.use()
 
     async def add(self, event: Any, *, call_id: str | None = None) -> None:
         """Report one event. Those of runs that have ended, or have no start, are dropped.
@@ -247,6 +257,7 @@ class AgnoReport:
             self._pause(report, event.parent_run_id)
         else:
             report.add(name, event)
+            self._gate.check()
 
     def _start(self, event: Any, call_id: str | None) -> RunReport:
         is_team = isinstance(event, BaseTeamRunEvent)
@@ -268,6 +279,7 @@ class AgnoReport:
             call_id=call_id or delegating_call,
         )
 
+        self._gate.adopt(event.run_id, member.run)
         report = RunReport(member.run, delegating_call)
         self._reports[event.run_id] = report
         return report
@@ -294,6 +306,7 @@ class AgnoReport:
         """Continue with the members of a pause."""
         await self._members.restore(members)
         for member in self._members.list_open():
+            self._gate.adopt(member.key, member.run)
             self._reports[member.key] = RunReport(member.run)
 
     def start_waiting(self, calls: Iterable[AgnoCall]) -> None:

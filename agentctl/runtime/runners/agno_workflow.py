@@ -84,7 +84,7 @@ class AgnoWorkflowRunner(AgnoBase):
 
         with keep_failures() as failures:
             inputs = watch_inputs(walk_executors(workflow.steps))
-            report = WorkflowReport(run, failures, workflow, inputs)
+            report = WorkflowReport(run, failures, workflow, inputs, calls)
 
             if leg is None:
                 prompt, media = await read_prompt(run, self.input_schema)
@@ -255,10 +255,11 @@ class WorkflowReport:
         failed: dict[str, BaseException],
         workflow: Any,
         inputs: Mapping[str, str],
+        decided: DecidedCalls,
     ) -> None:
         self.is_paused = False
         self.run = run
-        self.members = AgnoReport(run, failed, inputs)
+        self.members = AgnoReport(run, failed, inputs, decided)
         self._workflow = workflow
         self._open: dict[str, tuple[int, Any, Span]] = {}
         self._number = 0

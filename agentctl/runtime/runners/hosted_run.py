@@ -33,6 +33,7 @@ from agentctl.runtime.transcript.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
+from agentctl.runtime.transcript.repeated_calls import RepeatedCalls, RepeatLimits
 from agentctl.work.event_loop import STEP_BYTES, Turns
 from agentctl.work.unstopped import RUNNER, run_in_thread
 
@@ -72,20 +73,27 @@ class HostedRun:
     ignores its cancellation cannot add to a run that has ended. Text is made storable, and a report
     raises ExecutionError if the run would exceed `limits.run_bytes`.
 
+    Args:
+        limits: how often its model may make one call in a row; None for no limit.
+
     Attributes:
         transcript: the results of the run so far.
         context_host: the side of `context` that belongs to the server.
         silent_calls: ids of the calls whose events an earlier process has published.
         counted: the sums of `set_usage` that the run has already.
         hidden: the files in the messages of the library.
+        repeats: the calls of its model, whose repetitions are refused.
     """
 
-    def __init__(self, environment: RunEnvironment, kind: str) -> None:
+    def __init__(
+        self, environment: RunEnvironment, kind: str, limits: RepeatLimits | None = None
+    ) -> None:
         self.environment = environment
         self.kind = kind
         self.transcript = environment.transcript
         self.context_host = RunHost(environment)
 
+        self.repeats = RepeatedCalls(limits or RepeatLimits(), self.transcript.messages)
         self.silent_calls: Collection[str] = ()
         self._kept_bytes = 0
         self.counted: dict[str, int] = {}
@@ -281,6 +289,23 @@ class HostedRun:
         if content != self.transcript.content:
             self.transcript.replace_content(content)
 
+    def count_calls(self, calls: Iterable[tuple[str, str, Mapping[str, Any]]]) -> None:
+        """Count the calls of an answer of the model, before the first one is made.
+
+        `repeats.find_refusal` has the result of a call that must not be made.
+
+        Args:
+            calls: the id, the name and the arguments of each, in the order of the answer.
+
+        Raises:
+            ExecutionError: LOOP: the model repeats a call that was refused as a repetition.
+        """
+        if not self.repeats.limits.is_active:
+            return
+
+        self.repeats.add_answer([self.describe_call(*call) for call in calls])
+        self.repeats.check()
+
     def start_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         """Report the start of a tool call.
 
@@ -303,7 +328,7 @@ class HostedRun:
         if len(self.transcript.tools) == MAXIMUM_CALLS:
             raise ExecutionError("AGENT_FAILED", "The run has too many tool calls")
 
-        call = self._build_call(call_id, name, arguments)
+        call = self.describe_call(call_id, name, arguments)
         self.reserve(len(orjson.dumps(call)))
         self.transcript.request_call(call)
 
@@ -311,7 +336,10 @@ class HostedRun:
         if call_id not in self.silent_calls:
             self.environment.emit(ToolCallStarted(opened))
 
-    def _build_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def describe_call(
+        self, call_id: str, name: str, arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return a call as the record has it: `id`, `name` and `arguments`."""
         values = {
             replace_unstorable(str(key)): self._convert_argument(arguments[key])
             for key in arguments
@@ -327,7 +355,7 @@ class HostedRun:
         self.checkpoint()
         self.transcript.request_calls(
             [
-                self._build_call(replace_unstorable(call_id), replace_unstorable(name), arguments)
+                self.describe_call(replace_unstorable(call_id), replace_unstorable(name), arguments)
                 for call_id, name, arguments in calls
             ]
         )

@@ -25,6 +25,7 @@ from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
 from agentctl.runtime.runners.langgraph_calls import TaskCalls
+from agentctl.runtime.runners.langgraph_gate import GraphGate
 from agentctl.runtime.runners.langgraph_input import (
     CONFIGURABLE,
     MESSAGES,
@@ -137,9 +138,11 @@ class LangGraphRunner(LibraryRunner):
         part, and the task is cancelled. Its tasks that ignore this are reported as unstopped work.
         """
         control = RunControl()
-        model_calls = ModelCalls(run)
+        decided = DecidedCalls(run)
+        gate = GraphGate(run, decided.approved)
+        model_calls = ModelCalls(run, gate)
 
-        work = asyncio.create_task(self._drive(message, run, control, model_calls))
+        work = asyncio.create_task(self._drive(message, run, control, decided, gate, model_calls))
 
         try:
             await asyncio.wait({work})
@@ -173,10 +176,15 @@ class LangGraphRunner(LibraryRunner):
         return True
 
     async def _drive(
-        self, message: str, run: HostedRun, control: RunControl, model_calls: ModelCalls
+        self,
+        message: str,
+        run: HostedRun,
+        control: RunControl,
+        decided: DecidedCalls,
+        gate: GraphGate,
+        model_calls: ModelCalls,
     ) -> None:
         leg = run.environment.leg
-        decided = DecidedCalls(run)
         approved = decided.approved
         checkpoint_report = None
 
@@ -187,6 +195,7 @@ class LangGraphRunner(LibraryRunner):
             stored_calls,
             run.hidden,
             model_calls.note_failed_call,
+            gate,
             is_durable=run.environment.journal is not None,
         )
 
@@ -206,7 +215,9 @@ class LangGraphRunner(LibraryRunner):
 
         outputs = self._graph.output_channels
         outputs = None if isinstance(outputs, str) else outputs
-        report = GraphReport(run, model_calls, decided, outputs, self._is_public, checkpoint_report)
+        report = GraphReport(
+            run, model_calls, gate, decided, outputs, self._is_public, checkpoint_report
+        )
         await report.restore()
 
         if leg is None and not hasattr(self._graph, "builder"):
@@ -255,6 +266,7 @@ class LangGraphRunner(LibraryRunner):
                             if journal is None or call_id not in journal.made:
                                 approval_id = approved[call_id].approval_id
                                 await run.environment.end_call(approval_id, text, failed=failed)
+                    gate.check()
                     await run.take_turn()
         except GraphRecursionError as error:
             raise ExecutionError(

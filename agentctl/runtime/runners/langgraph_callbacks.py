@@ -17,6 +17,7 @@ from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.models.access import is_known_call
 from agentctl.runtime.pauses import Decided
 from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.langgraph_gate import GraphGate
 from agentctl.runtime.runners.langgraph_messages import read_model, read_text, read_usage
 from agentctl.runtime.runners.library_runner import build_refusal, list_causes
 from agentctl.runtime.tracing import Span, SpanStatus
@@ -80,6 +81,9 @@ class _Call:
 class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
     """Reports the calls of models in a graph and its subgraphs, also at the same time.
 
+    Args:
+        gate: counts the calls of tools that answers ask for.
+
     Attributes:
         is_cancelled: a call that starts, or receives a part of its answer, is cancelled. A
             cancellation of the task alone can get lost: LangChain waits for each part with
@@ -97,8 +101,9 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
     run_inline = True
     """Call the methods in place, not in a thread."""
 
-    def __init__(self, run: HostedRun) -> None:
+    def __init__(self, run: HostedRun, gate: GraphGate) -> None:
         self.is_cancelled = False
+        self._gate = gate
         self.find_run: Callable[[str], HostedRun | None] = {"": run}.get
         self.inner: set[str] = set()
         self.failed: set[str] = set()
@@ -235,6 +240,9 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         messages = [choice.message for choices in response.generations for choice in choices]
         for message in messages:
             self._add_answer(message, run_id)
+        self._gate.add_answer(
+            call.key, [each for message in messages for each in getattr(message, "tool_calls", ())]
+        )
 
         usage = next(filter(None, map(read_usage, messages)), None)
         is_inner = f"{_PREFIX}{run_id}" in self.inner and run_id not in self._silent

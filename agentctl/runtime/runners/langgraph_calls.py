@@ -42,6 +42,7 @@ from langgraph.types import _interrupt_id
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.hidden_files import HiddenFiles
+from agentctl.runtime.runners.langgraph_gate import GraphGate
 from agentctl.runtime.runners.langgraph_places import Places, TaskPlace, find_place, keeps_order
 
 _log = logging.getLogger("agentctl.runtime")
@@ -63,6 +64,7 @@ class TaskCalls:
         hidden: the files whose bytes results may have, and not their JSON. It has taken over the
             files of `stored["hidden"]`.
         note_failure: gets each exception that ends a call, and the id of the call.
+        gate: refuses calls that must not be made.
         is_durable: True for a run that makes no call again which has ended.
     """
 
@@ -71,12 +73,14 @@ class TaskCalls:
         checkpoint: Mapping[str, Any] | None,
         hidden: HiddenFiles,
         note_failure: Callable[[Exception, str], None],
+        gate: GraphGate,
         *,
         is_durable: bool,
     ) -> None:
         checkpoint = checkpoint or {}
 
         self.note_failure = note_failure
+        self.gate = gate
         self._is_durable = is_durable
         self._hidden = hidden
         self._serializer = JsonPlusSerializer(allowed_msgpack_modules=True)
@@ -374,6 +378,13 @@ class BoundCall:
         """Return the result of the call that an earlier leg has made."""
         assert self._result is not None
         return self._calls.load(self._result)
+
+    def refuse(self, tool: str) -> Any:
+        """Return the result of the call if it must not be made, else None."""
+        refused = self._calls.gate.refuse(self._namespace, self._call_id, tool)
+        if refused is not None:
+            self.keep(refused)
+        return refused
 
     @contextmanager
     def executing(self) -> Iterator[None]:

@@ -506,6 +506,8 @@ def _replace_methods() -> None:
             return await make_journaled(self, tool_input, options, make)
         if call.has_ended:
             return call.load()
+        if (refused := call.refuse(self.name)) is not None:
+            return refused
 
         make = functools.partial(arun, self, tool_input, *args, **call.options)
         try:
@@ -536,6 +538,8 @@ def _replace_methods() -> None:
             return make_journaled_in_thread(self, tool_input, options, make)
         if call.has_ended:
             return call.load()
+        if (refused := call.refuse(self.name)) is not None:
+            return refused
 
         make = functools.partial(run, self, tool_input, *args, **call.options)
         with call.executing():

@@ -19,6 +19,7 @@ from agentctl.runtime.runners.langgraph_callbacks import (
     describe_value,
     publish_progress,
 )
+from agentctl.runtime.runners.langgraph_gate import GraphGate
 from agentctl.runtime.runners.langgraph_messages import read_messages, read_text
 from agentctl.runtime.runners.langgraph_space import GraphFacts, GraphSpace
 from agentctl.runtime.runners.library_members import LibraryMembers
@@ -49,6 +50,7 @@ class GraphReport:
         self,
         run: HostedRun,
         model_calls: ModelCalls,
+        gate: GraphGate,
         decided: DecidedCalls,
         outputs: Sequence[str] | None,
         is_public: Callable[[tuple[str, ...]], bool],
@@ -57,7 +59,7 @@ class GraphReport:
         self.interrupts: dict[str, tuple[Any, list[Any]]] = {}
         self._model_calls = model_calls
         self._is_public = is_public
-        self._facts = GraphFacts(model_calls, decided, outputs)
+        self._facts = GraphFacts(model_calls, gate, decided, outputs)
 
         self._root = GraphSpace("", run, self._facts, checkpoint)
         self._members = LibraryMembers(run)
@@ -70,7 +72,7 @@ class GraphReport:
         self._stored = checkpoint or {}
         self._facts.members |= self._stored.get("owners", {})
 
-        model_calls.find_run = self._find_run
+        model_calls.find_run = gate.find_run = self._find_run
 
     async def restore(self) -> None:
         """Continue with the members of the pause before this leg."""

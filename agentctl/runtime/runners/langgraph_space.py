@@ -23,6 +23,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ModelCalls
+from agentctl.runtime.runners.langgraph_gate import GraphGate
 from agentctl.runtime.runners.langgraph_messages import (
     extract_usage,
     find_messages,
@@ -46,6 +47,7 @@ class GraphFacts:
     """The shared facts of the graphs of a run."""
 
     model_calls: ModelCalls
+    gate: GraphGate
 
     decided: DecidedCalls
     """The calls of the pause before this leg, by their ids."""
@@ -221,7 +223,7 @@ class GraphSpace:
             return
 
         text = read_text(message)
-        if failed:
+        if failed and not self._facts.gate.is_refusal(text):
             # The text of a failed call may be the text of an exception.
             text, _ = self._facts.decided.settled.get(
                 call_id, (f"The tool {message.name} failed", True)

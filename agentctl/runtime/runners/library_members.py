@@ -162,7 +162,7 @@ class LibraryMembers:
     def _add(
         self, key: str, name: str, kind: MemberKind, parent: str | None, environment: ReportedMember
     ) -> LibraryMember:
-        run = HostedRun(environment, self._run.kind)
+        run = HostedRun(environment, self._run.kind, self._run.repeats.limits)
         # A key that is used again moves to the end: parents stay before their members.
         self._members.pop(key, None)
         member = LibraryMember(key, name, kind, run, parent, environment)

@@ -77,6 +77,9 @@ class RunnerOptions(NamedTuple):
     configurable: tuple[str, ...] = ()
     """The fields of the context of a graph that a request may set."""
 
+    limits_repeats: bool = False
+    """True if calls of tools are refused after a number of repetitions (`HostedRun.repeats`)."""
+
 
 class OwnerTask:
     """The owner of a context manager. Some libraries demand that one task enters and exits it.

@@ -196,40 +196,43 @@ KINDS: tuple[RunnerKind, ...] = (
         "an Agent of pydantic-ai",
         lambda target: has_base(target, "pydantic_ai", "AbstractAgent"),
         _import_runner("pydantic_ai:PydanticAIRunner"),
-        takes=("deps", "approve", "durable"),
+        takes=("deps", "approve", "durable", "repeat_calls"),
     ),
     RunnerKind(
         "a graph of LangGraph",
         lambda target: has_base(target, "langgraph", "Pregel", "StateGraph"),
         _import_runner("langgraph:LangGraphRunner"),
-        takes=("deps", "durable", "store", "configurable"),
+        takes=("deps", "durable", "store", "configurable", "repeat_calls"),
     ),
     RunnerKind(
         "an Agent or Team of agno",
         lambda target: has_base(target, "agno", "Agent", "Team"),
         _import_runner("agno:AgnoRunner"),
+        takes=("repeat_calls",),
     ),
     RunnerKind(
         "a Workflow of agno",
         lambda target: has_base(target, "agno", "Workflow"),
         _import_runner("agno_workflow:AgnoWorkflowRunner"),
+        takes=("repeat_calls",),
     ),
     RunnerKind(
         "an Agent of openai-agents",
         _is_openai_agent,
         _import_runner("openai_agents:OpenAIAgentsRunner"),
-        takes=("deps",),
+        takes=("deps", "repeat_calls"),
     ),
     RunnerKind(
         "an agent, a Workflow or an App of Google ADK",
         lambda target: has_base(target, "google.adk", "BaseNode", "App"),
         _import_runner("adk:AdkRunner"),
+        takes=("repeat_calls",),
     ),
     RunnerKind(
         "a function without parameters that returns one of these",
         _is_factory,
         _build_factory_runner,
-        takes=("deps", "approve", "durable", "store", "configurable"),
+        takes=("deps", "approve", "durable", "store", "configurable", "repeat_calls"),
     ),
     RunnerKind(
         "a function or an async generator with the parameters (message, context)",
@@ -251,6 +254,7 @@ def load_runner(
     durable: bool = False,
     store: str = "user",
     configurable: tuple[str, ...] = (),
+    limits_repeats: bool = False,
 ) -> Runner:
     """Load the object of an agent and build its runner.
 
@@ -263,6 +267,7 @@ def load_runner(
         durable: True if another process continues with a run whose process has ended.
         store: the items that the store of a run reaches: `user`, `shared` or `off`.
         configurable: the fields of the context of a graph that a request may set.
+        limits_repeats: True if calls of tools are refused after a number of repetitions.
 
     Raises:
         InvalidConfiguration: the object is not usable; one line with the owner and the reference.
@@ -280,7 +285,9 @@ def load_runner(
         hint = f"an object is {kinds}; {_OTHER_LIBRARIES}"
 
         target = load_object(reference, folder)
-        options = RunnerOptions(build_deps, approve or {}, durable, folder, store, configurable)
+        options = RunnerOptions(
+            build_deps, approve or {}, durable, folder, store, configurable, limits_repeats
+        )
         return build_runner(target, options)
     except UnusableObject as error:
         raise InvalidConfiguration(
@@ -303,6 +310,7 @@ def build_runner(target: object, options: RunnerOptions) -> Runner:
                 "durable": options.durable,
                 "store": options.store != "user",
                 "configurable": bool(options.configurable),
+                "repeat_calls": options.limits_repeats,
             }
 
             for key, is_set in given_keys.items():

@@ -180,6 +180,12 @@ class RunParts:
             if (call_id := getattr(item, "call_id", None)) is not None:
                 self._owners[call_id] = part
 
+        part.run.count_calls(
+            (item.call_id, item.name, parse_arguments(item.arguments))
+            for item in response.output
+            if item.type == "function_call"
+        )
+
     def count_rest(self, usage: Usage) -> None:
         """Count the tokens of the run that no hook has reported."""
         rest = {name: count - self._counted[name] for name, count in read_usage(usage).items()}

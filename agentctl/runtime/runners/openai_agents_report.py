@@ -26,6 +26,7 @@ from agents.exceptions import (
 )
 from agents.result import RunResultStreaming
 from agents.run import AgentRunner
+from agents.run_internal import tool_execution
 from agents.tool import (
     ToolOutputFileContent,
     ToolOutputImage,
@@ -269,6 +270,18 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
         self._handoffs.clear()
         self._next = self._transfer = None
 
+    def refuse_call(self, context: ToolContext[Any]) -> str | None:
+        """Report a call that repeats earlier ones, and return its result; else None."""
+        call_id = context.tool_call_id
+        part = self.parts.find_owner(call_id)
+        refusal = part.run.repeats.find_refusal(call_id)
+        if refusal is None or call_id in self._decided.approved:
+            return None
+
+        part.start_call(call_id, context.tool_name, parse_arguments(context.tool_arguments))
+        part.run.end_call(call_id, refusal, failed=True)
+        return refusal
+
     async def begin_tool(self, part: Part, context: Any, tool: Any) -> None:
         """Report that a tool of the run or of a member begins; it waits until this returns."""
         if not isinstance(context, ToolContext):
@@ -480,3 +493,22 @@ def _to_value(result: object) -> object:
         return result
 
     return result if isinstance(result, str) else str(result)
+
+
+def _watch_guardrails() -> None:
+    """Refuse calls in the place of the guardrails of tools: a hook cannot answer for a tool."""
+    execute: Any = tool_execution._execute_tool_input_guardrails
+
+    @functools.wraps(execute)
+    async def refuse_or_execute(*, tool_context: ToolContext[Any], **options: Any) -> str | None:
+        report = current_report.get()
+        refusal = None if report is None else report.refuse_call(tool_context)
+        if refusal is not None:
+            return refusal
+        message: str | None = await execute(tool_context=tool_context, **options)
+        return message
+
+    setattr(tool_execution, "_execute_tool_input_guardrails", refuse_or_execute)  # noqa: B010
+
+
+_watch_guardrails()

@@ -149,6 +149,8 @@ class _Execution:
                 async for node in steps:
                     is_request = Agent.is_model_request_node(node)
 
+                    if Agent.is_call_tools_node(node):
+                        deferred.count_calls(node.model_response, steps)
                     if journal is not None and Agent.is_call_tools_node(node):
                         first = deferred.first_message(_count_earlier(steps))
                         await journal.add_answer(node.model_response, first, steps)

@@ -155,6 +155,8 @@ class DeferredCalls:
         self._decided = DecidedCalls(run)
         self._failed: tuple[Exception | None, str] = None, ""
         self._client_tools = read_client_tools(run.environment.spec)
+        # A later leg begins with the calls of an answer of the leg before.
+        self._has_counted = self.state is not None
 
         self.journal = None if journal is None else StepJournal(run, journal, self.state)
 
@@ -197,6 +199,16 @@ class DeferredCalls:
     def first_message(self, number: int) -> int:
         """Return the number of messages before the run; `number` is that before this leg."""
         return number if self.state is None else int(self.state["first_message"])
+
+    def count_calls(self, response: ModelResponse, steps: Any) -> None:
+        """Count the calls of an answer, before they are made; see `HostedRun.count_calls`."""
+        if self._has_counted:
+            self._has_counted = False
+            return
+        self._run.count_calls(
+            (call.tool_call_id, call.tool_name, parse_arguments(call.args))
+            for call in _list_tool_calls(response, steps)
+        )
 
     def build_results(self) -> DeferredToolResults | None:
         """Return what the library needs to continue after a pause; None without a pause."""
@@ -304,6 +316,8 @@ class DeferredCalls:
     ) -> dict[str, Any]:
         if self.journal is not None and self.journal.find_result(call) is not None:
             return args
+        if self._find_refusal(call) is not None:
+            return args
         if not ctx.tool_call_approved and self._find_policy(call.tool_name, ctx.tool_manager):
             raise ApprovalRequired
         await self._decided.begin(call.tool_call_id)
@@ -321,6 +335,11 @@ class DeferredCalls:
                 return _load_result({**stored_result, **files})
 
         end = partial(self._end_call, call, tool_def)
+        refusal = self._find_refusal(call)
+        if refusal is not None:
+            await end(CallOutcome(refusal, failed=True))
+            raise ToolFailed(refusal)
+
         token = current_call.set(CurrentCall(call.tool_call_id, call.tool_name))
         try:
             result = await handler(args)
@@ -353,6 +372,12 @@ class DeferredCalls:
         await end(CallOutcome(self._run.format_result(value)), more)
         return result
 
+    def _find_refusal(self, call: ToolCallPart) -> str | None:
+        """Return the result of a call that must not be made; None if a person has approved it."""
+        if call.tool_call_id in self._decided.approved:
+            return None
+        return self._run.repeats.find_refusal(call.tool_call_id)
+
     async def _end_call(
         self,
         call: ToolCallPart,
@@ -364,6 +389,13 @@ class DeferredCalls:
             await self._decided.end(call.tool_call_id, outcome.text, failed=outcome.failed)
         elif self.journal is not None:
             await self.journal.end_call(call, tool_def, outcome, more)
+
+
+def _list_tool_calls(response: ModelResponse, steps: Any) -> list[ToolCallPart]:
+    """Return the calls of an answer that are executed: those of output tools are its result."""
+    tools = steps.ctx.deps.tool_manager
+    tools_by_call = [(call, tools.get_tool_def(call.tool_name)) for call in response.tool_calls]
+    return [call for call, tool in tools_by_call if tool is None or tool.kind != "output"]
 
 
 def read_result(part: ToolReturnPart | RetryPromptPart) -> str:
@@ -416,16 +448,13 @@ class StepJournal:
         Args:
             first: number of the messages of earlier runs.
         """
-        tools = steps.ctx.deps.tool_manager
         messages = steps.all_messages()
         if self._has_answer:
             self._has_answer = False
             self._kept = [*messages]
             return
 
-        tools_by_call = [(call, tools.get_tool_def(call.tool_name)) for call in response.tool_calls]
-        calls = [call for call, tool in tools_by_call if tool is None or tool.kind != "output"]
-
+        calls = _list_tool_calls(response, steps)
         if not calls:
             return
 

@@ -15,6 +15,7 @@ from agentctl.runtime.models.access import current_access
 from agentctl.runtime.pauses import InputSchema, Parked, Paused
 from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
 from agentctl.runtime.runners.library_members import complete_members, fail_members, pause_members
+from agentctl.runtime.transcript.repeated_calls import RepeatLimits
 
 FACTORY = "factory"
 """The kind of an asynchronous factory before it has made its object.
@@ -81,13 +82,16 @@ class TakesClientTools(Protocol):
     def tool_names(self) -> Collection[str]: ...
 
 
-async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironment) -> None:
+async def run_hosted_agent(
+    opening: Awaitable[Runner], environment: RunEnvironment, repeats: RepeatLimits | None = None
+) -> None:
     """Run an agent in code to its end. The result is in the transcript.
 
     Tokens are unknown unless the runner or a function of the run reports them.
 
     Args:
         opening: returns the opened runner of the agent.
+        repeats: how often its model may make one call in a row; None for no limit.
 
     Raises:
         ExecutionError: the agent failed, or could not be opened.
@@ -97,7 +101,7 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         Parked: another process continues.
     """
     try:
-        await _execute(opening, environment)
+        await _execute(opening, environment, repeats)
     except Paused:
         await pause_members(environment)
         raise
@@ -106,7 +110,9 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         raise
 
 
-async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> None:
+async def _execute(
+    opening: Awaitable[Runner], environment: RunEnvironment, repeats: RepeatLimits | None
+) -> None:
     transcript = environment.transcript
     message = environment.spec.input
     access = current_access.get()
@@ -124,7 +130,7 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         if access is not None:
             access.library = runner.kind
 
-        hosted = HostedRun(environment, runner.kind)
+        hosted = HostedRun(environment, runner.kind, repeats)
         await runner.run(message, hosted)
         hosted.end_text()
         await complete_members(environment)

@@ -36,6 +36,7 @@ from agentctl.runtime.pauses import (
 )
 from agentctl.runtime.tracing import Span, enter_call
 from agentctl.runtime.transcript import events, history
+from agentctl.runtime.transcript.repeated_calls import RepeatedCalls, RepeatLimits
 from agentctl.work.run_scope import CurrentCall, current_call
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ class Conversation:
     Args:
         actions: the tools that the model may call, by name.
         rules: the rules of those whose calls wait for a person, by name.
+        repeats: the calls of earlier legs, and how often the model may make one call in a row; None
+            for no limit.
         publishes: True if the text of the model is the content of the run. If False (the leader
             of a team in mode route, an answer with an output schema), the text is only added to
             the messages.
@@ -125,10 +128,12 @@ class Conversation:
         actions: Mapping[str, Action],
         *,
         rules: Mapping[str, CallRule] | None = None,
+        repeats: RepeatedCalls | None = None,
         publishes: bool = True,
     ) -> None:
         self.context = context
         self.actions = actions
+        self.repeats = repeats or RepeatedCalls(RepeatLimits())
         self.instructions = ""
         self.routed_answer: str | None = None
         self.is_routing = False
@@ -312,6 +317,7 @@ class Conversation:
             raise ExecutionError("MODEL_ANSWER_INVALID", "The model's tool calls were cut off")
         self._reserve(len(orjson.dumps(calls)))
         self._transcript.end_answer(calls, finish_reason)
+        self.repeats.add_answer(calls)
 
     async def call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> str | None:
         """Execute a tool call and return its result for the model; None if it waits.
@@ -321,6 +327,13 @@ class Conversation:
                 too often.
         """
         self.context.checkpoint()
+
+        refusal = self.repeats.find_refusal(call_id)
+        if refusal is not None:
+            # No one is asked about it either.
+            self._open_call(call_id, name, arguments)
+            outcome = CallOutcome(refusal, failed=True, counts_as_failure=False)
+            return await self._end_call(call_id, name, arguments, outcome)
 
         problem = None
 
@@ -352,6 +365,7 @@ class Conversation:
             and call["name"] in self.actions
             and self.actions[call["name"]].has_effects
             and NOT_AN_OBJECT not in call["arguments"]
+            and self.repeats.find_refusal(call["id"]) is None
         ]
 
     def repeat_result(self, call: Mapping[str, Any], stored_call: Mapping[str, Any]) -> str | None:
