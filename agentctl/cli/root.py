@@ -41,7 +41,7 @@ _COMMANDS = {
     "approvals": ("approvals:app", "List what paused runs wait for, and decide about it"),
     "usage": (
         "usage:show_usage",
-        "Show tokens and cost of the runs that ended, by day, user, component or model",
+        "Show tokens and cost of the runs that ended, by day, user, component, model or session",
     ),
     "budgets": ("budgets:app", "List budgets and their use"),
     "users": ("users:app", "Export and erase the data of a person"),

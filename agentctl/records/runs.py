@@ -122,7 +122,9 @@ class RunRecord(TypedDict):
     has ended, `runner` for other code of an agent; it is null if they are not known. `late_result`
     is set if a result arrived after the final status and was dropped. A counter of `metrics` is
     null if it is not known. `total_tokens` includes the runs of members and steps, which `metrics`
-    does not; both are those so far of a live run, and null if another process executes it.
+    does not; both are those so far of a live run, and null if another process executes it. `cost`
+    is the cost of `total_tokens` in US dollars, known when the run has ended. It lacks
+    `unpriced_tokens`, whose price is not known, and is null if no token has a price.
     `purpose` is set for background work, which is a child of the run after which it is done.
     `queued_at` is the time at which it began to wait in the queue of its session, and
     `queue_position` its place there while it waits, from 1; both are null without a wait.
@@ -156,6 +158,8 @@ class RunRecord(TypedDict):
     tools: list[dict[str, Any]]
     metrics: dict[str, Any]
     total_tokens: int | None
+    cost: float | None
+    unpriced_tokens: int | None
     output: Any
     reasoning_content: str | None
     purpose: Literal["summary", "memory"] | None
@@ -207,7 +211,7 @@ LARGE_FIELDS = (
 
 @derive(
     without=LARGE_FIELDS,
-    after={"input": ("purpose",), "total_tokens": ("tool_calls", "member_count")},
+    after={"input": ("purpose",), "unpriced_tokens": ("tool_calls", "member_count")},
 )
 class RunSummary(RunRecord):
     """One run without its content, messages and tool calls, as `view=summary` returns it.

@@ -63,6 +63,8 @@ class AgentSessionDetailSchema(TypedDict):
     session_state: NotRequired[dict[str, Any] | None]
     agent_id: NotRequired[str | None]
     total_tokens: NotRequired[int | None]
+    cost: NotRequired[float | None]
+    unpriced_tokens: NotRequired[int | None]
     agent_data: NotRequired[dict[str, Any] | None]
     metrics: NotRequired[dict[str, Any] | None]
     metadata: NotRequired[dict[str, Any] | None]
@@ -88,6 +90,8 @@ class TeamSessionDetailSchema(TypedDict):
     created_at: NotRequired[Timestamp | None]
     updated_at: NotRequired[Timestamp | None]
     total_tokens: NotRequired[int | None]
+    cost: NotRequired[float | None]
+    unpriced_tokens: NotRequired[int | None]
     hold: NotRequired[HoldRecord]
 
 
@@ -100,6 +104,8 @@ class WorkflowSessionDetailSchema(TypedDict):
     workflow_id: NotRequired[str | None]
     workflow_name: NotRequired[str | None]
     session_data: NotRequired[dict[str, Any] | None]
+    cost: NotRequired[float | None]
+    unpriced_tokens: NotRequired[int | None]
     session_state: NotRequired[dict[str, Any] | None]
     workflow_data: dict[str, Any] | None
     metadata: NotRequired[dict[str, Any] | None]
@@ -149,10 +155,12 @@ class SearchMatch(TypedDict):
 class SessionSummary(TypedDict):
     """A session in a list: only columns whose cost does not depend on the history.
 
-    The one of `agent_id`, `team_id` and `workflow_id` that `session_type` names is filled.
-    `run_count` counts all runs, also of members and steps, and background work; `history_bytes` is
-    the size of the stored history, `last_status` the status of `last_run`. `match` is in
-    the results of a search only. Only administrators see `hold`, of a session that is held.
+    The one of `agent_id`, `team_id` and `workflow_id` that `session_type` names is filled. `cost`
+    is in US dollars, without `unpriced_tokens`, whose price is not known; null if no token has a
+    price. `run_count` counts all runs, also of members and steps, and background work;
+    `history_bytes` is the size of the stored history, `last_status` the status of `last_run`.
+    `match` is in the results of a search only. Only administrators see `hold`, of a session that
+    is held.
     """
 
     session_id: str
@@ -163,6 +171,8 @@ class SessionSummary(TypedDict):
     team_id: str | None
     workflow_id: str | None
     total_tokens: int
+    cost: float | None
+    unpriced_tokens: int
     run_count: int
     history_bytes: int
     last_status: RunStatus | None
@@ -229,12 +239,14 @@ class SummaryRow:
     updated_at: int
     hold: str | None
 
+    metrics: str
+    """The counters and the cost as JSON text."""
+
 
 @dataclass(slots=True)
 class SessionRow(SummaryRow):
     """A stored session. The additional columns are JSON texts."""
 
-    metrics: str
     component_data: str | None
     metadata: str | None
     summary: str | None

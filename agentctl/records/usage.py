@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import Timestamp
 
-UsageKey = Literal["day", "user", "component", "model", "version"]
+UsageKey = Literal["day", "user", "component", "model", "version", "session"]
 """The parts of the key of a group of sums."""
 
 Step = Literal["hour", "day"]
@@ -46,7 +46,8 @@ class UsageCounts(TypedDict):
 class UsageRow(UsageCounts):
     """The sums of one group, with a member for each part of its key.
 
-    `day` is the date, in UTC. `user_id` and `model` may be null.
+    `day` is the date, in UTC. `user_id` and `model` may be null. By `session_id`, `model_calls` are
+    not counted.
     """
 
     day: NotRequired[str]
@@ -55,6 +56,7 @@ class UsageRow(UsageCounts):
     component_id: NotRequired[str]
     model: NotRequired[str | None]
     version: NotRequired[str]
+    session_id: NotRequired[str]
 
 
 class UsageReport(TypedDict):

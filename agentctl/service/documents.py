@@ -28,7 +28,7 @@ from agentctl.records.value_types import field_types
 from agentctl.runs.states import is_final
 from agentctl.service.paging import encode_cursor
 from agentctl.store.listing import RowPage
-from agentctl.store.repositories.sessions import NO_USAGE, parse_counters
+from agentctl.store.repositories.sessions import NO_COST, NO_USAGE, Cost, parse_cost, parse_counters
 
 CHECKED_BYTES = 1_048_576
 """Size of a stored text that is parsed before it is sent, in some milliseconds."""
@@ -266,6 +266,9 @@ class RelatedFacts(NamedTuple):
     member_count: int
     """Number of the runs that it started."""
 
+    cost: Cost = NO_COST
+    """The cost of its tokens and of the tokens of the runs below it."""
+
     approvals: Sequence[Mapping[str, Any]] = ()
     """Its approvals, decided or not."""
 
@@ -347,8 +350,9 @@ def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:
 def _build_members(row: RunRow, facts: RelatedFacts) -> dict[str, Any]:
     return {
         KINDS[row.component_type].id_field: row.component_id,
-        "metrics": embed_stored(facts.metrics),
+        "metrics": embed_metrics(facts.metrics),
         "total_tokens": facts.total_tokens,
+        **describe_cost(facts.cost, facts.total_tokens),
         "error": {"code": row.error_code, "detail": row.error_detail} if row.error_code else None,
         "queue_position": facts.queue_position,
         "version_changes": embed_array(row.version_changes, ""),
@@ -383,8 +387,34 @@ def build_document_alone(row: RunRow, cut: int | None) -> bytes:
     """Build the document of a run that no other row concerns (`run_reads.get_alone`)."""
     metrics = row.metrics or NO_USAGE
     total = total_tokens(metrics)
-    facts = RelatedFacts(metrics, total if is_counted(metrics, total) else None, 0)
+    known_total = total if is_counted(metrics, total) else None
+    facts = RelatedFacts(metrics, known_total, 0, parse_cost(metrics))
     return build_run_document(row, facts, (), cut)
+
+
+def embed_metrics(metrics: str) -> Any:
+    """Return stored counters for a document, without the cost, which is a member of its own.
+
+    Raises:
+        Unavailable: see `stored_json`.
+    """
+    if parse_cost(metrics) == NO_COST:
+        return embed_stored(metrics)
+    counters = require(parse_stored(metrics, dict))
+    return {name: count for name, count in counters.items() if name not in Cost._fields}
+
+
+def describe_cost(cost: Cost, total_tokens: int | None) -> dict[str, Any]:
+    """Return the members `cost` and `unpriced_tokens` of a run or a session.
+
+    Args:
+        total_tokens: the tokens of the same runs; None if they are not known.
+    """
+    if total_tokens is None:
+        return {"cost": None, "unpriced_tokens": None}
+    unpriced_tokens = max(total_tokens - cost.priced_tokens, 0)
+    is_unknown = not cost.priced_tokens and unpriced_tokens > 0
+    return {"cost": None if is_unknown else cost.cost, "unpriced_tokens": unpriced_tokens}
 
 
 def is_counted(metrics: str, total: int) -> bool:

@@ -28,7 +28,7 @@ from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import approvals, queue, run_reads, sessions
 from agentctl.store.repositories.search_pages import WordSearch
-from agentctl.store.repositories.sessions import NO_USAGE
+from agentctl.store.repositories.sessions import NO_USAGE, parse_cost
 from agentctl.store.threads import call_in_thread
 from agentctl.store.visibility import EVERYONE
 
@@ -165,6 +165,7 @@ def _read_related(
     metrics = {row.run_id: _find_usage(row, find_metrics) for row in rows}
     counts = dict.fromkeys(metrics, 0)
     tokens = {run_id: total_tokens(text) for run_id, text in metrics.items()}
+    costs = {run_id: parse_cost(text) for run_id, text in metrics.items()}
     # The rows above each run of the level, by the id of that run.
     above = {run_id: [run_id] for run_id in metrics}
     level = list(above)
@@ -182,8 +183,10 @@ def _read_related(
 
             live = None if metrics_text else find_metrics(run_id)
             own_tokens = total_tokens(metrics_text) if live is None else live["total_tokens"] or 0
+            own_cost = parse_cost(metrics_text)
             for root in above[parent_run_id]:
                 tokens[root] += own_tokens
+                costs[root] = costs[root].add(own_cost)
 
         above = following
         level = list(following)
@@ -201,6 +204,7 @@ def _read_related(
             text,
             tokens[run_id] if is_counted(text, tokens[run_id]) else None,
             counts[run_id],
+            costs[run_id],
             approvals_of.get(run_id, ()),
             places.get(run_id),
         )

@@ -33,14 +33,17 @@ from agentctl.records.sessions import (
 from agentctl.service.documents import (
     RecordWriter,
     check_array,
+    describe_cost,
     dump_holding,
     dump_in_pieces,
+    embed_metrics,
     embed_stored,
     join_arrays,
 )
 from agentctl.store.database import Database, ReadSize, Steps, unit
 from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.repositories.lists import ListedSession
+from agentctl.store.repositories.sessions import parse_cost
 from agentctl.work.event_loop import convert
 
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
@@ -52,7 +55,10 @@ _COLUMNS = {
 }
 _DETAILS = {
     kind: RecordWriter(
-        record, SessionRow, {**_COLUMNS, KINDS[kind].id_field: "component_id"}, computed=["hold"]
+        record,
+        SessionRow,
+        {**_COLUMNS, KINDS[kind].id_field: "component_id"},
+        computed=["hold", "metrics"],
     )
     for kind, record in SESSION_DETAILS.items()
 }
@@ -69,16 +75,18 @@ def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes
     writer = _DETAILS[row.session_type]
     hold = {} if row.hold is None else {"hold": orjson.Fragment(row.hold)}
 
+    cost = describe_cost(parse_cost(row.metrics), row.total_tokens)
     if row.session_type != "workflow":
-        record = writer.build(row, {**hold, "chat_history": None})
+        metrics = embed_metrics(row.metrics)
+        record = writer.build(row, {**hold, **cost, "metrics": metrics, "chat_history": None})
         return dump_in_pieces(record, "chat_history", join_arrays(histories))
 
     data = {
         "session_name": row.session_name,
         "session_state": embed_stored(row.session_state),
-        "session_metrics": embed_stored(row.metrics),
+        "session_metrics": embed_metrics(row.metrics),
     }
-    return writer.write(row, {**hold, "session_data": data})
+    return writer.write(row, {**hold, **cost, "session_data": data})
 
 
 def build_session_version(row: SessionRow) -> str:
@@ -98,7 +106,8 @@ def read_session_head(row: SessionRow) -> Steps[bytes]:
         **_summarize_session(row, newest),
         "turn_count": (yield from run_reads.count_turns(row.session_id)),
     }
-    for name in ("metrics", "session_summary", "session_state", "metadata"):
+    head["metrics"] = embed_metrics(row.metrics)
+    for name in ("session_summary", "session_state", "metadata"):
         stored = getattr(row, "summary" if name == "session_summary" else name)
         head[name] = embed_stored(stored, "{")
     return orjson.dumps(head)
@@ -115,6 +124,7 @@ def _summarize_session(row: SummaryRow, newest: LastRunState | None) -> Any:
     computed = {
         **_NO_COMPONENT,
         KINDS[row.session_type].id_field: row.component_id,
+        **describe_cost(parse_cost(row.metrics), row.total_tokens),
         "last_run": None if newest is None else _describe_last_run(newest),
     }
     hold = {} if row.hold is None else {"hold": orjson.Fragment(row.hold)}

@@ -62,6 +62,7 @@ _COLUMNS: Mapping[UsageKey, tuple[str, ...]] = {
     "component": ("component_type", "component_id"),
     "model": ("model",),
     "version": ("version",),
+    "session": ("session_id",),
 }
 
 _Groups = dict[tuple[Value, ...], Sums]
@@ -77,12 +78,18 @@ class UsageOperations(OperationFamily):
                 raise errors.ValidationFailed(f"by must be any of {', '.join(get_args(UsageKey))}")
             scope = self._build_scope("day", filter, DEFAULT_DAYS * DAY)
             self._check_versions(scope, by)
+            if "session" in by and (len(by) > 1 or scope.version is not None):
+                raise errors.ValidationFailed("session cannot be combined with other groups")
 
             columns = [column for key in by for column in _COLUMNS[key]]
             database = self.lookups.database(filter.db_id)
-            groups, total, since = await self.hosting.prices.run(
-                lambda cost_of: _read_report(scope, columns, cost_of), database.read
-            )
+            if by == ("session",):
+                work = usage_reads.read_sessions(scope)
+                groups, total, since = await database.read(work, size="large")
+            else:
+                groups, total, since = await self.hosting.prices.run(
+                    lambda cost_of: _read_report(scope, columns, cost_of), database.read
+                )
 
             listed = _select(groups, filter.limit)
             if "day" in by:

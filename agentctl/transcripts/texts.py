@@ -119,10 +119,19 @@ def format_tokens(run: DrawnRun, *, split: bool = False) -> str:
     if not total:
         return ""
     text = f"{total:,} token{'' if total == 1 else 's'}{' so far' if run.is_live else ''}"
-    if not split:
-        return text
-    inward, outward = (run.count_tokens(f"{side}_tokens") for side in ("input", "output"))
-    return f"{text} ({inward:,} in, {outward:,} out)"
+    if split:
+        inward, outward = (run.count_tokens(f"{side}_tokens") for side in ("input", "output"))
+        text += f" ({inward:,} in, {outward:,} out)"
+    return text + _format_cost(run.record)
+
+
+def _format_cost(record: Record) -> str:
+    """Return the cost of a run or a session: `, $0.0048`; "" for a cost of 0 or without a price."""
+    cost = record.get("cost")
+    if not cost:
+        return ""
+    amount = f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
+    return f", at least {amount}" if record.get("unpriced_tokens") else f", {amount}"
 
 
 def format_size(text: str) -> str:
@@ -185,7 +194,8 @@ def count_session_tokens(session: Record) -> Iterator[str]:
     inward = metrics.get("input_tokens")
     outward = metrics.get("output_tokens")
     both = isinstance(inward, int) and isinstance(outward, int)
-    yield f"{total:,} tokens" + (f" ({inward:,} in, {outward:,} out)" if both else "")
+    text = f"{total:,} tokens" + (f" ({inward:,} in, {outward:,} out)" if both else "")
+    yield text + _format_cost(session)
 
 
 def describe_objects(record: Record, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -18,10 +18,10 @@ USER = "ada.lovelace@department.example"
 FAILURES = 45
 
 CUT = """() => [...document.querySelectorAll(".table td, .table td *")].filter(each =>
-    each.checkVisibility() && each.getClientRects().length && !each.closest(".found")
+    each.checkVisibility() && each.getClientRects().length && !each.closest(".found, .two[title]")
     && (each.scrollWidth > each.clientWidth + 1 || each.scrollHeight > each.clientHeight + 2)
     && getComputedStyle(each).overflow === "hidden").map(each => each.outerHTML.slice(0, 200))"""
-"""Cells whose text is not whole."""
+"""Cells whose text is neither whole nor in a title."""
 
 FOUND = """() => [...document.querySelectorAll("tbody mark")].every(each => {
     const [mark, cell] = [each, each.closest("td")].map(box => box.getBoundingClientRect());

@@ -22,6 +22,7 @@ from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.databases import open_database
 from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.run_reads import RUN_COLUMNS
+from agentctl.store.repositories.sessions import Cost, parse_cost
 from agentctl.store.visibility import EVERYONE
 
 __all__ = ["InvariantChecker", "Seen", "tokens_of"]
@@ -179,10 +180,15 @@ def check_session(session: SessionRow, held: list[RunRow]) -> None:
     """Check that the counters of a session match its runs."""
     assert [run.seq for run in held] == list(range(1, session.run_count + 1)), session
     assert {run.user_id for run in held} <= {session.user_id}, session
-    metrics = orjson.loads(session.metrics)
+    stored = orjson.loads(session.metrics)
+    metrics = {name: count for name, count in stored.items() if name not in Cost._fields}
     spent = {name: sum(tokens_of(run)[name] for run in held) for name in TOKEN_COUNTERS}
     assert metrics == spent, (session, metrics, spent)
     assert session.total_tokens == spent["total_tokens"], session
+    costs = [parse_cost(run.metrics) for run in held]
+    known = parse_cost(session.metrics)
+    assert known.priced_tokens == sum(cost.priced_tokens for cost in costs), session
+    assert abs(known.cost - sum(cost.cost for cost in costs)) < 1e-6, session
     top = [run for run in held if run.parent_run_id is None]
     shown = sum(len((run.history or "").encode()) for run in top)
     assert session.history_bytes == shown, (session, shown)

@@ -19,6 +19,7 @@ OBJECTS = {"items": OBJECT, "type": "array"}
 
 NAMES = {"session_id": TEXT, "session_name": TEXT}
 SHARED = {
+    "cost": {"type": "number"}, "unpriced_tokens": NUMBER,
     "user_id": TEXT, "session_state": OBJECT, "metadata": OBJECT,
     "created_at": TIME, "updated_at": TIME,
 }  # fmt: skip

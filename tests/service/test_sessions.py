@@ -43,18 +43,19 @@ FIELDS: dict[ComponentKind, dict[str, type | None]] = {
         "agent_session_id": str, "session_id": str, "session_name": str, "user_id": str,
         "session_summary": None, "session_state": dict, "agent_id": str, "total_tokens": int,
         "agent_data": dict, "metrics": dict, "metadata": dict, "chat_history": list,
-        "created_at": str, "updated_at": str,
+        "created_at": str, "updated_at": str, "cost": None, "unpriced_tokens": int,
     },
     "team": {
         "session_id": str, "session_name": str, "user_id": str, "team_id": str,
         "session_summary": None, "session_state": dict, "metrics": dict, "team_data": dict,
         "metadata": dict, "chat_history": list, "created_at": str, "updated_at": str,
-        "total_tokens": int,
+        "total_tokens": int, "cost": None, "unpriced_tokens": int,
     },
     "workflow": {
         "session_id": str, "session_name": str, "user_id": str, "workflow_id": str,
         "workflow_name": str, "session_data": dict, "session_state": dict, "workflow_data": dict,
         "metadata": dict, "created_at": str, "updated_at": str,
+        "cost": None, "unpriced_tokens": int,
     },
 }  # fmt: skip
 """The fields of each schema and their values (docs/contract.md "Session records")."""

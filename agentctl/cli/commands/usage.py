@@ -1,4 +1,4 @@
-"""`agentctl usage`: tokens and cost by day, user, component, model or version, and an overview."""
+"""`agentctl usage`: tokens and cost by day, user, component, model, version or session."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ _GROUPS: Mapping[UsageKey, tuple[str, ...]] = {
     "component": ("component_type", "component_id"),
     "model": ("model",),
     "version": ("version",),
+    "session": ("session_id",),
 }
 _TIMES = ("first_token", "duration")
 
@@ -54,8 +55,8 @@ async def show_usage(
     group_by: str | None = option(
         "--by",
         "FIELDS",
-        "day, user, component, model or version; several with commas (default: day, with --plot"
-        " component)",
+        "day, user, component, model or version, several with commas; or session (default: day,"
+        " with --plot component)",
     ),
     plot: bool = flag("--plot", "Draw runs, failures, times, tokens and cost over time"),
     step: Step | None = option("--step", "STEP", "With --plot: hour or day"),
@@ -63,7 +64,7 @@ async def show_usage(
     output: OutputOption = None,
     fields: FieldsOption = None,
 ) -> None:
-    """Show tokens and cost of the runs that ended, by day, user, component or model.
+    """Show tokens and cost of the runs that ended, by day, user, component, model or session.
 
     Members and background work are included. Times are UTC. A cost in US dollars is an estimate,
     without tokens whose price is not known; see the guide to usage.
@@ -77,7 +78,7 @@ async def show_usage(
             target, replace(matching, by=by or ("day",)), FieldsOutput(output, fields)
         )
         return
-    if len(by) > 1 or by == ("day",):
+    if len(by) > 1 or by in (("day",), ("session",)):
         raise UsageError("--plot needs --by component, model, user or version")
     shared = {name: getattr(matching, name) for name in UsageFilter.__slots__ if name != "by"}
     wanted = OverviewFilter(**shared, step=step or "hour", by=cast(Any, (*by, "component")[0]))

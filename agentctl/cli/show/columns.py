@@ -77,6 +77,17 @@ def format_cost(cost: float | None) -> str:
     return f"{cost:,.2f}" if cost >= 1 else f"{cost:.4f}"
 
 
+def format_total_cost(record: Record) -> str | None:
+    """Return the cost of a run or a session in dollars; None for a cost of 0 or without a price.
+
+    `>` is before the cost of tokens of which some have no known price.
+    """
+    cost = record.get("cost")
+    if not cost:
+        return None
+    return f"> {format_cost(cost)}" if record.get("unpriced_tokens") else format_cost(cost)
+
+
 def _describe_wait(run: Record) -> str | None:
     return describe_wait(run.get("approvals") or ()) if run.get("status") == "PAUSED" else None
 
@@ -138,6 +149,7 @@ SESSIONS = Columns(
         *plain_columns("user_id", "run_count", "total_tokens", "last_status", "updated_at"),
         Column("last_stopped_at", lambda row: get_last_run(row).get("stopped_at")),
         Column("last_holding", lambda row: format_holding(get_last_run(row))),
+        *plain_columns("cost", "unpriced_tokens"),
     ],
     table=[
         Column("session_id", look="id"),
@@ -158,6 +170,7 @@ SESSIONS = Columns(
         Column("run_count", heading="runs", right=True),
         Column("user_id", heading="user"),
         Column("total_tokens", _format_tokens, heading="tokens", right=True),
+        Column("cost", format_total_cost, right=True),
         Column("session_type", heading="type"),
     ],
 )
@@ -171,6 +184,7 @@ SESSION = [
     Column(
         "hold", lambda row: describe_hold(row["hold"]) if row.get("hold") else None, look="text"
     ),
+    Column("cost", format_total_cost),
 ]
 SUMMARIZED = [Column("session_id"), Column("session_summary", _summary_text, look="text")]
 RENAMED = plain_columns("session_id", "session_name", "updated_at")
@@ -189,6 +203,7 @@ _RUNS = [
     Column("waits_for", _describe_wait),
     *plain_columns("queued_at", "queue_position"),
     *plain_columns("origin_run_id", "origin_kind", "origin_at"),
+    *plain_columns("cost", "unpriced_tokens"),
 ]
 _RUNS_OF_SESSION = [
     Column("run_id", heading="run", look="id"),
@@ -197,6 +212,7 @@ _RUNS_OF_SESSION = [
     Column("age", lambda run: format_distance(run.get("created_at")), right=True),
     Column("duration", _format_duration, heading="took", right=True),
     Column("total_tokens", _format_tokens, heading="tokens", right=True),
+    Column("cost", format_total_cost, right=True),
     Column("waits_for", _describe_wait, look="text"),
     Column(
         "error",
@@ -212,9 +228,9 @@ RUNS_OF_SESSION = Columns(tsv=_RUNS, table=_RUNS_OF_SESSION)
 RUNS = Columns(
     tsv=_RUNS,
     table=[
-        *_RUNS_OF_SESSION[:6],
+        *_RUNS_OF_SESSION[:7],
         Column("session_id", heading="session", look="id"),
-        *_RUNS_OF_SESSION[6:],
+        *_RUNS_OF_SESSION[7:],
     ],
 )
 FOUND_RUNS = _add_match(RUNS)

@@ -152,7 +152,8 @@ class UsageFilter:
     by: Annotated[
         tuple[UsageKey, ...],
         Query(
-            "Groups: any of `day`, `user`, `component`, `model` and `version`, separated by commas"
+            "Groups: any of `day`, `user`, `component`, `model` and `version`, separated by commas,"
+            " or `session`"
         ),
     ] = ("day",)
     since: _Since = None

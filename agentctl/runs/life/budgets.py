@@ -22,7 +22,7 @@ from agentctl.config.upkeep import Budget
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import format_rfc3339, now
-from agentctl.runs.log.results import encode_counters
+from agentctl.runs.log.results import count_by_model, encode_counters
 from agentctl.runs.states import Ending
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
@@ -32,6 +32,7 @@ from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import quotas
 from agentctl.store.repositories.quotas import Used
+from agentctl.store.repositories.sessions import NO_COST, Cost
 from agentctl.store.repositories.usage import NANODOLLARS, CostOf, UnknownPrice
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -332,6 +333,22 @@ class Budgets:
             cost += model_cost or 0
 
         return tokens, cost, unpriced_model
+
+    async def measure_cost(self, transcript: Transcript) -> Cost:
+        """Return the cost of the tokens of a run, members not included."""
+        if not transcript.metrics["total_tokens"]:
+            return NO_COST
+
+        cost = 0
+        priced_tokens = 0
+        for model, counters in count_by_model(transcript).items():
+            counts = {name: count or 0 for name, count in counters.items()}
+            found = await self._prices.find_cost(model, counts)
+            if found is not None:
+                cost += found
+                priced_tokens += counts["total_tokens"]
+
+        return Cost(cost / NANODOLLARS, priced_tokens)
 
     async def _report(self, run: ChargedRun) -> str | None:
         """Store the tokens and the cost of a run; return a model whose price is not known."""

@@ -302,6 +302,7 @@ async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
         finished_at=at,
         stopped_at=stopped_at,
         holding=holding,
+        cost=await run.measure_cost(),
     )
     # In a thread the steps of a large run take turns with other runs. Nothing changes its
     # transcript any more.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -34,9 +35,12 @@ from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, run_reads, runs
+from agentctl.store.repositories.sessions import NO_COST, Cost
 from agentctl.store.visibility import EVERYONE
 from agentctl.work.event_loop import retrieve_exception, retry_until_stopped
 from agentctl.work.run_scope import CurrentCall, current_call
+
+_log = logging.getLogger("agentctl.runs")
 
 T = TypeVar("T")
 
@@ -329,6 +333,15 @@ class LiveRun:
         """
         tokens, cost, _ = await self._budgets.measure(self)
         return tokens, cost
+
+    async def measure_cost(self) -> Cost:
+        """Return what its tokens have cost so far; `NO_COST` if no price can be found."""
+        try:
+            return await self._budgets.measure_cost(self.transcript)
+        except Exception:
+            # A price must not keep an end from being stored.
+            _log.exception("run %s: its cost is not known", self.run_id)
+            return NO_COST
 
     def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
         if not self.has_ended:

@@ -16,6 +16,7 @@ from agentctl.runs.states import Ending
 from agentctl.runtime.transcript.history import build_chat_history
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.repositories.quotas import Counters
+from agentctl.store.repositories.sessions import NO_COST, Cost
 
 
 def build_run_end(
@@ -29,6 +30,7 @@ def build_run_end(
     stopped_at: int | None,
     cancel_reason: str | None = None,
     holding: str | None = None,
+    cost: Cost = NO_COST,
 ) -> RunEnd:
     """Build the final columns of a run's row.
 
@@ -41,9 +43,14 @@ def build_run_end(
         cancel_reason: replaces the recorded reason of a cancel; None keeps it.
         holding: JSON array of names of the work that continues; None if no work continues, or if
             it is not known.
+        cost: what the tokens of the run have cost.
     """
     messages = transcript.messages
     model_metrics = transcript.model_metrics
+    metrics: dict[str, Any] = dict(transcript.metrics)
+    if cost.priced_tokens:
+        metrics |= cost._asdict()
+
     return RunEnd(
         run_id=run.run_id,
         attempt=attempt,
@@ -52,7 +59,7 @@ def build_run_end(
         history=_encode_history(run, messages, previous_instructions),
         messages=to_json(messages),
         tools=to_json(transcript.tools),
-        metrics=to_json(transcript.metrics),
+        metrics=to_json(metrics),
         error_code=ending.error_code,
         error_detail=ending.error_detail,
         finished_at=finished_at,
@@ -101,7 +108,7 @@ def to_json(value: object) -> str:
 
 def encode_counters(transcript: Transcript) -> Counters:
     """Return the tokens and the other counters of a run so far."""
-    return Counters(to_json(transcript.metrics), to_json(_count_by_model(transcript)))
+    return Counters(to_json(transcript.metrics), to_json(count_by_model(transcript)))
 
 
 def take_counters(transcript: Transcript, stored: Counters) -> None:
@@ -112,7 +119,7 @@ def take_counters(transcript: Transcript, stored: Counters) -> None:
     if stored.metrics is None:
         return
 
-    known = _count_by_model(transcript)
+    known = count_by_model(transcript)
     reported = parse_stored(stored.model_metrics or "", dict)
     if reported is None:
         # Stored at a pause, by a version that stored no counters by model.
@@ -128,7 +135,7 @@ def take_counters(transcript: Transcript, stored: Counters) -> None:
         transcript.add_usage(additions, model)
 
 
-def _count_by_model(transcript: Transcript) -> Mapping[str, Mapping[str, int | None]]:
+def count_by_model(transcript: Transcript) -> Mapping[str, Mapping[str, int | None]]:
     """Return the counters by model; a run whose calls are not known by model has one entry."""
     if transcript.model_metrics:
         return transcript.model_metrics

@@ -18,7 +18,7 @@ from agentctl.records.runs import NewRun, RunEnd, RunPause, RunRow
 from agentctl.records.text import new_id
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.repositories import queue, sessions, usage
-from agentctl.store.repositories.sessions import parse_counters
+from agentctl.store.repositories.sessions import parse_cost, parse_counters
 from agentctl.store.states import IS_OPEN, RUN, change
 
 _STORED = tuple(field.name for field in fields(RunRow))
@@ -267,7 +267,8 @@ def restore(run: RunRow, at: int, *, counted: bool) -> Steps[None]:
     yield Statement(_RESTORE, {**values, "counted": 1})
     size = _count_history_bytes(run.history, run.parent_run_id)
     counters = {} if counted else parse_counters(run.metrics)
-    yield from sessions.add_usage(run.session_id, counters, size, at)
+    cost = sessions.NO_COST if counted else parse_cost(run.metrics)
+    yield from sessions.add_usage(run.session_id, counters, size, at, cost=cost)
 
 
 def claim(run_id: str, attempt: int, owner: str, now: int) -> Work[bool]:
@@ -385,6 +386,7 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[FinishedRun | None]:
         size,
         end.finished_at,
         last=(seq, end.status) if parent_run_id is None else None,
+        cost=parse_cost(end.metrics),
     )
 
     finished = FinishedRun(session_id, parent_run_id is None)

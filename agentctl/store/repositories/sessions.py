@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from itertools import combinations
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -51,12 +51,48 @@ def parse_counters(metrics: str | None) -> dict[str, int]:
     }
 
 
-def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
-    """Add `delta` to the counters. Return them as JSON text, and their `total_tokens`."""
+class Cost(NamedTuple):
+    """The cost of some tokens. It is stored beside their counters, under the same names."""
+
+    cost: float
+    """US dollars, without the tokens whose price is not known."""
+
+    priced_tokens: int
+    """The tokens that the cost includes."""
+
+    def add(self, other: Cost) -> Cost:
+        """Return the sum of two costs."""
+        return Cost(round(self.cost + other.cost, 9), self.priced_tokens + other.priced_tokens)
+
+
+NO_COST = Cost(0.0, 0)
+"""The cost of a run that ended in an earlier version, or without a price."""
+
+
+def parse_cost(metrics: str | None) -> Cost:
+    """Return the cost in a JSON object of counters; `NO_COST` if it has none, or is damaged."""
+    if not metrics or '"priced_tokens"' not in metrics:
+        return NO_COST
+    stored = parse_stored(metrics, dict) or {}
+    cost = stored.get("cost")
+    tokens = stored.get("priced_tokens")
+    if not isinstance(cost, int | float) or not isinstance(tokens, int):
+        return NO_COST
+    return Cost(float(cost), tokens)
+
+
+def add_counters(metrics: str, delta: Mapping[str, int], cost: Cost = NO_COST) -> tuple[str, int]:
+    """Add `delta` and a cost to the counters.
+
+    Returns:
+        The counters as JSON text, and their `total_tokens`.
+    """
     total = parse_counters(metrics)
     for name in TOKEN_COUNTERS:
         total[name] += delta.get(name, 0)
-    return orjson.dumps(total).decode(), total["total_tokens"]
+    sum_of_costs = parse_cost(metrics).add(cost)
+    stored = {**total, **sum_of_costs._asdict()} if sum_of_costs.priced_tokens else total
+    return orjson.dumps(stored).decode(), total["total_tokens"]
 
 
 DAMAGED_STATE = "damaged_state"
@@ -422,11 +458,13 @@ def add_usage(
     now: int,
     *,
     last: tuple[int, str] | None = None,
+    cost: Cost = NO_COST,
 ) -> Steps[bool]:
     """Add the usage of a run to the counters of its session, if the session exists.
 
     Args:
         delta: the token counters of the run itself; its children add their own.
+        cost: the cost of these tokens.
         history_bytes: size of the history of the run in bytes of UTF-8, as `runs.list_histories`
             returns it.
         last: number and status of a top-level run, for the last status of the session.
@@ -445,7 +483,7 @@ def add_usage(
         yield Statement(_LAST_STATUS, values)
 
     if any(delta.values()):
-        metrics, total = add_counters(stored_metrics, delta)
+        metrics, total = add_counters(stored_metrics, delta, cost)
         yield Statement(_WRITE_USAGE, {**values, "metrics": metrics, "total_tokens": total})
 
     return bool(has_queue)

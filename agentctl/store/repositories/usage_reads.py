@@ -14,8 +14,10 @@ from typing import NamedTuple
 from agentctl.records.usage import Step
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import Conditions
+from agentctl.store.repositories.sessions import parse_cost, parse_counters
 from agentctl.store.repositories.usage import (
     COUNTERS,
+    NANODOLLARS,
     OF_VERSIONS,
     PERIODS,
     STORED,
@@ -38,6 +40,10 @@ MAXIMUM_SUMS = 20_000
 
 MAXIMUM_TOTALS = 8_000
 """Sums of all users together, or of one user, that a read adds: the sums of the newest periods."""
+
+
+MAXIMUM_RUNS = 20_000
+"""Ended runs that a read by session adds: the newest ones."""
 
 
 _IN_PERIOD = "start >= :since AND start < :before"
@@ -156,6 +162,70 @@ def limit_to_newest(scope: UsageScope, *, by_user: bool = False) -> Steps[UsageS
 
     period = PERIODS[scope.step]
     return replace(scope, since=min(first_unread[0][0] + period, scope.before - period))
+
+
+@unit
+def read_sessions(scope: UsageScope) -> Steps[tuple[dict[tuple[Value, ...], Sums], Sums, int]]:
+    """Return the sums of each session, their total, and the time from which they count.
+
+    There are no stored sums by session: at most `MAXIMUM_RUNS` rows of runs are read, with the cost
+    that was stored at their ends.
+    """
+    conditions = (
+        Conditions()
+        .with_condition(
+            "finished_at >= :since AND finished_at < :before",
+            since=scope.since,
+            before=scope.before,
+        )
+        .with_condition(IS_VISIBLE, **scope.visibility.parameters())
+        .with_equal(
+            user_id=scope.user_id,
+            component_type=scope.component_type,
+            component_id=scope.component_id,
+            model=scope.model,
+        )
+    )
+    sql = (
+        "SELECT session_id, parent_run_id, status, metrics, finished_at FROM runs"
+        f" WHERE {' AND '.join(conditions.texts)}"
+        f" ORDER BY finished_at DESC LIMIT {MAXIMUM_RUNS + 1}"
+    )
+    rows = yield Statement(Sql(sql), conditions.values)
+
+    since = scope.since
+    if len(rows) > MAXIMUM_RUNS:
+        # The runs that ended at the time of the last row may be incomplete.
+        since = rows[-1][4] + 1
+        rows = [row for row in rows if row[4] >= since]
+
+    groups: dict[tuple[Value, ...], Sums] = {}
+    total = Sums()
+    for session_id, parent_run_id, status, metrics, _ in rows:
+        sums = _count_run(status, metrics, is_root=parent_run_id is None)
+        groups.setdefault((session_id,), Sums()).add(sums)
+        total.add(sums)
+    return groups, total, since
+
+
+def _count_run(status: str, metrics: str | None, *, is_root: bool) -> Sums:
+    """Return the sums of one ended run."""
+    cost = parse_cost(metrics)
+    sums = Sums()
+    for name, count in parse_counters(metrics).items():
+        if name in COUNTERS:
+            setattr(sums, name, count)
+    sums.cost = round(cost.cost * NANODOLLARS)
+    sums.unpriced_tokens = max(sums.total_tokens - cost.priced_tokens, 0)
+    if not is_root:
+        sums.member_runs = 1
+    elif status == "COMPLETED":
+        sums.completed = 1
+    elif status == "ERROR":
+        sums.failed = 1
+    else:
+        sums.cancelled = 1
+    return sums
 
 
 @unit

@@ -8,7 +8,7 @@ import {
   path, placeOfRun, refusalOf, send, tokensOf, withQuery,
 } from "./api.js";
 import {
-  Component, Copy, cut, Dialog, ErrorText, formatClock, formatDuration, formatNumber, formatSize,
+  Component, Copy, costOf, cut, Dialog, ErrorText, formatClock, formatDuration, formatNumber, formatSize,
   Fragment, html, Later, phaseOf, printable, shortId, Status, toHash, tookMilliseconds, useAction,
   useCaller, useEffect, useEvery, useNow, useResource, useState,
 } from "./ui.js";
@@ -159,7 +159,7 @@ export function Turn({ initial, names, db, current, onChange, opened, plain }) {
         <span class="component">${printable(nameOf(run, names))}</span>
         <${Status} run=${run} />
         <span class="dim">${formatDuration(tookMilliseconds(run, now))}</span>
-        ${tokens && !plain ? html`<span class="dim">${formatNumber(tokens)} tokens</span>` : null}
+        ${tokens && !plain ? html`<span class="dim">${[`${formatNumber(tokens)} tokens`, costOf(run)].filter(Boolean).join(" · ")}</span>` : null}
         <span class="tools">
           ${live ? html`<${CancelButton} run=${run} setRun=${setRun} plain=${plain} />` : null}
           ${plain ? null : html`${live ? null : html`<${RepeatButtons} run=${run} db=${db} />`}

@@ -6,7 +6,7 @@ import {
   postOnce, refusalOf, tokensOf, withQuery,
 } from "./api.js";
 import {
-  cut, Dialog, ErrorText, formatAge, formatClock, formatDuration, formatNumber,
+  costOf, cut, Dialog, ErrorText, formatAge, formatClock, formatDuration, formatNumber,
   formatShort, formatSpan, formatTotal, html, LongTable, many, phaseOf, printable, shortId, Snippet,
   Status, toHash, tookMilliseconds, twoLines, useAction, useComponents, useEffect, useEvery, useNames, useNow,
   useRef, useState,
@@ -71,11 +71,11 @@ export function RunTable({ rows, db, marked, onMark, onCancel, causes = new Map(
     names=${names} marked=${marked?.has(run.run_id)} onMark=${mark} onCancel=${onCancel} cause=${causes.get(run.run_id)} alone=${alone} />`;
   return html`<${LongTable} rows=${rows} row=${row} columns=${html`${mark ? html`<col class="mid w-mark" />` : null}
       <col class="w-id w-name" /><col class="w-status" />${alone ? null : html`<col class="full w-owner" />`}<col class="opt w-owner" />
-      <col class="far w-component" /><col class=${mark ? "mid w-age" : "mid w-short"} /><col class="full w-number" /><col class="full" />
+      <col class="far w-component" /><col class=${mark ? "mid w-age" : "mid w-short"} /><col class="full w-number" /><col class="far w-cost" /><col class="full" />
       ${mark ? html`<col class="w-action" />` : null}`}>
     ${mark ? html`<th class="mid"><span class="hidden">Mark</span></th>` : null}
     <th>Run</th><th>Status</th>${alone ? null : html`<th class="full">Component</th>`}<th class="opt">User</th><th class="far">Session</th>
-    <th class="mid right">Age</th><th class="full right">Tokens</th><th class="full">Detail</th>
+    <th class="mid right">Age</th><th class="full right">Tokens</th><th class="far right">Cost</th><th class="full">Detail</th>
     ${mark ? html`<th><span class="hidden">Cancel</span></th>` : null}
   <//>`;
 }
@@ -101,6 +101,7 @@ function Row({ run, at, now, db, names, marked, onMark, onCancel, cause, alone }
     <td class="far mono" title=${run.session_id}>${twoLines(cut(run.session_id, 40))}</td>
     <td class="mid right nowrap" title=${run.created_at}>${live ? formatSpan(tookMilliseconds(run, now) / 1000) : formatAge(run.finished_at, now)}</td>
     <td class="full right" title=${formatNumber(tokensOf(run))}>${formatShort(tokensOf(run))}</td>
+    <td class="far right">${costOf(run)}</td>
     <td class="full" dir="auto"><div class=${`two ${color}`} title=${exception || !cause ? phase.sentence || null : describeCause(cause)}>${detail}</div></td>
     ${onMark ? html`<td class="right">${live && run.cancel_requested_at == null
       ? html`<button type="button" disabled=${Boolean(refusal)} title=${refusal}

@@ -43,6 +43,8 @@ export function cut(text, length = 200) {
 const numbers = new Intl.NumberFormat("en");
 const dollars = new Intl.NumberFormat("en", { style: "currency", currency: "USD", maximumFractionDigits: 6 });
 export const formatCost = (cost) => dollars.format(cost);
+/** Return the cost of a run or a session, a lower bound if some of its tokens have no known price; "" for none. */
+export const costOf = ({ cost, unpriced_tokens: unpriced }) => (cost ? `${unpriced ? "≥ " : ""}${formatCost(cost)}` : "");
 export const formatNumber = (value) => numbers.format(Number(value || 0));
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 export const formatShort = (value) => compact.format(Number(value || 0));

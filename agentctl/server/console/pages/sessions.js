@@ -3,7 +3,7 @@
 import { call, can, kindOf, mayCall, nameOf, withQuery } from "../app/api.js";
 import { COMPONENT, Filters, RUN_STATUS, TYPE } from "../app/filters.js";
 import {
-  cut, describeHold, DialogButton, Empty, formatAge, formatNumber, formatShort, formatTotal,
+  costOf, cut, describeHold, DialogButton, Empty, formatAge, formatNumber, formatShort, formatTotal,
   html, Later, Loaded, LoadMore, LongTable, many, Page, printable, Snippet, Status, toHash, twoLines,
   useMarks, useNames, useNow, usePages, useState,
 } from "../app/ui.js";
@@ -78,9 +78,9 @@ function Table({ rows, query, marked, onMark }) {
   const row = (each, at) => html`<${Row} key=${each.session_id} row=${each} at=${at} now=${now} db=${query.db} names=${names}
     marked=${marked.has(each.session_id)} onMark=${onMark} />`;
   return html`<${LongTable} rows=${rows} row=${row} columns=${html`<col class="mid w-mark" /><col class="w-name" /><col class="w-status" /><col class="full w-component" />
-      <col class="full w-number" /><col class="full w-number" /><col class="full w-user" /><col class="mid w-age" />`}>
+      <col class="full w-number" /><col class="full w-number" /><col class="far w-cost" /><col class="full w-user" /><col class="mid w-age" />`}>
     <th class="mid"><span class="hidden">Mark</span></th><th>Name</th><th>Status</th><th class="full">Component</th>
-    <th class="full right">Runs</th><th class="full right">Tokens</th><th class="full">User</th><th class="mid">Last used</th>
+    <th class="full right">Runs</th><th class="full right">Tokens</th><th class="far right">Cost</th><th class="full">User</th><th class="mid">Last used</th>
   <//>`;
 }
 
@@ -100,6 +100,7 @@ function Row({ row, at, now, db, names, marked, onMark }) {
     <td class="full">${twoLines(component, kindOf(row) === "agent" ? null : html` <span class="dim">${kindOf(row)}</span>`)}</td>
     <td class="full right">${formatNumber(row.run_count)}</td>
     <td class="full right" title=${formatNumber(row.total_tokens)}>${formatShort(row.total_tokens)}</td>
+    <td class="far right">${costOf(row)}</td>
     <td class="full" dir="auto">${twoLines(printable(row.user_id ?? "–"))}</td>
     <td class="mid" title=${row.updated_at}>${formatAge(row.updated_at, now)}</td>
   </tr>`;

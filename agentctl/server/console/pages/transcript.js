@@ -4,7 +4,7 @@ import { call, can, mayCall, nameOf, path, send, state, tokensOf, withQuery } fr
 import { JsonDialog, Still } from "../app/conversation.js";
 import { Compose, countPhases, describeCounts, Runs, targetOf, useThread } from "../app/thread.js";
 import {
-  cut, describeHold, DialogButton, Empty, ErrorText, formatClock, formatNumber, formatShort,
+  costOf, cut, describeHold, DialogButton, Empty, ErrorText, formatClock, formatNumber, formatShort,
   Guard, html, Json, Later, Loaded, LOOKS, Page, phaseOf, printable, saveFile, Toggle, useAction, useCallback, useEffect,
   useKeys, useNames, useResource, useState,
 } from "../app/ui.js";
@@ -114,7 +114,7 @@ function SessionActions({ session, id, query, reload, children }) {
   const [json, setJson] = useState(false);
   const total = session.total_tokens;
   return html`
-    ${total ? html`<span>${formatNumber(total)} tokens</span>` : null}
+    ${total ? html`<span>${[`${formatNumber(total)} tokens`, costOf(session)].filter(Boolean).join(" · ")}</span>` : null}
     <span>${printable(session.user_id ?? "no owner")}</span>
     ${children}
     ${can("sessions", "write", id) ? html`<button type="button" onClick=${() => setRenaming(true)}>Rename</button>` : null}
