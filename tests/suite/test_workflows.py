@@ -75,6 +75,22 @@ def test_each_week_runs_what_takes_longer() -> None:
     assert "SEED=${{ github.run_number }}" in jobs["random-order"]["steps"][-1]["run"]
 
 
+def test_release_attests_every_file_and_the_image() -> None:
+    jobs = read_jobs("release.yml")
+    attested = {
+        name: [step["uses"].partition("@")[0] for step in job["steps"] if "attest" in str(step)]
+        for name, job in jobs.items()
+    }
+    assert attested["build"] == ["actions/attest-build-provenance", "actions/attest-sbom"]
+    assert "actions/attest-build-provenance" in attested["image"]
+    assert attested["publish"] == ["pypa/gh-action-pypi-publish"]
+
+    # An attestation is signed with the identity of the workflow, which only these jobs may ask for.
+    signing = {name for name, job in jobs.items() if "id-token" in job["permissions"]}
+    assert signing == {"build", "image", "publish"}
+    assert list_targets(jobs["build"]) == ["dist", "dist"]
+
+
 def test_targets_of_the_workflows_are_in_the_makefile() -> None:
     targets = set(_TARGET.findall((ROOT / "Makefile").read_text()))
     names = [path.name for path in (ROOT / ".github" / "workflows").glob("*.yml")]
