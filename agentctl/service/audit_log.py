@@ -151,7 +151,9 @@ class EntryCounter:
             for key, entry in counted_entries.items():
                 later = self._pending.get(key)
                 self._pending[key] = entry if later is None else _merge(entry, later)
-            self._log.log("counted requests are not in the audit log yet: %s", error.cause)
+            self._log.log(
+                "audit entries wait for the database, which is not available: %s", error.cause
+            )
 
     def _start(self) -> None:
         if self._flushing is None:

@@ -100,7 +100,8 @@ def test_a_call_is_approved_in_place_on_a_phone(server: ThreadedServer, browser:
     with open_chat(browser, server, token(server), "#/sessions/chat-refund") as shown:
         shown.page.set_viewport_size({"width": PHONE, "height": 844})
         form = shown.page.locator("[data-waits]")
-        expect(form).to_contain_text("amount3")
+        expect(form).to_contain_text("May the agent call")
+        expect(form).to_contain_text("amount 3")
         check_layout(shown)
         assert shown.evaluate(SMALL_TARGETS) == []
         check_accessibility(shown)

@@ -222,7 +222,7 @@ async def test_unwritten_counts_are_kept(
             file.set_busy_timeout(5_000)
             file.execute("ALTER TABLE audit_log RENAME TO elsewhere")
             count_rejection(counter, Unauthenticated())
-            await wait_until(lambda: "counted requests are not in the audit log yet" in caplog.text)
+            await wait_until(lambda: "audit entries wait for the database" in caplog.text)
             count_rejection(counter, Unauthenticated())
             file.execute("ALTER TABLE elsewhere RENAME TO audit_log")
         await wait_until(lambda: bool(rows(deployment)))

@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypeAliasType
 
-from agentctl import INTERFACE_VERSION
+from agentctl import INTERFACE_VERSION, __version__
 from agentctl.records.document import ErrorBody, ForbiddenBody, HeldBody
 from agentctl.records.event_records import ItemsChangedEvent, RunEventRecord
 from agentctl.records.kinds import KINDS
@@ -63,10 +63,12 @@ _FURTHER_RECORDS: tuple[Any, ...] = (
 )
 """The records of responses that no operation declares as its result."""
 
-_DESCRIPTION = """Runs agents, teams and workflows, stores their sessions, and cancels their runs.
+_DESCRIPTION = f"""Version {__version__} of agentctl: runs agents, teams and workflows, stores their
+sessions, and cancels their runs. {INTERFACE_VERSION} is the version of the interface, which follows
+AgentOS.
 
 Callers authenticate with a JWT or the token of a service account, as a bearer token. Errors are
-`{"detail", "error_code"}`; a 403 also lists `required_scopes`. Every response has the header
+`{{"detail", "error_code"}}`; a 403 also lists `required_scopes`. Every response has the header
 `X-Request-ID`."""
 
 

@@ -345,8 +345,18 @@ function OutcomeForm({ approval, busy, decide, note }) {
 
 const FORMS = { approval: CallForm, input: InputForm, external: ExternalForm, outcome: OutcomeForm };
 
-export function Asked({ approval }) {
+/** Characters of arguments up to which a sentence has all of them. */
+const SHORT = 200;
+
+/** What an approval asks. With `plain` the text of the call stands before its details. */
+export function Asked({ approval, plain }) {
   const { question, arguments: values, kind, arguments_hash: hash, approved_arguments: approved } = approval;
+  if (plain) {
+    const isCall = kind === "approval" || kind === "external";
+    return html`<div class="asks">
+      <p class="question" dir="auto">${question ? printable(question) : isCall ? describeCall(approval) : "The agent needs an answer."}</p>
+      <details open=${writeExact(values ?? {}).length > SHORT}><summary>Details</summary><${Arguments} values=${values} /></details></div>`;
+  }
   return html`<div class="asks">
     ${question ? html`<p class="question" dir="auto">${printable(question)}</p>` : null}
     ${kind === "input" && !Object.keys(values || {}).length ? null : html`<${Arguments} values=${values} />`}
@@ -354,8 +364,14 @@ export function Asked({ approval }) {
     <p class="dim">hash <code title=${hash}>${printable(hash).slice(0, 19)}</code></p></div>`;
 }
 
+/** Return `May the agent call refund with order 17, amount 5?`: a call in words. */
+function describeCall({ tool_name: name, arguments: values }) {
+  const words = Object.entries(values || {}).map(([key, value]) => `${key.replaceAll("_", " ")} ${typeof value === "object" ? writeExact(value) : value}`);
+  return `May the agent call ${cut(name.replaceAll("_", " "), 64)}${words.length ? ` with ${cut(words.join(", "), 300)}` : ""}?`;
+}
+
 /** The form of an approval that the summary of a run names; `onLoaded` gets its record. */
-export function Pending({ summary, run, db, onDecided, onLoaded }) {
+export function Pending({ summary, run, db, onDecided, onLoaded, plain }) {
   const [found, set] = useState({ data: undefined, error: null, retryAt: 0 });
   const gone = useRef(false);
   const show = (data) => {
@@ -373,7 +389,7 @@ export function Pending({ summary, run, db, onDecided, onLoaded }) {
     return () => (gone.current = true);
   }, [summary.status]);
   return html`<${Loaded} resource=${{ ...found, reload: load }} rows=${3}>
-    ${(approval) => html`<${Fragment}><${Asked} approval=${approval} />
+    ${(approval) => html`<${Fragment}><${Asked} approval=${approval} plain=${plain} />
       <${Decision} approval=${approval} run=${run} db=${db} onDecided=${onDecided} onStale=${() => (onDecided(true), load())} /><//>`}
   <//>`;
 }

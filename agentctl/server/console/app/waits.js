@@ -80,7 +80,7 @@ export function Waits({ run, db, now, onDecided, inPlace = false }) {
   const shared = { load: () => import("./approvals.js"), run, db, onDecided };
   return html`${pending.map((each) => inPlace && mayDecide(each, run)
     ? html`<section class="strip yellow-soft" key=${each.approval_id} aria-label=${`Waits for ${describeWait(each)}`} data-waits=${each.approval_id}>
-        <${Later} name="Pending" summary=${each} ...${shared} /></section>`
+        <${Later} name="Pending" plain=${true} summary=${each} ...${shared} /></section>`
     : html`<div class="strip yellow-soft waits" role="status" key=${each.approval_id} data-waits=${each.approval_id}>
       <span><span class="yellow" aria-hidden="true">‖</span> waits ${formatSpan(waitedSeconds(each, now))} for ${describeWait(each)}</span>
       ${mayDecide(each, run)
