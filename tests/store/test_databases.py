@@ -40,7 +40,7 @@ def test_databases_share_their_webhooks_but_not_their_totals(tmp_path: Path) -> 
     one = databases["one"]
     two = databases["two"]
     assert one.outbox is two.outbox
-    one.totals.learn("list", 0, 5)
+    one.totals.learn("list", 5)
     assert one.totals.has("list")
     assert not two.totals.has("list")
     asyncio.run(databases.close())
