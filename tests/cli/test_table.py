@@ -110,7 +110,7 @@ def test_a_terminal_names_the_hidden_columns(terminal: Terminal, demo: Demo) -> 
     assert narrow[-1] == "hidden: session, user (-o wide shows all)"
     wide = terminal("runs", "list", "-o", "wide", *here, env={"COLUMNS": "50"}).screen.splitlines()
     assert " ".join(wide[0].split()).endswith(
-        "SESSION USER CREATED AT FINISHED AT STOPPED AT REQUEST ID"
+        "SESSION USER CREATED AT FINISHED AT STOPPED AT REQUEST ID UNPRICED TOKENS"
     )
     assert UUID.match(wide[1])
     assert not UUID.match(narrow[1])

@@ -82,6 +82,7 @@ NOT_LISTED = {
     "agentctl.admin.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
     "agentctl.service.session_documents.MAXIMUM_BYTES",
     "agentctl.store.database.MAXIMUM_COMPILED",
+    "agentctl.admin.imports.records.MAXIMUM_COST",
     "agentctl.service.session_documents.MAXIMUM_TEXT_BYTES",
     "agentctl.store.listing.MAXIMUM_STATEMENTS",
     "agentctl.store.totals.MAXIMUM_LISTS",

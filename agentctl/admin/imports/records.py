@@ -26,12 +26,16 @@ from agentctl.records.text import check_text, is_session_id, is_unique_id
 from agentctl.records.times import parse_rfc3339
 from agentctl.records.value_types import ValueType, field_types, find_mismatch
 from agentctl.runs.states import is_final
+from agentctl.store.repositories.sessions import NO_COST, Cost
 
 MAXIMUM_NAME_LENGTH = 255
 """Characters of the name of a session, and of the id of a user or component."""
 
 MAXIMUM_TOKENS = 2**62
 """Maximum of a counter, so that a sum of two counters fits into 64 bits."""
+
+MAXIMUM_COST = 1e12
+"""Maximum of a cost, in US dollars."""
 
 _STATUSES = RunStatus.__args__  # type: ignore[attr-defined]
 _PURPOSES = (None, "summary", "memory")
@@ -71,6 +75,7 @@ def read_session(
     rows: list[RunRow] = []
     ids: set[str] = set()
     left: dict[str, str] = {}
+    costs = _divide_costs(runs)
 
     for number, record in enumerate(runs):
         at = f"runs[{number}]"
@@ -83,7 +88,7 @@ def read_session(
             raise ValidationFailed(f"{at}.parent_run_id is not the id of an earlier run")
         ids.add(run_id)
 
-        run = _build_run_row(record, at, row.session_id)
+        run = _build_run_row(record, at, row.session_id, costs[number])
         if run.user_id != row.user_id:
             raise ValidationFailed(f"{at}.user_id is not that of the session")
         _check_sizes(run, _RUN_TEXTS, at, limits.run_bytes)
@@ -118,6 +123,9 @@ def _build_session(session: Record, limits: Limits) -> SessionRow:
     total = session.get("total_tokens")
     if total is not None and not _is_count(total):
         raise ValidationFailed("session.total_tokens is not a number of tokens")
+    # The record of a session of a workflow has its tokens among the counters only.
+    total_tokens = counters["total_tokens"] if total is None else total
+    cost = _read_cost({**session, "total_tokens": total_tokens}, at)
 
     component_id = _read_component_id(session, KINDS[kind].id_field, at)
     component_name = session.get("workflow_name") if kind == "workflow" else None
@@ -138,14 +146,14 @@ def _build_session(session: Record, limits: Limits) -> SessionRow:
         component_name=None if component_name is None else check_text(at, component_name),
         user_id=_read_text(session, "user_id", at, MAXIMUM_NAME_LENGTH),
         session_name=_read_text(session, "session_name", at, MAXIMUM_NAME_LENGTH) or "",
-        total_tokens=counters["total_tokens"] if total is None else total,
+        total_tokens=total_tokens,
         run_count=0,
         history_bytes=0,
         last_status=None,
         created_at=created_at,
         updated_at=max(created_at, updated_at),
         hold=None,
-        metrics=_dump(metrics) or "{}",
+        metrics=_dump(_add_cost(metrics, cost)) or "{}",
         component_data=_dump(data),
         metadata=_dump(session.get("metadata")),
         summary=_dump(session.get("session_summary")),
@@ -185,12 +193,55 @@ def _divide_history(entries: Any, rows: Sequence[RunRow]) -> None:
         row.history = _dump(entries[first:end])
 
 
-def _build_run_row(record: Record, at: str, session_id: str) -> RunRow:
+def _divide_costs(runs: Sequence[Record]) -> list[Cost]:
+    """Return the cost of each run alone: a record has it with the cost of the runs below it."""
+    costs = [_read_cost(record, f"runs[{number}]") for number, record in enumerate(runs)]
+    costs_of_parts: dict[str, Cost] = {}
+    for record, cost in zip(runs, costs, strict=True):
+        parent = record.get("parent_run_id")
+        if isinstance(parent, str):
+            costs_of_parts[parent] = costs_of_parts.get(parent, NO_COST).add(cost)
+
+    own_costs: list[Cost] = []
+    for record, cost in zip(runs, costs, strict=True):
+        below = costs_of_parts.get(str(record.get("run_id")), NO_COST)
+        own_cost = max(round(cost.cost - below.cost, 9), 0.0)
+        own_costs.append(Cost(own_cost, max(cost.priced_tokens - below.priced_tokens, 0)))
+    return own_costs
+
+
+def _read_cost(record: Record, at: str) -> Cost:
+    """Return the cost that a record has; `NO_COST` if it is not known.
+
+    Raises:
+        ValidationFailed: it is not a cost.
+    """
+    cost = record.get("cost")
+    unpriced_tokens = record.get("unpriced_tokens")
+    total_tokens = record.get("total_tokens")
+    if cost is None or unpriced_tokens is None or total_tokens is None:
+        return NO_COST
+
+    is_amount = type(cost) in (int, float) and 0 <= cost <= MAXIMUM_COST
+    if not is_amount or not _is_count(unpriced_tokens) or not _is_count(total_tokens):
+        raise ValidationFailed(f"{at}.cost, unpriced_tokens or total_tokens is not a number")
+    return Cost(float(cost), max(total_tokens - unpriced_tokens, 0))
+
+
+def _add_cost(metrics: Any, cost: Cost) -> Any:
+    """Return counters with their cost, as a row stores them."""
+    if not isinstance(metrics, dict) or not cost.priced_tokens:
+        return metrics
+    return {**metrics, **cost._asdict()}
+
+
+def _build_run_row(record: Record, at: str, session_id: str, cost: Cost) -> RunRow:
     """Build the row of a run record, without its part of the history.
 
     Args:
         record: with fields of the types of `RunRecord`.
         at: its place, for errors.
+        cost: the cost of its own tokens.
 
     Raises:
         ValidationFailed: a value cannot be stored. The error names the field.
@@ -235,6 +286,7 @@ def _build_run_row(record: Record, at: str, session_id: str) -> RunRow:
             **dict.fromkeys(_RUN_COLUMNS),
             **{name: _read_value(record, name, kind, at) for name, kind in _list_shared()},
             **times,
+            "metrics": _dump(_add_cost(record.get("metrics"), cost)),
             "session_id": session_id,
             "seq": 0,
             "component_type": kinds[0],
