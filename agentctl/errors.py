@@ -307,6 +307,23 @@ class Unavailable(AgentctlError, code="UNAVAILABLE", status=503, exit_code=7):
     retry_after: float | None = 1
 
 
+class Halted(Unavailable, code="HALTED"):
+    """A run that must not begin, because an operator has halted it (503).
+
+    Args:
+        detail: what is halted, and the reason of the operator.
+        halt: the id of the halt; "" if the error was read from a response.
+        seconds: time after which the same request may succeed.
+    """
+
+    members = ("halt",)
+
+    def __init__(self, detail: str, *, halt: str = "", seconds: float = 60) -> None:
+        super().__init__(detail, command="agentctl halts list")
+        self.halt = halt
+        self.retry_after = seconds
+
+
 class DatabaseDamaged(Unavailable):
     """A database that has lost its content or a part of it (503). No retry helps."""
 
@@ -449,7 +466,14 @@ def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlErro
     if body.get("error_code") == Held.error_code:
         held = body.get("session_ids")
         return Held(text, session_ids=map(str, held) if isinstance(held, list) else ())
-    for refusal in (QuotaExceeded, RateLimited, BudgetExceeded, OutcomeUnknown, BytesMissing):
+    for refusal in (
+        QuotaExceeded,
+        RateLimited,
+        BudgetExceeded,
+        OutcomeUnknown,
+        BytesMissing,
+        Halted,
+    ):
         if body.get("error_code") == refusal.error_code:
             return refusal(text)
     by_status = {

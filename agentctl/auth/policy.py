@@ -177,6 +177,10 @@ POLICY: dict[str, Requirement] = {
     "redeliver_webhook": NeedsScope("webhooks", "write"),
     "test_webhook": NeedsScope("webhooks", "write"),
     "enable_webhook": NeedsScope("webhooks", "write"),
+    "get_halts": NeedsScope("halts", "read"),
+    "get_halt": NeedsScope("halts", "read"),
+    "create_halt": NeedsScope("halts", "write"),
+    "end_halt": NeedsScope("halts", "write"),
     "get_audit": NeedsScope("audit", "read"),
     "get_audit_heads": NeedsScope("audit", "read"),
 }

@@ -44,6 +44,12 @@ _COMMANDS = {
         "Show tokens and cost of the runs that ended, by day, user, component, model or session",
     ),
     "budgets": ("budgets:app", "List budgets and their use"),
+    "halt": ("halt:halt", "Stop work for everybody, until it is resumed"),
+    "halts": ("halts:app", "List and show halts of agents, tools, models, users or everything"),
+    "resume": (
+        "resume:resume",
+        "End a halt: the work in its scope continues, unless another halt stops it",
+    ),
     "users": ("users:app", "Export and erase the data of a person"),
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
     "files": ("files:app", "Upload, list, show, download and delete files"),

@@ -175,11 +175,13 @@ class Runs:
     Attributes:
         on_change: what a run that waited does if its component has another version then
             (docs/versions.md); components may set another one.
+        on_halt: what a new run does whose component, user or model is halted (docs/halts.md).
     """
 
     timeout_seconds: Seconds = 3600
     tool_timeout_seconds: Seconds = 300
     on_change: OnChange = "continue"
+    on_halt: Literal["refuse", "hold"] = "refuse"
 
 
 @dataclass(frozen=True, slots=True)

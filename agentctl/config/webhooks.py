@@ -21,7 +21,7 @@ from agentctl.errors import InvalidConfiguration
 
 WebhookEvent = Literal[
     "run.completed", "run.failed", "run.cancelled", "run.paused",
-    "approval.decided", "approval.expired",
+    "approval.decided", "approval.expired", "halt.created", "halt.ended",
 ]  # fmt: skip
 
 SecretVariable = Annotated[
@@ -42,7 +42,7 @@ NEW_SECRET = "create one with: agentctl webhooks secret"
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """An entry of `[[webhooks]]`: an endpoint that is notified of runs and approvals.
+    """An entry of `[[webhooks]]`: an endpoint that is notified of runs, approvals and halts.
 
     Attributes:
         url: https; http only with `allow_private`.

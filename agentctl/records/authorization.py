@@ -25,6 +25,8 @@ KNOWN_SCOPES: tuple[str, ...] = (
     "approvals:write",
     "audit:read",
     "config:read",
+    "halts:read",
+    "halts:write",
     "memories:delete",
     "memories:read",
     "memories:write",

@@ -39,7 +39,7 @@ class WebhookRecord(TypedDict):
 
 
 class DeliveryRecord(TypedDict):
-    """A fact for one endpoint, without its body.
+    """A fact for one endpoint, without its body. `run_id` is null for the fact of a halt.
 
     `event_id` is the header `webhook-id` of each attempt. `next_attempt_at` is null unless the
     delivery waits. `last_status` is the HTTP status of the last attempt, null without a response.
@@ -49,7 +49,7 @@ class DeliveryRecord(TypedDict):
     event_id: str
     webhook_id: str
     type: str
-    run_id: str
+    run_id: str | None
     state: DeliveryState
     attempts: int
     next_attempt_at: Timestamp | None

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -15,6 +16,7 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    NamedTuple,
     Protocol,
     TypeVar,
     Union,
@@ -24,6 +26,7 @@ from typing import (
 
 from agentctl.agents import File, Memories, RunContext
 from agentctl.records.files import FileReference
+from agentctl.records.halts import HaltScope
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.files import FileAccess, load_references
 from agentctl.runtime.pauses import CallOutcome, Decided, Journal, Leg, to_text
@@ -119,6 +122,19 @@ def leave_out(environment: RunEnvironment, kind: OmissionKind, run_id: str, size
     environment.emit(Compacted([*left_out], None, None))
 
 
+class Halting(NamedTuple):
+    """The halt of an operator that stops a call."""
+
+    scope: HaltScope
+    """The kind of the work that the operator has halted."""
+
+    reason: str
+
+
+class HeldBack(Exception):
+    """A call that was not made, because it was halted when everything was ready for it."""
+
+
 class ItemStore(Protocol):
     """Items that runs keep, in namespaces (`records.store_items`).
 
@@ -193,6 +209,28 @@ class RunEnvironment(Protocol):
         Called before every model call and every tool call.
         """
 
+    def find_halt(self, *, tool: str | None = None, models: Sequence[str] = ()) -> Halting | None:
+        """Return what stops the run now; None if nothing does. It may be called in any thread.
+
+        Args:
+            tool: the name of a tool: also what stops its calls.
+            models: ids of models: also what stops the calls of all of them.
+        """
+
+    async def wait_while_halted(
+        self, *, tool: str | None = None, models: Sequence[str] = ()
+    ) -> None:
+        """Wait until `find_halt` returns None; without a step of the event loop if it does now.
+
+        The wait does not count in the time limit of the run.
+        """
+
+    def starting(self, seconds: float) -> AbstractContextManager[None]:
+        """Enclose the steps between `find_halt` and the begin of a call, if it takes several.
+
+        A new halt is confirmed after them; at the latest some seconds from now.
+        """
+
     async def begin_model_call(self) -> None:
         """Check that the budgets of the run let it call a model.
 
@@ -262,8 +300,13 @@ class RunEnvironment(Protocol):
     async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
         """Store the result of an approved call that has ended."""
 
-    async def begin_effect(self) -> None:
+    async def begin_effect(self, tool: str | None = None) -> None:
         """Store, once in a leg after the first, that a call without an approval begins.
+
+        It waits before that while a halt stops the call.
+
+        Args:
+            tool: the name of the tool, if a library calls it when this returns.
 
         A leg whose server dies before that is run again from its checkpoint. A leg whose server
         dies later is not, so that the call is made at most once.
@@ -294,6 +337,42 @@ class ReportedMember(RunEnvironment, Protocol):
         """Wait until the end is stored, or cannot be."""
 
 
+class RunSendGate:
+    """The gate of the requests to models that a run sends; see `work.send_gate`.
+
+    Args:
+        models: the ids of the models of the request; empty if they are not known.
+    """
+
+    def __init__(self, context: RunEnvironment, models: Sequence[str] = ()) -> None:
+        self._context = context
+        self._models = models
+
+    def is_open(self) -> bool:
+        return self._context.find_halt(models=self._models) is None
+
+    async def wait(self) -> None:
+        await self._context.wait_while_halted(models=self._models)
+
+
+async def admit_tool(context: RunEnvironment, tool: str, *, waits: bool) -> str | None:
+    """Wait while the run is halted; return the result of the call if its tool is halted.
+
+    Args:
+        waits: True if the call waits until its tool is not halted any more, as an approved call.
+
+    Returns:
+        The text for the model; None if the call may be made now.
+    """
+    while True:
+        halting = context.find_halt(tool=tool)
+        if halting is None:
+            return None
+        if halting.scope == "tool" and not waits:
+            return f"not available: the tool {tool} is halted: {halting.reason}"
+        await context.wait_while_halted(tool=tool if waits else None)
+
+
 async def perform_decided(
     context: RunEnvironment,
     decision: Decided,
@@ -315,6 +394,8 @@ async def perform_decided(
 
     if not decision.is_approved:
         return CallOutcome(decision.refusal, failed=True, counts_as_failure=False)
+
+    await context.wait_while_halted(tool=decision.tool_name)
 
     if decision.execution != "executing":
         # Else an earlier leg has begun the call, and has waited in the middle of it.

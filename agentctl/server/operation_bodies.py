@@ -30,10 +30,12 @@ from agentctl.interface.requests.administration import (
     Vacuum,
 )
 from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
+from agentctl.interface.requests.halts import MAXIMUM_SCOPE_ID_LENGTH
 from agentctl.interface.requests.memories import MAXIMUM_MEMORIES_DELETED
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb
 from agentctl.records.authorization import MAXIMUM_SCOPES
+from agentctl.records.halts import HaltScope
 from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS
 from agentctl.records.text import SESSION_ID
 from agentctl.runtime.tools.external import MAXIMUM_TOOLS
@@ -308,6 +310,34 @@ class NewAccountBody(Body, total=False):
     allow_privileged_scopes: Annotated[
         bool, Field("Required for scopes that write, delete, administer or manage service accounts")
     ]
+
+
+class NewHaltBody(Body, total=False):
+    """A halt to create."""
+
+    scope: Required[Annotated[HaltScope, Field("Kind of the work to stop")]]
+    scope_id: Annotated[
+        str | None,
+        Field(
+            "Id of the agent, team, workflow, model or user, or name of the tool; none for `all`",
+            min_length=1,
+            max_length=MAXIMUM_SCOPE_ID_LENGTH,
+        ),
+    ]
+    reason: Required[
+        Annotated[
+            str,
+            Field(
+                "Reason, shown to everyone whose work it stops",
+                min_length=1,
+                max_length=MAXIMUM_REASON_LENGTH,
+            ),
+        ]
+    ]
+    until: Annotated[
+        str | None, Field("Time at which it ends by itself, RFC 3339; by default it does not")
+    ]
+    stop_running: Annotated[bool, Field("Cancel the runs in its scope")]
 
 
 class NewMemoryBody(Body, total=False):

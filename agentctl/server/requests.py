@@ -54,6 +54,7 @@ from agentctl.server.operation_bodies import (
     ForkBody,
     HoldSessionBody,
     NewAccountBody,
+    NewHaltBody,
     NewMemoryBody,
     NewSessionBody,
     PruneBody,
@@ -424,6 +425,7 @@ BODIES: dict[str, RequestBody] = {
     "delete_memories": RequestBody(DeleteMemoriesBody),
     "erase_user_data": RequestBody(EraseBody),
     "create_service_account": RequestBody(NewAccountBody),
+    "create_halt": RequestBody(NewHaltBody),
 }
 """The bodies by the name of the method of `interface.operations.Operations`."""
 

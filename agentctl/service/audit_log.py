@@ -80,6 +80,7 @@ _RESOURCE_NOUNS = {
     "account_id": "service_account",
     "webhook_id": "webhook",
     "delivery_id": "delivery",
+    "halt_id": "halt",
 }
 """Nouns of path parameters in an entry; other parameters are not part of it."""
 

@@ -23,10 +23,11 @@ from agentctl.records.system import Finding
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.jobs.usage import UsageSums
 from agentctl.runs.life.admission import StoredVersions
-from agentctl.runs.life.budgets import Budgets, Prices
+from agentctl.runs.life.budgets import Prices
 from agentctl.runs.life.cancel import Canceller
 from agentctl.runs.life.changes import DatabaseChanges
 from agentctl.runs.life.engine import Engine
+from agentctl.runs.life.gate import Gate
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.service.reads.family import ReadHosting
 from agentctl.store.database import probe
@@ -181,7 +182,7 @@ class Hosting(ReadHosting):
 
     versions: StoredVersions
     prices: Prices
-    budgets: Budgets
+    gate: Gate
     rate_limits: RateLimiter
     sums: UsageSums
     uploads: Uploads

@@ -55,7 +55,8 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     ages = Ages.from_settings(settings)
     key = hosting.statement_key()
 
-    legs = LegWatch(claims, databases, hosting.changes)
+    halts = hosting.gate.halts
+    legs = LegWatch(claims, databases, hosting.changes, halts)
     is_measured = bool(settings.metrics.listen)
     bound = CLEANUP_SECONDS * CLEANUP_SHARE
 
@@ -84,6 +85,7 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     sweep_jobs = [
         Job("clock", lambda: observe_clock(guard, databases, monitor.rate_limited_log)),
         Job("lease", lease.acquire),
+        Job("halt_ends", halts.end_due, leased=True),
         Job("dead_workers", sweep, leased=True, look="workers"),
         Job("approvals", in_each(expire), leased=True, look="approvals"),
         Job("queue", in_each(claims.end_overdue), leased=True, look="waiting"),
@@ -104,7 +106,7 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
         Job("deliveries", deliver),
         Job("delivery_counts", count_deliveries, seconds=COUNT_DELIVERIES_SECONDS),
     ]
-    leg_jobs = [Job("legs", legs.claim_changed)]
+    leg_jobs = [Job("halts", legs.observe_halts), Job("legs", legs.claim_changed)]
     return [
         Lane(SWEEP_SECONDS, sweep_jobs, within=lease.extended, rests=True),
         Lane(CLEANUP_SECONDS, cleanup_jobs, steady=True),

@@ -61,6 +61,7 @@ _AS_USER = "An administrator who acts for a user cannot do this: omit --as-user"
 _KEPT = {
     "audit_log": "changes and denied calls of the person and about the person, for their age",
     "service_accounts": "the name of the creator of service accounts, which belong to the operator",
+    "halts": "halts that the person has created or ended, and those of the runs of the person",
 }
 _KEPT_UNCOUNTED = {
     "records of others": "the name and the note of the person as the one who decided, started or"

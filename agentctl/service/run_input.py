@@ -319,22 +319,27 @@ def _build_neutral_message(
 
 async def check_start(
     hosting: Hosting, principal: Principal, database: Database, submission: Submission
-) -> None:
-    """Check the budgets and the rate limit of a start. A repeated request starts nothing.
+) -> bool:
+    """Pass the gate with a start, and count it. A repeated request starts nothing.
+
+    Returns:
+        True if the run has to wait until a halt ends.
 
     Raises:
+        Halted: a halt refuses the run.
         BudgetExceeded: a budget is used up.
         RateLimited: the caller has started too many runs.
     """
-    budgets = hosting.budgets
+    gate = hosting.gate
     limits = hosting.rate_limits
-    if not (budgets.budgets or limits.limits_runs):
-        return
+    await gate.halts.learn()
+    if not (gate.budgets.budgets or limits.limits_runs or gate.halts.active):
+        return False
     if await find_repeated(database, submission.idempotency):
-        return
+        return False
     if principal.via == "http":
         limits.take_run(principal.identity)
-    await budgets.check_start(submission.spec.user_id, submission.component)
+    return await gate.check_start(submission.spec.user_id, submission.component)
 
 
 def _describe_earlier(message: EarlierMessage) -> list[Any]:
@@ -379,14 +384,14 @@ class RunStarts(OperationFamily):
         call.add_resource("session", submission.spec.session_id)
         call.add_created("run", submission.spec.run_id)
         note = await self.prepare_keyed_entry(call, database, submission.idempotency)
-        await check_start(self.hosting, self.principal, database, submission)
+        is_held = await check_start(self.hosting, self.principal, database, submission)
         await self.hosting.versions.store((submission.component,))
         if prepare is None:
             prepare = nullcontext
         async with prepare(submission) as prepared:
             with call.change():
                 submission = replace(prepared, extra_write=note)
-                return await self.hosting.engine.submit(submission, is_full=is_full)
+                return await self.hosting.engine.submit(submission, is_full=is_full or is_held)
 
     async def build_submission(
         self,

@@ -63,9 +63,12 @@ class RunOperations(RunReads, RunStarts):
 
         Raises:
             NotFound: the component is not configured.
+            Halted: the component, or everything, is halted.
             Unavailable: the process shuts down, or live runs wait for connections.
         """
-        self.hosting.engine.check_open(self.lookups.component_database(kind, component_id))
+        component = self.lookups.component(kind, component_id)
+        self.hosting.engine.check_open(self.lookups.database(component.database))
+        self.hosting.gate.check_open(component)
 
     def find_database_id(self, kind: ComponentKind, component_id: str) -> str | None:
         """Return the id of the database with the files of a component; None for the default.

@@ -27,6 +27,8 @@ from agentctl.runs.life.budgets import Budgets, Prices
 from agentctl.runs.life.cancel import Canceller
 from agentctl.runs.life.changes import DatabaseChanges, watch_cancel_requests
 from agentctl.runs.life.engine import Engine
+from agentctl.runs.life.gate import Gate
+from agentctl.runs.life.halts import Halts
 from agentctl.runs.life.versions import list_all_sides, list_served
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runs.workers.worker import SweepLease, Worker
@@ -38,6 +40,7 @@ from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.conversations import ConversationOperations
 from agentctl.service.deployment import DeploymentOperations, examine_disks
 from agentctl.service.files import FileOperations
+from agentctl.service.halts import HaltOperations
 from agentctl.service.hosting import (
     PROBE_SECONDS,
     Hosting,
@@ -87,6 +90,7 @@ class ServiceOperations(
     AuthorizationOperations,
     BudgetOperations,
     DeploymentOperations,
+    HaltOperations,
     UsageOperations,
     VersionOperations,
     WebhookOperations,
@@ -216,7 +220,10 @@ class Service:
             if tracer is not None:
                 stack.push_async_callback(tracer.close)
 
-            engine = Engine(databases, catalog, settings, worker, budgets, tracer)
+            halts = Halts(databases, worker)
+            gate = Gate(settings, budgets, halts)
+
+            engine = Engine(databases, catalog, settings, worker, gate, tracer)
             monitor.on_lost_run = functools.partial(_report_lost_run, engine, tracer)
 
             sums = UsageSums(databases, prices)
@@ -224,7 +231,7 @@ class Service:
 
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
-            background.start(watch_cancel_requests(engine, worker, databases, changes))
+            background.start(watch_cancel_requests(engine, worker, databases, changes, halts))
 
             jobs = Jobs(SweepLease(databases, monitor, worker))
             stack.push_async_callback(jobs.close)
@@ -267,7 +274,7 @@ class Service:
                 versions=StoredVersions(catalog, databases),
                 prices=prices,
                 sums=sums,
-                budgets=budgets,
+                gate=gate,
                 uploads=engine.uploads,
                 jobs=jobs,
                 rate_limits=RateLimiter(settings.rate_limits),

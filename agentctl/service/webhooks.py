@@ -22,7 +22,7 @@ from agentctl.store.repositories.webhooks import DeliveryCount, DeliveryRow, Dis
 from agentctl.webhooks.attempts import Receiver
 from agentctl.webhooks.signing import Signer, load_signer
 
-_DELIVERY = RecordWriter(DeliveryRecord, DeliveryRow)
+_DELIVERY = RecordWriter(DeliveryRecord, DeliveryRow, computed=["run_id"])
 
 
 class WebhookOperations(OperationFamily):
@@ -155,5 +155,6 @@ class WebhookOperations(OperationFamily):
 
 def _build_delivery(row: DeliveryRow) -> DeliveryRecord:
     next_at = format_rfc3339(row.next_at) if row.state == "waiting" else None
-    record: DeliveryRecord = _DELIVERY.build(row, {"next_attempt_at": next_at})
+    computed = {"next_attempt_at": next_at, "run_id": row.run_id or None}
+    record: DeliveryRecord = _DELIVERY.build(row, computed)
     return record

@@ -74,6 +74,9 @@ ReadSize = Literal["small", "unknown", "large", "run"]
 LEGS_TOPIC = "legs"
 """The topic of the runs that any server may claim."""
 
+HALTS_TOPIC = "halts"
+"""The topic of the changes of halts."""
+
 _TOKEN = re.compile(
     r"""
       '(?:[^']|'')*'            # a literal
@@ -268,13 +271,21 @@ class Outbox:
             self.console = f"{settings.server.address}/console"
         self.wake: Callable[[], None] = lambda: None
 
-    def select(self, event: str, *component_ids: str) -> list[Webhook]:
-        """Return the endpoints that want an event of one of some components."""
+    def select(self, event: str, *component_ids: str, concerns_all: bool = False) -> list[Webhook]:
+        """Return the endpoints that want an event of one of some components.
+
+        Args:
+            concerns_all: True if the event concerns every component.
+        """
         return [
             webhook
             for webhook in self._webhooks
             if event in webhook.events
-            and (not webhook.agents or not {*webhook.agents}.isdisjoint(component_ids))
+            and (
+                concerns_all
+                or not webhook.agents
+                or not {*webhook.agents}.isdisjoint(component_ids)
+            )
         ]
 
 
@@ -378,7 +389,7 @@ class Database(Protocol):
         It may change after other writes, too. Equal functions have the same numbers.
 
         Args:
-            topic: see `run_topic`, `worker_topic` and `LEGS_TOPIC`.
+            topic: see `run_topic`, `worker_topic`, `LEGS_TOPIC` and `HALTS_TOPIC`.
             notify: called after each change of the number, if the database has notifications.
         """
 

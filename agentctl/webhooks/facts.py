@@ -1,4 +1,4 @@
-"""Facts for webhooks: events of runs and approvals, written in the transaction of the fact.
+"""Facts for webhooks: events of runs, approvals and halts, in the transaction of the fact.
 
 So a committed fact has a delivery for each endpoint that is subscribed to it, and no other fact has
 one (docs/decisions/0085). Only root runs are reported, without background work.
@@ -12,10 +12,12 @@ import orjson
 
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.files import is_saved
+from agentctl.records.kinds import KINDS
 from agentctl.records.text import new_id
 from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.store.database import Outbox, Steps, unit
 from agentctl.store.repositories import approvals, search, webhooks
+from agentctl.store.repositories.halts import HaltRow
 from agentctl.store.repositories.sessions import parse_counters
 
 MAXIMUM_BODY = 20_000
@@ -129,6 +131,41 @@ def publish_decision(outbox: Outbox, row: ApprovalRow) -> Steps[None]:
             webhooks.NewDelivery(
                 new_id(), event_id, webhook.id, event, row.root_run_id, body, now()
             )
+        )
+
+
+@unit
+def publish_halt(outbox: Outbox, row: HaltRow) -> Steps[None]:
+    """Store the event of a halt that was created or has ended in this transaction.
+
+    The halt of an agent, a team or a workflow belongs to this component; any other one concerns
+    all of them.
+    """
+    if not outbox.is_used:
+        return
+
+    event = "halt.created" if row.ended_at is None else "halt.ended"
+    is_of_component = row.scope in KINDS
+    selected = outbox.select(event, row.scope_id or "", concerns_all=not is_of_component)
+    if not selected:
+        return
+
+    at = row.ended_at or row.created_at
+    data = {
+        **{name: getattr(row, name) for name in ("halt_id", "scope", "scope_id", "reason")},
+        "stop_running": bool(row.stop_running),
+        "created_by": row.created_by,
+        "created_at": format_rfc3339(row.created_at),
+        "until": format_optional_time(row.until),
+        "ended_at": format_optional_time(row.ended_at),
+        "ended_by": row.ended_by,
+    }
+
+    event_id = new_id()
+    body = _encode(event, at, data)
+    for webhook in selected:
+        yield from webhooks.create(
+            webhooks.NewDelivery(new_id(), event_id, webhook.id, event, "", body, now())
         )
 
 

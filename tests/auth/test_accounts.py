@@ -545,7 +545,7 @@ def test_known_scopes_are_accepted() -> None:
 PRIVILEGED = (
     ADMIN, "sessions:write", "sessions:s1:write", "sessions:*:delete", "sessions:delete",
     "memories:write", "memories:delete", "approvals:write", "approvals:*:write",
-    "runs:debug", "webhooks:write",
+    "runs:debug", "webhooks:write", "halts:write",
     "service_accounts:read", "service_accounts:write", "service_accounts:delete",
 )  # fmt: skip
 

@@ -160,10 +160,14 @@ CONTRACT = {
     "redeliver_webhook": "webhooks:write",
     "test_webhook": "webhooks:write",
     "enable_webhook": "webhooks:write",
+    "get_halts": "halts:read",
+    "get_halt": "halts:read",
+    "create_halt": "halts:write",
+    "end_halt": "halts:write",
     "get_audit": "audit:read",
     "get_audit_heads": "audit:read",
 }
-WHOLE = {"config", "usage", "service_accounts", "webhooks", "audit", "runs"}
+WHOLE = {"config", "usage", "service_accounts", "webhooks", "audit", "runs", "halts"}
 """Resources whose scopes have no id."""
 
 PARAMS = {
@@ -173,6 +177,7 @@ PARAMS = {
     "session_id": "one",
     "run_id": "run",
     "memory_id": "one",
+    "halt_id": "one",
     "file_id": "one",
     "approval_id": "one",
 }

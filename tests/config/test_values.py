@@ -149,11 +149,11 @@ UNKNOWN_KEYS = {
     "[serve]": 'serve: this version has no such key, did you mean "server"?',
     "[runs]\nretries = 1": (
         "runs.retries: this version has no such key; it has timeout_seconds,"
-        " tool_timeout_seconds, on_change"
+        " tool_timeout_seconds, on_change, on_halt"
     ),
     '[runs]\n"a\\nb" = 1': (
         'runs."a\\nb": this version has no such key; it has timeout_seconds,'
-        " tool_timeout_seconds, on_change"
+        " tool_timeout_seconds, on_change, on_halt"
     ),
     AGENT + 'modle = "fast"': (
         'agents.writer.modle: this version has no such key, did you mean "model"?'

@@ -38,6 +38,7 @@ GUIDES = (
     "docs/guides/explain-a-403.md",
     "docs/guides/session-cost.md",
     "docs/guides/stop-an-agent.md",
+    "docs/guides/halt-an-agent.md",
     "docs/guides/have-a-person-approve-a-tool.md",
     "docs/guides/rotate-the-signing-key.md",
     "docs/guides/follow-a-team.md",

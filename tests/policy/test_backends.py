@@ -49,6 +49,7 @@ from agentctl.interface.requests.administration import (
 )
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.interface.requests.files import FileContent, FileFilter, FileUpload
+from agentctl.interface.requests.halts import HaltFilter, NewHalt
 from agentctl.interface.requests.memories import (
     MemoryDeletion,
     MemoryFilter,
@@ -140,6 +141,16 @@ def webhook_rows() -> Iterator[Row]:
         "POST /webhooks/absent/enable",
         lambda operations: operations.enable_webhook("absent"),
     )
+
+
+def halt_rows() -> Iterator[Row]:
+    wanted = HaltFilter("active")
+    yield Row("get_halts", "GET /halts?state=active", lambda p: p.get_halts(wanted))
+    yield Row("get_halt", f"GET /halts/{ABSENT_RUN}", lambda p: p.get_halt(ABSENT_RUN))
+    yield Row("end_halt", f"DELETE /halts/{ABSENT_RUN}", lambda p: p.end_halt(ABSENT_RUN))
+    absent = NewHalt("agent", "why", scope_id="absent")
+    body = {"scope": "agent", "reason": "why", "scope_id": "absent"}
+    yield Row("create_halt", "POST /halts", lambda p: p.create_halt(absent), body)
 
 
 def component_rows() -> Iterator[Row]:
@@ -478,7 +489,7 @@ def file_rows() -> Iterator[Row]:
 
 
 ROWS = [
-    *system_rows(), *component_rows(), *approval_rows(), *webhook_rows(),
+    *system_rows(), *component_rows(), *approval_rows(), *webhook_rows(), *halt_rows(),
     *session_rows(), *memory_rows(), *file_rows(), *other_rows(),
 ]  # fmt: skip
 """Requests that change nothing, for any caller."""

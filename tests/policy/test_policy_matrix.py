@@ -42,6 +42,7 @@ IDS = {
     "approval_id": "nothing",
     "webhook_id": "nothing",
     "delivery_id": "nothing",
+    "halt_id": "nothing",
     "name": "docs.js",
 }
 """The ids in the paths: components exist, sessions and runs do not."""
@@ -124,7 +125,7 @@ def allowed_status(operation: str) -> int:
         return 400
     unknown = (
         "{session_id}", "{run_id}", "{account_id}", "{memory_id}", "{approval_id}", "{version}",
-        "{webhook_id}", "{delivery_id}", "{file_id}",
+        "{webhook_id}", "{delivery_id}", "{file_id}", "{halt_id}",
     )  # fmt: skip
     if any(name in template for name in unknown):
         return 404

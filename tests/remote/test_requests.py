@@ -45,6 +45,7 @@ from agentctl.interface.requests.administration import (
     UsageFilter,
 )
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
+from agentctl.interface.requests.halts import HaltFilter, NewHalt
 from agentctl.interface.requests.memories import (
     MemoryDeletion,
     MemoryFilter,
@@ -232,6 +233,11 @@ READS: list[tuple[Call, str]] = [
         "/webhooks/deliveries?state=dead&webhook_id=ops&run_id=r&db_id=d&limit=5"
         "&created_after=1970-01-01T00%3A00%3A01.500000Z&id_prefix=01234567",
     ),
+    (
+        lambda o: o.get_halts(HaltFilter("active", "tool", "pay", Page(limit=5))),
+        "/halts?state=active&scope=tool&scope_id=pay&limit=5",
+    ),
+    (lambda o: o.get_halt(ODD), f"/halts/{ODD_QUOTED}"),
     (lambda o: o.get_audit(AuditFilter()), "/audit"),
     (
         lambda o: o.get_audit(AuditFilter("sa:1", "get_run", "denied", 1_500_000, 7, "x")),
@@ -515,6 +521,19 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
     ),
     (lambda o: o.test_webhook(ODD), "POST", f"/webhooks/{ODD_QUOTED}/test", None),
     (lambda o: o.enable_webhook(ODD), "POST", f"/webhooks/{ODD_QUOTED}/enable", None),
+    (
+        lambda o: o.create_halt(NewHalt("agent", "why", "a", "2030-01-01T00:00:00Z", True)),
+        "POST",
+        "/halts",
+        {
+            "scope": "agent",
+            "reason": "why",
+            "scope_id": "a",
+            "until": "2030-01-01T00:00:00Z",
+            "stop_running": True,
+        },
+    ),
+    (lambda o: o.end_halt(ODD), "DELETE", f"/halts/{ODD_QUOTED}", None),
 ]
 
 

@@ -67,7 +67,7 @@ class Bench:
             limits=self.service.settings.limits,
             members=None,  # type: ignore[arg-type]  # no run here starts one
             cause_reader=CauseReader(self.service.settings),
-            budgets=self.service.hosting.budgets,
+            gate=self.service.hosting.gate,
             files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
             continuation=Continuation(attempt, None, Transcript()) if self.durable else None,
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -114,7 +115,8 @@ async def test_server_with_a_fast_clock_ends_nothing_too_early(
     """The deadlines of approvals and of the queue count on the clock of PostgreSQL as well."""
     databases = Databases(configured, create=True)
     unused: Any = None
-    host: Any = SimpleNamespace(counters=RunCounters())
+    gate = SimpleNamespace(has_held=lambda state, ended_halts: False, learn=AsyncMock())
+    host: Any = SimpleNamespace(counters=RunCounters(), shared={"gate": gate})
     claims = LegClaims(host, databases, unused, unused, unused)
     try:
         system = databases.system

@@ -142,7 +142,7 @@ class Scene:
             limits=self.service.settings.limits,
             members=NoMembers(),
             cause_reader=CauseReader(self.service.settings),
-            budgets=self.service.hosting.budgets,
+            gate=self.service.hosting.gate,
             files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
         )
 
@@ -232,7 +232,7 @@ class Scene:
             limits=self.service.settings.limits,
             members=NoMembers(),
             cause_reader=CauseReader(self.service.settings),
-            budgets=self.service.hosting.budgets,
+            gate=self.service.hosting.gate,
             files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
         )
         run.recorder = Recorder(run.stream, self.database)

@@ -237,7 +237,7 @@ async def test_pause_with_a_question_waits_and_counts_for_budgets(
         return tokens, cost, None
 
     async with open_bench(deployment) as bench:
-        monkeypatch.setattr(bench.service.hosting.budgets, "measure", measure)
+        monkeypatch.setattr(bench.service.hosting.gate.budgets, "measure", measure)
         assert not (await pause(bench)).continues
         assert (await bench.read("root")).status == "PAUSED"
         used = Sql("SELECT tokens, cost FROM live_usage").rows(lambda *row: row)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -92,6 +93,18 @@ class FakeContext:
     async def begin_model_call(self) -> None:
         """Check nothing: there are no budgets."""
 
+    def find_halt(self, *, tool: str | None = None, models: Sequence[str] = ()) -> None:
+        """Return None: nothing is halted."""
+
+    async def wait_while_halted(
+        self, *, tool: str | None = None, models: Sequence[str] = ()
+    ) -> None:
+        """Wait for nothing: nothing is halted."""
+
+    def starting(self, seconds: float) -> AbstractContextManager[None]:
+        """Enclose steps that no halt waits for."""
+        return nullcontext()
+
     def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
         """Add tokens; there are no budgets to check."""
         if not self.has_ended:
@@ -108,7 +121,7 @@ class FakeContext:
     async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
         """Store nothing: there is no database."""
 
-    async def begin_effect(self) -> None:
+    async def begin_effect(self, tool: str | None = None) -> None:
         """Store nothing: there is no database."""
 
     async def run_member(

@@ -490,7 +490,7 @@ async def test_checks_leave_no_read_behind(tmp_path: Path, model_endpoint: Model
     async with open_service(deployment) as service:
         names = ("ann", "ben", "ann", "ann")
         await asyncio.gather(*(run_agent(user(service, name)) for name in names))
-        assert service.hosting.budgets._reads == {}
+        assert service.hosting.gate.budgets._reads == {}
 
 
 @pytest.mark.parametrize(

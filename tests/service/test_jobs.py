@@ -58,7 +58,7 @@ async def test_every_job_of_a_server_completes(settings: Settings) -> None:
     async with open_service(settings) as service:
         times = service.hosting.jobs.times
         start_jobs(service, 0.01)
-        assert len(times) == 2 * 16
+        assert len(times) == 2 * 18
         await wait_until(lambda: all(times[name, "completed"].count for name, _ in times))
         assert [name for (name, end), each in times.items() if end == "failed" and each.count] == []
 
@@ -68,7 +68,7 @@ async def test_server_without_features_has_fewer_jobs(settings: Settings) -> Non
         start_jobs(service, 0.01)
         absent = {"audit_heads", "counts", "deliveries", "delivery_counts"}
         assert absent.isdisjoint(name for name, _ in service.hosting.jobs.times)
-        assert len(service.hosting.jobs.times) == 2 * 12
+        assert len(service.hosting.jobs.times) == 2 * 14
 
 
 async def add_approval(service: Service) -> None:

@@ -14,10 +14,11 @@ import agentctl.store
 import agentctl.store.repositories
 from agentctl.interface.requests import RunView
 from agentctl.interface.requests.administration import AccountFilter
+from agentctl.interface.requests.halts import HaltFilter
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.store.database import Sql, Statement, Steps, Work
 from agentctl.store.listing import Order, Slice
-from agentctl.store.repositories import accounts, memories
+from agentctl.store.repositories import accounts, halts, memories
 from agentctl.store.repositories.terms import TermTable
 from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -90,6 +91,10 @@ def list_statements() -> set[Sql]:
             remembering.append(
                 accounts.list_page(AccountFilter(name), Slice(order=order, after=after))
             )
+    for values in product((None, "active", "ended"), (None, "agent"), (None, "x")):
+        for order, after in product(_ORDERS, (None, (1, "x"))):
+            wanted = HaltFilter(*values)  # type: ignore[arg-type]
+            remembering.append(halts.list_page(wanted, Slice(order=order, after=after)))
     remembering += _memory_lists()
     remembering += [list_sessions(totals=_LongLists()), list_runs(totals=_LongLists())]
     for work in remembering:

@@ -33,6 +33,7 @@ KEPT = {
     "copy_tables": "a copy of the database",
     "disabled_webhooks": "endpoints",
     "file_days": "counts of a user, which a deletion does not give back",
+    "halts": "belong to the operator",
     "leases": "processes",
     "memories": "belong to a user",
     "memory_terms": "belong to a memory",

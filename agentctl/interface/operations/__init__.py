@@ -46,6 +46,7 @@ from agentctl.interface.requests.administration import (
     PruneRequest,
     UsageFilter,
 )
+from agentctl.interface.requests.halts import HALT_WAIT, HaltFilter, NewHalt
 from agentctl.interface.requests.memories import (
     MemoryDeletion,
     MemoryFilter,
@@ -56,6 +57,7 @@ from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.records.audit import AuditHeadPage, AuditPage
 from agentctl.records.authorization import ExplainRecord
 from agentctl.records.document import Document
+from agentctl.records.halts import HaltPage, HaltRecord, NewHaltRecord
 from agentctl.records.items import RunViews
 from agentctl.records.memories import MemoryPage, MemoryRecord
 from agentctl.records.routes import PAGE_ROUTES, Route, RouteTable
@@ -85,6 +87,7 @@ from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecor
 
 SessionId = Annotated[str, Path("Id of the session")]
 MemoryId = Annotated[str, Path("Id of the memory")]
+HaltId = Annotated[str, Path("Id of the halt")]
 WebhookId = Annotated[str, Path("Id of the webhook in the configuration")]
 Form = Annotated[SessionView, Query("`summary`: counts and the last run instead of the history")]
 
@@ -451,6 +454,32 @@ class Operations(
 
         Events are sent again to an endpoint that was disabled by a response with the status 410,
         also those that wait.
+        """
+
+    @operation("GET", "/halts", tag="Halts", without=("sort_by",))
+    async def get_halts(self, filter: HaltFilter) -> Document[HaltPage]:
+        """List halts.
+
+        One page of the halts of the instance, newest first, including ended ones.
+        """
+
+    @operation("POST", "/halts", tag="Halts", status=201, wait=HALT_WAIT)
+    async def create_halt(self, halt: NewHalt) -> Document[NewHaltRecord]:
+        """Halt work.
+
+        From the moment of the response, no server starts a call of a model or a tool in the scope
+        of the halt. New runs are refused with 503, and other work waits until the halt ends.
+        """
+
+    @operation("GET", "/halts/{halt_id}", tag="Halts")
+    async def get_halt(self, halt_id: HaltId) -> Document[HaltRecord]:
+        """Get a halt."""
+
+    @operation("DELETE", "/halts/{halt_id}", tag="Halts", errors=(409,))
+    async def end_halt(self, halt_id: HaltId) -> None:
+        """End a halt.
+
+        The work in its scope continues where it waits, unless another halt stops it.
         """
 
     @operation("GET", "/audit", tag="Authorization")

@@ -23,6 +23,7 @@ from agentctl import errors
 from agentctl.records.logs import RateLimitedLog
 from agentctl.runs.life.claims import LegClaims
 from agentctl.runs.life.engine import Engine
+from agentctl.runs.life.halts import Halts
 from agentctl.runs.log.hub import Hub, StateReads, StoredEvents
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.worker import Worker
@@ -166,21 +167,31 @@ class _Poller:
 
 
 async def watch_cancel_requests(
-    engine: Engine, worker: Worker, databases: Databases, changes: DatabaseChanges
+    engine: Engine, worker: Worker, databases: Databases, changes: DatabaseChanges, halts: Halts
 ) -> None:
     """Stop the engine's runs whose cancel another process recorded. Loop until cancelled.
 
     The heartbeat reads the requests in the system database, every `LIVE_SECONDS` of
     `runs.workers.worker`. Another database is queried as often, and each one after a notification.
+    It follows the changes of halts as well.
     """
     trackers: dict[str, tuple[str, ChangeTracker]] = {}
     queried_at: dict[str, float] = {}
     clock = asyncio.get_running_loop().time
     heartbeat: Heartbeat | None = None
+    is_watching = False
 
     while True:
         await engine.wait_for_live_run()
         await asyncio.sleep(POLL_SECONDS)
+        try:
+            if not is_watching:
+                halts.watch()
+                is_watching = True
+            await halts.observe()
+        except errors.AgentctlError:
+            # Nothing starts without the halts, and the heartbeat shows a change as well.
+            _rate_limited.log("the halts could not be read")
 
         for database_id, database in databases.get_open().items():
             try:
@@ -223,12 +234,23 @@ class LegWatch:
         notified: set when a database has notified of such a run.
     """
 
-    def __init__(self, claims: LegClaims, databases: Databases, changes: DatabaseChanges) -> None:
+    def __init__(
+        self, claims: LegClaims, databases: Databases, changes: DatabaseChanges, halts: Halts
+    ) -> None:
         self.notified = asyncio.Event()
+        self._halts = halts
+        self._is_watching = False
         self._claims = claims
         self._databases = databases
         self._changes = changes
         self._trackers: dict[str, ChangeTracker] = {}
+
+    async def observe_halts(self) -> None:
+        """Read the halts again if they may have changed, and confirm them."""
+        if not self._is_watching:
+            self._halts.watch(self.notified.set)
+            self._is_watching = True
+        await self._halts.observe()
 
     async def claim_changed(self) -> None:
         """Claim soon what waits in the databases that have changed. Failures are logged."""

@@ -22,6 +22,7 @@ from agentctl.runs.desk.decisions import EXPIRY
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import AdmittedRun
+from agentctl.runs.life.gate import Gate
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.supervision import DATABASE_UNAVAILABLE
 from agentctl.runs.life.versions import VersionGate
@@ -31,7 +32,8 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.versions import find_version
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import queue, run_reads
+from agentctl.store.repositories import halts, queue, run_reads
+from agentctl.store.repositories.halts import HaltRow
 from agentctl.store.repositories.queue import NextLeg
 from agentctl.store.repositories.workers import Heartbeat
 from agentctl.work.event_loop import Tasks, retry_while_unavailable
@@ -95,6 +97,11 @@ class LegClaims:
         # By the ids of the databases: the passes that have to be repeated.
         self._passes: dict[str, bool] = {}
 
+    @property
+    def _gate(self) -> Gate:
+        gate: Gate = self._host.shared["gate"]
+        return gate
+
     def handle_end(self, run: LiveRun) -> None:
         """Claim what may begin after the end of a root run of this process."""
         if run.lets_begin:
@@ -156,7 +163,15 @@ class LegClaims:
             before = min(before, await database.clock() - limit)
             overdue_ids = await database.read(queue.list_overdue(before))
 
+        ended_halts: list[HaltRow] = []
+        if overdue_ids:
+            await self._gate.learn()
+            ended_halts = await self._databases.system.read(halts.list_ended_since(before))
+
         for run_id in overdue_ids:
+            state = await database.read(run_reads.get_state(run_id))
+            if state is None or self._gate.has_held(state, ended_halts):
+                continue
             ended = await database.write(end_overdue_run(database.outbox, run_id, before))
             if ended is not None:
                 counters = self._host.counters
@@ -192,6 +207,7 @@ class LegClaims:
 
     async def claim_waiting(self, database: Database) -> None:
         """Claim the legs that wait in a database, oldest first, for as many slots as are free."""
+        await self._gate.learn()
         last_leg: NextLeg | None = None
         limit = min(max(self._host.free_slots, 0) + SPARE_LEGS, LEGS_PER_READ)
         while True:
@@ -212,7 +228,11 @@ class LegClaims:
     async def _claim_some(self, database: Database, states: Sequence[RunState]) -> bool:
         """Claim runs; return True if more wait than this process has slots for."""
         find = self._versions.find_component
-        executable = [state for state in states if find(database, state) is not None]
+        executable = [
+            state
+            for state in states
+            if find(database, state) is not None and self._gate.may_claim(state)
+        ]
         while executable:
             count = min(self._host.free_slots, PARALLEL_CLAIMS)
             if count <= 0:
@@ -239,8 +259,8 @@ class LegClaims:
 
         Returns:
             The run; None if another process has it, nothing is decided, it is not its turn, its
-            component is not configured here or has a version with which it does not continue, or
-            this process takes no more runs.
+            component is not configured here or has a version with which it does not continue, a
+            halt holds it, or this process takes no more runs.
         """
         if self._host.free_slots <= 0:
             self.waiting[database.id] = database
@@ -250,6 +270,9 @@ class LegClaims:
         if state is None or (state.status, state.owner) != ("PENDING", None):
             return None
         if state.waits_for_turn or run_id in self._claiming:
+            return None
+        await self._gate.learn()
+        if not self._gate.may_claim(state) or run_id in self._claiming:
             return None
 
         # A caller that leaves does not interrupt it: a row that is claimed needs its supervisor.

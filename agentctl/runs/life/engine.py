@@ -34,8 +34,8 @@ from agentctl.runs.life.background import (
     plan_summary,
     requires_background_work,
 )
-from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.claims import LegClaims
+from agentctl.runs.life.gate import Gate
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.members import Members
 from agentctl.runs.life.observability import RunTracer
@@ -110,7 +110,7 @@ class Engine:
         catalog: Catalog,
         settings: Settings,
         worker: Worker,
-        budgets: Budgets,
+        gate: Gate,
         tracer: RunTracer | None = None,
     ) -> None:
         self.tracer = tracer
@@ -139,13 +139,19 @@ class Engine:
             "limits": settings.limits,
             "members": self._members,
             "cause_reader": CauseReader(settings),
-            "budgets": budgets,
+            "gate": gate,
             "files": partial(RunFiles, uploads=self.uploads, quotas=settings.quotas),
         }
         self._supervision = Supervision(
-            catalog, self._run_tasks, self.counters, self._starts, budgets, tracer
+            catalog, self._run_tasks, self.counters, self._starts, gate, tracer
         )
         self.claims = LegClaims(self, databases, catalog, worker, self._run_tasks)
+        gate.halts.on_change = self._handle_halts_changed
+
+    def _handle_halts_changed(self) -> None:
+        """Claim what a halt that has ended has held."""
+        for database in self._databases.get_open().values():
+            self.claims.wake(database)
 
     @property
     def worker_id(self) -> str:

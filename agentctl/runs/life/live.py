@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -16,7 +18,8 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now
 from agentctl.runs.life.admission import AdmittedRun, Continuation
-from agentctl.runs.life.budgets import Budgets
+from agentctl.runs.life.gate import Gate, build_scopes
+from agentctl.runs.life.halts import Scope
 from agentctl.runs.life.run_files import RunFiles, RunItems, RunMemories
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity
@@ -24,7 +27,7 @@ from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.log.stream import EventPlace, Recorder, Stream
 from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd
 from agentctl.runtime.component import Component
-from agentctl.runtime.context import MemberResult
+from agentctl.runtime.context import Halting, MemberResult
 from agentctl.runtime.failures import CauseReader, ExecutionError
 from agentctl.runtime.pauses import MEMBER_PREFIX
 from agentctl.runtime.tracing import LegTrace
@@ -43,6 +46,9 @@ from agentctl.work.run_scope import CurrentCall, current_call
 _log = logging.getLogger("agentctl.runs")
 
 T = TypeVar("T")
+
+LIBRARY_START_SECONDS = 0.1
+"""Time after `begin_effect` within which a library begins its call."""
 
 
 class MemberRunner(Protocol):
@@ -120,7 +126,7 @@ class LiveRun:
         limits: Limits,
         members: MemberRunner,
         cause_reader: CauseReader,
-        budgets: Budgets,
+        gate: Gate,
         files: Callable[[LiveRun], RunFiles],
         continuation: Continuation | None = None,
     ) -> None:
@@ -150,7 +156,7 @@ class LiveRun:
         self._databases = databases
         self._members = members
         self._cause_reader = cause_reader
-        self._budgets = budgets
+        self._gate = gate
 
         # This leg.
         self.attempt = start.attempt
@@ -182,6 +188,12 @@ class LiveRun:
         self.state_changes: StateChanges | None = None
         self._changed_at = 0
         self._effects: asyncio.Task[bool] | None = None
+
+        # How halts hold it.
+        self._scopes: tuple[str | None, frozenset[Scope]] | None = None
+        self._holders = 0
+        self._held_since = 0.0
+        self._held_seconds = 0.0
 
         # How it ends.
         loop = asyncio.get_running_loop()
@@ -324,20 +336,76 @@ class LiveRun:
             self.transcript.causes.add(self._cause_reader.read(error, tool))
 
     async def begin_model_call(self) -> None:
-        await self._budgets.check(self)
+        await self._gate.budgets.check(self)
+
+    @property
+    def scopes(self) -> frozenset[Scope]:
+        """The scopes of halts that stop the run: its own, and those of the runs above it."""
+        user_id = self.spec.user_id
+        if self._scopes is None or self._scopes[0] != user_id:
+            scopes = build_scopes(self.component, user_id)
+            if self.parent is not None:
+                scopes |= self.parent.scopes
+            self._scopes = (user_id, scopes)
+        return self._scopes[1]
+
+    def find_halt(self, *, tool: str | None = None, models: Sequence[str] = ()) -> Halting | None:
+        return self._gate.find(self.scopes, tool, models)
+
+    async def wait_while_halted(
+        self, *, tool: str | None = None, models: Sequence[str] = ()
+    ) -> None:
+        if self.find_halt(tool=tool, models=models) is None:
+            return
+        with self._holding():
+            await self._gate.wait(self.scopes, tool, models)
+        self.checkpoint()
+
+    def starting(self, seconds: float) -> AbstractContextManager[None]:
+        return self._gate.halts.starting(seconds)
+
+    @contextmanager
+    def _holding(self) -> Iterator[None]:
+        """Stop the time limits of the run, and of the runs above it, while the block lasts."""
+        runs: list[LiveRun] = [self]
+        while (parent := runs[-1].parent) is not None:
+            runs.append(parent)
+
+        for run in runs:
+            if not run._holders:
+                run._held_since = time.monotonic()
+            run._holders += 1
+        try:
+            yield
+        finally:
+            for run in runs:
+                run._holders -= 1
+                if not run._holders:
+                    run._held_seconds += time.monotonic() - run._held_since
+
+    @property
+    def is_held(self) -> bool:
+        """True while a halt holds the run, or a run below it."""
+        return self._holders > 0
+
+    @property
+    def held_seconds(self) -> float:
+        """The time that halts have held the run, or a run below it, until now."""
+        current = time.monotonic() - self._held_since if self._holders else 0.0
+        return self._held_seconds + current
 
     async def measure_usage(self) -> tuple[int, int]:
         """Return the tokens and the cost that count for budgets while it waits.
 
         Both are 0 without a budget for its component.
         """
-        tokens, cost, _ = await self._budgets.measure(self)
+        tokens, cost, _ = await self._gate.budgets.measure(self)
         return tokens, cost
 
     async def measure_cost(self) -> Cost:
         """Return what its tokens have cost so far; `NO_COST` if no price can be found."""
         try:
-            return await self._budgets.measure_cost(self.transcript)
+            return await self._gate.budgets.measure_cost(self.transcript)
         except Exception:
             # A price must not keep an end from being stored.
             _log.exception("run %s: its cost is not known", self.run_id)
@@ -346,7 +414,7 @@ class LiveRun:
     def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
         if not self.has_ended:
             self.transcript.add_usage(usage, model)
-            self._budgets.watch(self)
+            self._gate.budgets.watch(self)
 
     def checkpoint(self) -> None:
         if self.is_stopping:
@@ -399,6 +467,7 @@ class LiveRun:
         be repeated, because the run stops or the database stays away, nothing is called, and the
         end of the run stores that.
         """
+        await self.wait_while_halted()
         self.checkpoint()
         # One time for all attempts: by it, a repetition knows its own write.
         at = now()
@@ -414,7 +483,11 @@ class LiveRun:
         execution = "failed" if failed else "done"
         await self._write(approvals.end_execution(approval_id, self.run_id, execution, text, now()))
 
-    async def begin_effect(self) -> None:
+    async def begin_effect(self, tool: str | None = None) -> None:
+        await self.wait_while_halted(tool=tool)
+        if tool is not None:
+            # The library makes the call a moment after this returns.
+            self._gate.halts.note_start(LIBRARY_START_SECONDS)
         root = self.root
         if root.leg is None or self.journal is not None:
             return

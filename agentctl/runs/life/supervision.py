@@ -26,8 +26,8 @@ from agentctl import errors
 from agentctl.records.logs import RateLimitedLog, extend_log_context
 from agentctl.records.messages import parse_messages
 from agentctl.records.times import now
-from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.finish import store_end, store_hand_over, store_pause
+from agentctl.runs.life.gate import Gate
 from agentctl.runs.life.live import LiveRun, ReportedRun
 from agentctl.runs.life.observability import RunTracer
 from agentctl.runs.log import event_rows
@@ -54,6 +54,9 @@ from agentctl.work.event_loop import Tasks, retry_while_unavailable, wait_until_
 
 GRACE_SECONDS = 0.1
 """Time that cancelled work has to end before its run gets its final status without it."""
+
+HELD_LOOK_SECONDS = 0.05
+"""Minimum time between two looks at the time limit of a run that a halt holds."""
 
 STORE_WAIT_SECONDS = 8.0
 """Time that followers of a run wait for a database that is unavailable.
@@ -148,10 +151,10 @@ class Supervision:
         run_tasks: Tasks,
         counters: RunCounters,
         starts: Starts,
-        budgets: Budgets,
+        gate: Gate,
         tracer: RunTracer | None = None,
     ) -> None:
-        self._budgets = budgets
+        self._gate = gate
         self._tracer = tracer
         self._starts = starts
         self._catalog = catalog
@@ -285,11 +288,7 @@ class Supervision:
             if run.stream.recorded:
                 run.stream.publish(*_format_begin(run), place=run.start_place)
             work = self._component_tasks.start(self._execute_component(run))
-            await asyncio.wait(
-                {work, run.stop_requested},
-                timeout=run.spec.time_limit,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await _wait_for_end(run, work)
 
             if not work.done():
                 # The stop first: members end with its cause, and work that ignores its
@@ -324,7 +323,8 @@ class Supervision:
 
         if run.parent is None:
             await self._starts.wait_for_earlier()
-        await self._budgets.check(run, all_budgets=not run.goes_on)
+        await run.wait_while_halted()
+        await self._gate.check_work(run, all_budgets=not run.goes_on)
 
         is_first_leg = run.leg is None
         if is_first_leg and run.spec.purpose is None:
@@ -345,6 +345,22 @@ class Supervision:
         messages = (*kept_messages, *run.spec.earlier_messages)
         if messages:
             run.earlier_runs = [*run.earlier_runs, EarlierRun(messages, from_request=True)]
+
+
+async def _wait_for_end(run: LiveRun, work: asyncio.Task[None]) -> None:
+    """Wait for the end of the work, a stop, or the time limit, which halts prolong."""
+    began = time.monotonic()
+    left = run.spec.time_limit
+    while left > 0:
+        await asyncio.wait(
+            {work, run.stop_requested},
+            # While a halt holds the run, what is left stays the same.
+            timeout=max(left, HELD_LOOK_SECONDS) if run.is_held else left,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if work.done() or run.stop_requested.done():
+            return
+        left = run.spec.time_limit - (time.monotonic() - began - run.held_seconds)
 
 
 async def _claim_run(run: LiveRun) -> bool:

@@ -17,6 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
 
 from agentctl import errors
 from agentctl.records.logs import RateLimitedLog
@@ -48,7 +49,27 @@ seconds.
 REGISTRATION_WAIT_SECONDS = 10.0
 """Maximum time that `unregister` waits for a registration in progress."""
 
+PERMIT_SECONDS = 5.0
+"""Time for which a process may start calls by the halts that it has read or a heartbeat confirms.
+
+Longer than the interval of the heartbeat, so that an idle process starts its next run at once.
+"""
+
 _log = logging.getLogger("agentctl.runs")
+
+
+def read_boot_clock() -> float:
+    """Return the seconds since the boot of the machine, those of its suspension included."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Permit(NamedTuple):
+    """The number of the last change of any halt, as a heartbeat has read it."""
+
+    halts_number: int
+
+    at: float
+    """The time before the heartbeat, on the clock of `read_boot_clock`."""
 
 
 class Worker:
@@ -60,6 +81,7 @@ class Worker:
     Attributes:
         heartbeat: the last stored heartbeat, a new object each time; None before the first one.
         beat_at: the time after which it was stored, in seconds on the monotonic clock.
+        permit: what that heartbeat has read of the halts; None before the first one.
         versions: the versions of the components of a server; set before `register`.
         id: the owner of new runs. It changes when the worker was declared dead.
         on_lost: called on the event loop with an id whose runs this process must stop: other
@@ -80,6 +102,7 @@ class Worker:
         self._heartbeat_seconds = heartbeat_seconds
         self.heartbeat: workers.Heartbeat | None = None
         self.beat_at = 0.0
+        self.permit: Permit | None = None
         self.versions: str | None = None
         self.id = new_id()
         self._lock: WorkerLock | None = None
@@ -88,6 +111,11 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._rate_limited = RateLimitedLog(_log)
+
+    @property
+    def registered_id(self) -> str | None:
+        """The id of the row of the worker; None before it is written."""
+        return None if self._thread is None else self.id
 
     async def register(self) -> str:
         """Take the lock, write the row and start the heartbeat, unless that is done already.
@@ -148,12 +176,14 @@ class Worker:
         while self._wait_until_due():
             try:
                 started = time.monotonic()
+                booted = read_boot_clock()
                 heartbeat = database.write_blocking(workers.record_heartbeat(self.id, now()))
                 if heartbeat is None:
                     self._register_again(loop, database)
                 else:
                     self.heartbeat = heartbeat
                     self.beat_at = started
+                    self.permit = Permit(heartbeat.halts_number, booted)
             except errors.AgentctlError as error:
                 self._rate_limited.log("the heartbeat could not be written: %s", error.detail)
             except Exception as error:

@@ -127,6 +127,7 @@ class _Turns:
             runner.counters,
             context.transcript,
             context.keep_cause,
+            context,
         )
 
         context.transcript.requests.begin(context.earlier_runs, self.messages)
@@ -165,6 +166,8 @@ class _Turns:
             if answer.calls:
                 # Before the first of them is made: the others are not made either.
                 conversation.repeats.check()
+                # Before the journal has that the calls begin: they would be in doubt after a kill.
+                await conversation.context.wait_while_halted()
                 if self._journal is not None:
                     await self._add_to(self._journal, answer.calls)
                 if not await self.perform_calls(answer.calls, {}, {}):

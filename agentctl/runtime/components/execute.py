@@ -21,6 +21,7 @@ import orjson
 from agentctl.config.settings import Agent, ModelSettings
 from agentctl.errors import AgentctlError, InvalidConfiguration, is_store_failure
 from agentctl.runtime.component import Component
+from agentctl.runtime.context import RunSendGate
 from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.pauses import CallOutcome, JournaledCall, Parked, Paused
 from agentctl.runtime.tracing import SPAN_STATUSES
@@ -28,6 +29,7 @@ from agentctl.runtime.transcript import history
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
 from agentctl.runtime.transcript.repeated_calls import build_repeat_limits
 from agentctl.work.run_scope import CurrentCall, current_call
+from agentctl.work.send_gate import current_send_gate
 from agentctl.work.unstopped import RunThreads, install_executor
 
 if TYPE_CHECKING:
@@ -182,6 +184,8 @@ async def execute_component(
     current_call.set(None)
 
     catalog.give_models(context)
+    # For requests to models that the code of the run makes with a client of agentctl.
+    current_send_gate.set(RunSendGate(context))
 
     try:
         with RunThreads(context.transcript.unstopped):
@@ -238,6 +242,7 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
     spans = context.transcript.spans
     journal = context.journal
     for index, (name, worker) in enumerate(steps[first:], start=first):
+        await context.wait_while_halted()
         context.checkpoint()
         if journal is not None and journal.is_parking:
             raise Parked

@@ -21,6 +21,7 @@ from agentctl.config.mcp_servers import is_idempotent
 from agentctl.errors import AgentctlError
 from agentctl.records.files import FileReference
 from agentctl.records.text import escape_controls
+from agentctl.runtime.context import HeldBack
 from agentctl.runtime.files import build_inline, dump_references
 from agentctl.runtime.mcp.calls import CallEnd, McpAnswers, McpCall, McpCallFailed, McpUnavailable
 from agentctl.runtime.mcp.definitions import (
@@ -50,6 +51,9 @@ GRACE_SECONDS = 0.05
 STOP_SECONDS = 5.0
 """Time after a cancel in which a late result may arrive. A server that follows the protocol sends
 nothing after a cancel, so its work is taken as stopped after this time."""
+
+SEND_SECONDS = 0.25
+"""Time in which a request is sent to a connected server."""
 
 MAXIMUM_ROUNDS = 10
 """Times that one call may ask."""
@@ -91,6 +95,8 @@ class McpAction:
     ) -> CallOutcome:
         name = self.tool.name
         context = conversation.context
+        if context.find_halt(tool=name) is not None:
+            raise HeldBack
         limit = min(self.server.spec.call_seconds, context.spec.tool_timeout)
         started = time.monotonic()
         end: CallEnd = "failed"
@@ -108,6 +114,9 @@ class McpAction:
             failed = bool(result.get("isError"))
             end = "failed" if failed else "completed"
             return CallOutcome(text, failed=failed, files=dump_references(files))
+        except HeldBack:
+            end = "cancelled"
+            raise
         except McpCallFailed as failure:
             return CallOutcome(f"The tool {name} failed: {failure}", failed=True)
         except McpUnavailable as failure:
@@ -127,8 +136,7 @@ class McpAction:
             self.server.counters.count_call(end, time.monotonic() - started)
 
     async def _call(self, call: McpCall, context: RunEnvironment, seconds: float) -> dict[str, Any]:
-        calling = self.server.call(call, self.user)
-        task = asyncio.create_task(calling, name=f"tool {self.tool.name}")
+        task = asyncio.create_task(self._start(call, context), name=f"tool {self.tool.name}")
         unstopped = context.transcript.unstopped
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
@@ -147,6 +155,19 @@ class McpAction:
         if task.cancelled():
             raise McpUnavailable("the call was interrupted")
         return task.result()
+
+    async def _start(self, call: McpCall, context: RunEnvironment) -> dict[str, Any]:
+        """Call the server when it is connected, unless the call is halted by then."""
+
+        def check() -> None:
+            if context.find_halt(tool=self.tool.name) is not None:
+                raise HeldBack
+            # The library sends the request in a task of its own.
+            call.sending.enter_context(context.starting(SEND_SECONDS))
+
+        call.check = check
+        with call.sending:
+            return await self.server.call(call, self.user)
 
 
 async def _build_questions(

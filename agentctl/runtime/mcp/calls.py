@@ -12,7 +12,8 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -62,6 +63,9 @@ class McpCall:
     Attributes:
         tool: name of the tool at the server.
         answers: the answers to the questions of the same call before; None for a new call.
+        check: called right before the request is given to the connection; it raises what ends the
+            call.
+        sending: closed when the call has ended.
         session_lost: True if the server did not execute it, because it does not know the session.
     """
 
@@ -72,6 +76,8 @@ class McpCall:
         self.arguments = arguments
         self.answers = answers
         self.session_lost = False
+        self.check: Callable[[], None] = lambda: None
+        self.sending = ExitStack()
         self.request_id: str | None = None
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -354,6 +354,7 @@ class McpConnection:
             McpSessionLost: the server has forgotten the session, and did not execute the call.
             McpUnavailable: the connection ended; the call may have been executed.
         """
+        call.check()
         token = current_call.set(call)
         self.in_use += 1
         try:

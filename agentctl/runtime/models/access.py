@@ -345,6 +345,7 @@ class ModelAccess:
             self._connections.counters,
             environment.transcript,
             environment.keep_cause,
+            environment,
         )
 
         attempts.begin_call()

@@ -11,12 +11,14 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from agentctl.records.text import mask_secrets
 from agentctl.records.times import DurationHistogram
+from agentctl.runtime.context import RunSendGate
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.call_fitting import CallFitter, RequestBounds
 from agentctl.runtime.models.calls import (
@@ -31,9 +33,11 @@ from agentctl.runtime.models.calls import (
 )
 from agentctl.runtime.models.refusals import describe_client_refusal, describe_refusal
 from agentctl.runtime.tracing import Span, enter_span
+from agentctl.work.send_gate import current_send_gate
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
+    from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.transcript.transcript import Transcript
 
 _log = logging.getLogger("agentctl.runtime")
@@ -169,6 +173,7 @@ class Attempts:
         models: the model of the component and its fallbacks, in order.
         transcript: the transcript of the run, which records the requests; None outside a run.
         keep_cause: keeps the last failure of a call with the run (`RunEnvironment.keep_cause`).
+        environment: the run; None outside a run.
     """
 
     def __init__(
@@ -178,11 +183,13 @@ class Attempts:
         counters: ModelCounters,
         transcript: Transcript | None = None,
         keep_cause: Callable[[BaseException], None] = lambda error: None,
+        environment: RunEnvironment | None = None,
     ) -> None:
         self.run_id = run_id
         self.models = models
         self.transcript = transcript
         self.keep_cause = keep_cause
+        self.environment = environment
         self._counters = counters
         self._index = 0
         self._failed = 0
@@ -213,6 +220,32 @@ class Attempts:
         """Start a new model call, with a new budget."""
         self._failed = 0
         self._started = time.monotonic()
+
+    async def pass_gate(self) -> None:
+        """Wait while the run is halted. A halted model is passed over for a fallback.
+
+        It waits as well if all models that are left are halted.
+        """
+        environment = self.environment
+        while environment is not None:
+            left = self.models[self._index :]
+            if environment.find_halt(models=[model.id for model in left]) is not None:
+                await environment.wait_while_halted(models=[model.id for model in left])
+                continue
+
+            passed_over = 0
+            while environment.find_halt(models=[left[passed_over].id]) is not None:
+                passed_over += 1
+            if passed_over:
+                _log.warning(
+                    "run %s: model %s is halted, its fallback %s is called",
+                    self.run_id,
+                    self.model.id,
+                    left[passed_over].id,
+                )
+                self._index += passed_over
+                self.begin_call()
+            return
 
     async def wait_after(self, failure: ModelFailure) -> bool:
         """Wait until the next attempt. Return False if there is none."""
@@ -308,6 +341,7 @@ async def call_model(
         ExecutionError: the last attempt failed.
     """
     while True:
+        await attempts.pass_gate()
         model = attempts.model
         try:
             answer = await _attempt_call(attempts, model, build_call(model), sink)
@@ -361,7 +395,7 @@ async def _attempt_call(
     record = {} if transcript is None else transcript.requests.add(attempts, model, call, span)
 
     try:
-        with enter_span(span):
+        with enter_span(span), _passing_gate(attempts, model):
             answer = await model.connection.answer(call, sink)
     except ModelFailure as failure:
         record["error"] = failure.code
@@ -382,6 +416,19 @@ async def _attempt_call(
         raise ModelFailure("MODEL_REJECTED" if is_refusal else "MODEL_ANSWER_INVALID", reason)
 
     return answer
+
+
+@contextmanager
+def _passing_gate(attempts: Attempts, model: PreparedModel) -> Iterator[None]:
+    """Let the client of a model look for halts when it sends a request in the block."""
+    if attempts.environment is None:
+        yield
+        return
+    token = current_send_gate.set(RunSendGate(attempts.environment, [model.id]))
+    try:
+        yield
+    finally:
+        current_send_gate.reset(token)
 
 
 def dump_message(message: Message, models: Sequence[PreparedModel]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from agentctl.records.proxies import (
 )
 from agentctl.runtime.models.stream_transport import StreamTransport, open_isolated
 from agentctl.runtime.tracing import HEADER, Propagation, find_traceparent
+from agentctl.work.send_gate import SendGate, current_send_gate
 
 MAXIMUM_EVENT_BYTES = 1_048_576
 """Maximum size of one event of a stream, or of an error body. Its processing is one step of the
@@ -302,10 +303,25 @@ class LimitedClient(httpx2.AsyncClient):
         return request
 
 
+class _SendTrace:
+    """Looks at the gate again when the connection is open and the request is about to be sent."""
+
+    def __init__(self, gate: SendGate) -> None:
+        self._gate = gate
+
+    async def __call__(self, event: str, info: object) -> None:
+        if event.endswith("send_request_headers.started"):
+            await self._gate.wait()
+
+
 class IsolatedClient(LimitedClient):
     """The same with a transport of httpx2, which may also be one for a proxy."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        gate = current_send_gate.get()
+        if gate is not None and self.propagation == "models":
+            await gate.wait()
+            request.extensions = {**request.extensions, "trace": _SendTrace(gate)}
         try:
             return await open_isolated(super().send(request, **options))
         except ssl.SSLError as error:

@@ -20,6 +20,8 @@ from typing import Any, Protocol, TypeVar, cast
 import httptools
 import httpx2
 
+from agentctl.work.send_gate import current_send_gate
+
 KEEPALIVE_SECONDS = 5.0
 """Time that an idle connection is kept. Servers close theirs after 5 seconds or more."""
 
@@ -105,9 +107,19 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         Args:
             has_body: False if the response ends with its head, as that to HEAD does.
         """
-        connection = self._take_idle(origin)
-        if connection is None:
-            connection = await open_isolated(self._connect(origin, timeouts.get("connect")))
+        gate = current_send_gate.get()
+        while True:
+            if gate is not None:
+                await gate.wait()
+            connection = self._take_idle(origin)
+            if connection is None:
+                connection = await open_isolated(self._connect(origin, timeouts.get("connect")))
+            if gate is None or gate.is_open():
+                break
+            # It would be too old after the wait.
+            connection.close()
+
+        # Nothing awaits between the look at the gate and the write of the request.
         try:
             exchange = connection.send(data, timeouts.get("read"), has_body=has_body)
             await exchange.wait_for_head()

@@ -309,9 +309,12 @@ class ApprovedCalls(BaseCallbackHandler):  # type: ignore[misc]
 
 
 class Effects(AsyncCallbackHandler):  # type: ignore[misc]
-    """Stores that a tool without an approval begins, before it is executed."""
+    """Stores that a tool without an approval begins, before it is executed.
 
-    ignore_chain = ignore_chat_model = ignore_llm = ignore_retriever = True
+    Halts hold it, and the calls of models.
+    """
+
+    ignore_chain = ignore_llm = ignore_retriever = True
     # Awaited in place: otherwise LangChain creates a task for each piece of an answer.
     run_inline = True
     raise_error = True
@@ -324,11 +327,16 @@ class Effects(AsyncCallbackHandler):  # type: ignore[misc]
     async def on_tool_start(self, serialized: Any, input_str: str, **more: Any) -> None:
         if more.get("tool_call_id") in self._approved:
             return
+        begin = self._run.environment.begin_effect((serialized or {}).get("name"))
         if asyncio.get_running_loop() is self._loop:
-            await self._run.environment.begin_effect()
+            await begin
         else:
             # A synchronous tool in a node that may block the loop of the run: do not wait for it.
-            asyncio.run_coroutine_threadsafe(self._run.environment.begin_effect(), self._loop)
+            asyncio.run_coroutine_threadsafe(begin, self._loop)
+
+    async def on_chat_model_start(self, serialized: Any, messages: Any, **more: Any) -> None:
+        if asyncio.get_running_loop() is self._loop:
+            await self._run.environment.wait_while_halted()
 
 
 def publish_progress(run: HostedRun, data: Any, name: str = "") -> None:

@@ -169,19 +169,25 @@ class DecidedCalls:
         self.settled: dict[Any, tuple[str, bool]] = {}
         self._run = run
 
-    async def begin(self, key: Any, arguments: Mapping[str, Any] | None = None) -> None:
+    async def begin(
+        self, key: Any, arguments: Mapping[str, Any] | None = None, *, tool: str | None = None
+    ) -> None:
         """Store that a call begins. The library makes it when this returns.
+
+        It waits while the call is halted.
 
         Args:
             arguments: its arguments, if the library could make it with others than approved.
+            tool: the name of its tool; None if the caller looks for halts of the tool itself.
 
         Raises:
             ExecutionError: the arguments differ from the approved arguments: the call is not made.
         """
         decision = self.approved.get(key)
         if decision is None:
-            await self._run.environment.begin_effect()
+            await self._run.environment.begin_effect(tool)
             return
+        await self._run.environment.wait_while_halted(tool=decision.tool_name)
         if arguments is not None and arguments != decision.arguments:
             raise build_refusal(decision.tool_name)
         await self._run.begin_approved(decision.approval_id)

@@ -236,6 +236,7 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
         self, context: Any, agent: Any, system_prompt: Any, input_items: Any
     ) -> None:
         await self._wait_for_stream(lambda: self._next is None)
+        await self._run.environment.wait_while_halted()
         self._answer_text = self._answer_calls = False
         for run in self.parts.list_answering():
             run.begin_answer()
@@ -285,13 +286,13 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
     async def begin_tool(self, part: Part, context: Any, tool: Any) -> None:
         """Report that a tool of the run or of a member begins; it waits until this returns."""
         if not isinstance(context, ToolContext):
-            await self._run.environment.begin_effect()
+            await self._run.environment.begin_effect(getattr(tool, "name", None))
             return
         arguments = parse_arguments(context.tool_arguments)
         part.start_call(context.tool_call_id, context.tool_name, arguments)
         if (agent := get_tool_agent(tool)) is not None:
             self.parts.start_member(part, agent.name, context.tool_call_id, arguments)
-        await self._decided.begin(context.tool_call_id)
+        await self._decided.begin(context.tool_call_id, tool=context.tool_name)
 
     async def end_tool(self, part: Part, context: Any, tool: Any, result: object) -> None:
         """Report the result of a tool of the run or of a member."""

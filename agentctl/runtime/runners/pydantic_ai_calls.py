@@ -53,6 +53,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from agentctl.records.approvals import ApprovalKind
 from agentctl.records.kinds import ApprovalPolicy
+from agentctl.runtime.context import admit_tool
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.json_values import NO_JSON_FORM, clean_json_value
@@ -339,6 +340,13 @@ class DeferredCalls:
         if refusal is not None:
             await end(CallOutcome(refusal, failed=True))
             raise ToolFailed(refusal)
+
+        environment = self._run.environment
+        is_approved = call.tool_call_id in self._decided.approved
+        halted_text = await admit_tool(environment, call.tool_name, waits=is_approved)
+        if halted_text is not None:
+            await end(CallOutcome(halted_text, failed=True, counts_as_failure=False))
+            raise ToolFailed(halted_text)
 
         token = current_call.set(CurrentCall(call.tool_call_id, call.tool_name))
         try:

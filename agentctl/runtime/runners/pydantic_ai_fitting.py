@@ -56,7 +56,11 @@ class RequestFitter:
         self._compaction = Compaction()
 
     async def fit(self, ctx: Any, request_context: ModelRequestContext) -> ModelRequestContext:
-        """Return a request with the messages that fit, a hook of the library."""
+        """Return a request with the messages that fit, a hook of the library.
+
+        It waits while the run is halted.
+        """
+        await self._run.environment.wait_while_halted()
         window = request_context.model.context_window
         if not window:
             return request_context

@@ -260,6 +260,9 @@ class Replay:
         name = journaled_call.name
         journal = self._run.environment.journal
 
+        # Before the journal has that the step begins: it would be in doubt after a kill.
+        await self._run.environment.wait_while_halted()
+
         self._running += 1
         try:
             if approved is None and journal is None:

@@ -125,6 +125,8 @@ async def _execute(
 
     try:
         runner = await opening
+        # Nothing awaits between this and the first step of the agent.
+        await environment.wait_while_halted()
 
         transcript.keep_runner_kind(runner.kind)
         if access is not None:

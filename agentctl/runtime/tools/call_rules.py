@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.kinds import ApprovalPolicy
-from agentctl.runtime.context import RunEnvironment, RunHost, build_run_context
+from agentctl.runtime.context import HeldBack, RunEnvironment, RunHost, build_run_context
 from agentctl.runtime.json_values import NotSerializable
 from agentctl.runtime.mcp.definitions import build_public_name
 from agentctl.runtime.pauses import CallOutcome
@@ -40,6 +40,10 @@ _log = logging.getLogger("agentctl.runtime")
 
 _TOOL_GRACE_SECONDS = 0.05
 """Time that a cancelled asynchronous tool has to clean up before it is abandoned."""
+
+
+THREAD_START_SECONDS = 0.05
+"""Time in which a thread that has looked for halts enters its function, on a busy machine."""
 
 
 class _ToolFailed(Exception):
@@ -152,16 +156,27 @@ class ToolAction:
                 values = tool.convert(arguments)
                 if checks_only:
                     return ""
+                # Nothing awaits between this and the first step of the function.
+                _check_halt(context, tool.name)
                 return result_to_text(await tool.function(**values, **filled), limit)
 
             def call() -> str:
                 values = tool.convert(arguments)
-                return (
-                    "" if checks_only else result_to_text(tool.function(**values, **filled), limit)
-                )
+                if checks_only:
+                    return ""
+                with context.starting(THREAD_START_SECONDS):
+                    _check_halt(context, tool.name)
+                    begun = tool.function(**values, **filled)
+                return result_to_text(begun, limit)
 
             return await run_in_thread(call, tool.name, context.transcript.unstopped)
-        except (asyncio.CancelledError, GeneratorExit, InvalidArguments, TooManyAbandonedThreads):
+        except (
+            asyncio.CancelledError,
+            GeneratorExit,
+            HeldBack,
+            InvalidArguments,
+            TooManyAbandonedThreads,
+        ):
             raise
         except NotSerializable as error:
             _log.warning("tool %s: no JSON form", tool.name, exc_info=error)
@@ -172,6 +187,11 @@ class ToolAction:
             _log.warning("tool %s failed", tool.name, exc_info=error)
             context.keep_cause(error, tool.name)
             raise _ToolFailed(type(error).__name__) from None
+
+
+def _check_halt(context: RunEnvironment, tool: str) -> None:
+    if context.find_halt(tool=tool) is not None:
+        raise HeldBack
 
 
 async def _call_inside(scope: CodeScope, call: Awaitable[str]) -> str:

@@ -17,7 +17,7 @@ import orjson
 from agentctl.records.approvals import hash_value
 from agentctl.records.kinds import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.context import RunEnvironment, perform_decided
+from agentctl.runtime.context import HeldBack, RunEnvironment, admit_tool, perform_decided
 from agentctl.runtime.failures import (
     MAXIMUM_FAILURES,
     MAXIMUM_UNKNOWN,
@@ -482,13 +482,22 @@ class Conversation:
         if NOT_AN_OBJECT in arguments:
             return CallOutcome(explain_refusal(str(arguments[NOT_AN_OBJECT])), failed=True)
 
-        if action.has_effects and not is_decided:
+        # Before the journal has that the call begins: it would be in doubt after a kill.
+        halted_text = await admit_tool(self.context, name, waits=is_decided)
+
+        if halted_text is None and action.has_effects and not is_decided:
             await self.context.begin_effect()
             if self._journal is not None:
                 await self._journal.begin_call(self._describe(call_id, name, arguments))
 
-        with enter_call(self._transcript.spans, CurrentCall(call_id, name)):
-            return await action.perform(arguments, self)
+        while halted_text is None:
+            try:
+                with enter_call(self._transcript.spans, CurrentCall(call_id, name)):
+                    return await action.perform(arguments, self)
+            except HeldBack:
+                halted_text = await admit_tool(self.context, name, waits=is_decided)
+
+        return CallOutcome(halted_text, failed=True, counts_as_failure=False)
 
     def _describe(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> JournaledCall:
         action = self.actions.get(name)

@@ -43,6 +43,7 @@ _TAGS = [
     {"name": "Memories", "description": "Facts about users that agents keep"},
     {"name": "Users", "description": "Export and erasure of the data of a person"},
     {"name": "Usage", "description": "Tokens, cost and outcomes of runs, and budgets"},
+    {"name": "Halts", "description": "Stops of agents, tools, models, users or everything"},
     {"name": "Service accounts", "description": "Accounts of programs, and their tokens"},
     {"name": "Webhooks", "description": "Endpoints of the configuration and their deliveries"},
     {"name": "Authorization", "description": "Identity of the caller, access decisions, audit log"},

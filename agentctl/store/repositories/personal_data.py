@@ -100,6 +100,12 @@ PERSONAL_TABLES = (
     PersonalTable("store_terms", _BY_USER, is_system=True),
     PersonalTable("service_accounts", "created_by = :user_id", "keep", is_system=True),
     PersonalTable("audit_log", "principal = :user_id", "keep", is_system=True),
+    PersonalTable(
+        "halts",
+        "(created_by = :user_id OR ended_by = :user_id OR scope = 'user' AND scope_id = :user_id)",
+        "keep",
+        is_system=True,
+    ),
 )
 """The tables with rows of a person."""
 

@@ -31,7 +31,10 @@ class DeliveryRow:
     event_id: str
     webhook_id: str
     type: str
+
     run_id: str
+    """The run of the fact; "" for the fact of a halt."""
+
     state: DeliveryState
     attempts: int
     next_at: int

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import NamedTuple
 
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit, unit
+from agentctl.store.repositories.halts import CHANGE_NUMBER
 from agentctl.store.repositories.queue import IS_QUEUED
 from agentctl.store.states import HAS_CANCEL_REQUEST, IS_LIVE, IS_WAITING
 
@@ -59,6 +60,9 @@ class Heartbeat:
     sweeper: str | None
     """The worker with the lease of the sweep; None if the lease has expired."""
 
+    halts_number: int = 0
+    """The number of the last change of any halt (`store.repositories.halts`)."""
+
 
 class Looks(NamedTuple):
     """The work that a sweep may find in a database; in the system database read with its lease."""
@@ -92,7 +96,7 @@ _SWEEPER = f"(SELECT owner FROM leases WHERE name = 'sweep' AND {_IS_VALID})"
 _HEARTBEAT = Sql(
     "UPDATE workers SET beat = :now WHERE worker_id = :worker_id RETURNING beat,"
     f" EXISTS (SELECT 1 FROM runs WHERE owner = :worker_id AND {HAS_CANCEL_REQUEST}),"
-    f" EXISTS (SELECT 1 FROM runs WHERE {IS_WAITING}), {_SWEEPER}"
+    f" EXISTS (SELECT 1 FROM runs WHERE {IS_WAITING}), {_SWEEPER}, {CHANGE_NUMBER}"
 )
 
 _LOOKS = (
@@ -150,8 +154,10 @@ def record_heartbeat(worker_id: str, now: int) -> Work[Heartbeat | None]:
     Return None if the row is gone: another process has removed the worker.
     """
 
-    def build(beat: int, cancels: int, waiting: int, sweeper: str | None) -> Heartbeat:
-        return Heartbeat(beat, bool(cancels), bool(waiting), sweeper)
+    def build(
+        beat: int, cancels: int, waiting: int, sweeper: str | None, halts_number: int
+    ) -> Heartbeat:
+        return Heartbeat(beat, bool(cancels), bool(waiting), sweeper, halts_number)
 
     return _HEARTBEAT.first(build, worker_id=worker_id, now=now).as_repeatable()
 

@@ -1,0 +1,180 @@
+"""The gate: the one place that decides whether work may begin now.
+
+A request passes it before its run is stored, a run before it executes code, and each call of a
+model or a tool before it is made. Halts and budgets decide here; a halt refuses new requests, and
+lets work wait that has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+from agentctl import errors
+from agentctl.config.settings import Agent, Settings, Team
+from agentctl.records.halts import HaltScope
+from agentctl.records.runs import RunState
+from agentctl.records.times import now
+from agentctl.runs.life.budgets import Budgets, ChargedRun
+from agentctl.runs.life.halts import UNKNOWN, Halts, Scope
+from agentctl.runtime.component import Component
+from agentctl.runtime.context import Halting
+from agentctl.store.repositories.halts import HaltRow
+
+RETRY_AFTER_SECONDS = 60.0
+"""`Retry-After` of a request that a halt without an end refuses."""
+
+EVERYTHING: Scope = ("all", None)
+
+_NOUNS: Mapping[HaltScope, str] = {
+    "agent": "The agent",
+    "team": "The team",
+    "workflow": "The workflow",
+    "tool": "The tool",
+    "model": "The model",
+}
+
+
+class Gate:
+    """The gate of one process."""
+
+    def __init__(self, settings: Settings, budgets: Budgets, halts: Halts) -> None:
+        self.budgets = budgets
+        self.halts = halts
+        self._models = {model.id: model for model in settings.models}
+        self._on_halt = settings.runs.on_halt
+
+    async def learn(self) -> None:
+        """Read the halts unless they are known.
+
+        Raises:
+            Unavailable: the system database does not answer.
+        """
+        await self.halts.learn()
+
+    def check_open(self, component: Component) -> None:
+        """Refuse a new run before its request is read, if it would be refused now.
+
+        Raises:
+            Halted: its component, or everything, is halted.
+        """
+        if self._on_halt == "hold" or not self.halts.is_known:
+            return
+        row = self.halts.find({EVERYTHING, (component.kind, component.id)})
+        if row is not None:
+            raise build_refusal(row)
+
+    async def check_start(self, user_id: str | None, component: Component) -> bool:
+        """Decide on a new run. Return True if it has to wait in the queue until a halt ends.
+
+        Raises:
+            Halted: a halt refuses it.
+            BudgetExceeded: a budget is used up, or has no price for a model of the component.
+            Unavailable: the halts cannot be read.
+        """
+        await self.halts.learn()
+        row = self._find_refusal(user_id, component)
+        if row is not None and self._on_halt == "refuse":
+            raise build_refusal(row)
+        await self.budgets.check_start(user_id, component)
+        return row is not None
+
+    def _find_refusal(self, user_id: str | None, component: Component) -> HaltRow | None:
+        row = self.halts.find(build_scopes(component, user_id))
+        if row is not None:
+            return row
+        models = self._list_models(component)
+        return self._find_of_models(models) if models else None
+
+    def _list_models(self, component: Component) -> list[str]:
+        """Return the model of a component and its fallbacks; empty for code."""
+        spec = component.spec
+        if not isinstance(spec, Agent | Team) or not spec.model:
+            return []
+        found = [spec.model]
+        for model_id in found:
+            found += [name for name in self._models[model_id].fallbacks if name not in found]
+        return found
+
+    def _find_of_models(self, models: Sequence[str]) -> HaltRow | None:
+        """Return a halt if none of some models may be called."""
+        rows = [self.halts.find({("model", model_id)}) for model_id in models]
+        return rows[0] if None not in rows else None
+
+    def find(
+        self, scopes: Collection[Scope], tool: str | None = None, models: Sequence[str] = ()
+    ) -> Halting | None:
+        """Return what stops a call now; None if it may be made.
+
+        Args:
+            scopes: those of its run (`build_scopes`).
+            tool: the name of the tool that is called, if any.
+            models: the models of which one is called, if any.
+        """
+        row = self.halts.find(scopes)
+        if row is None and tool is not None:
+            row = self.halts.find({("tool", tool)})
+        if row is None and models:
+            row = self._find_of_models(models)
+        return None if row is None else Halting(row.scope, row.reason)
+
+    async def wait(
+        self, scopes: Collection[Scope], tool: str | None, models: Sequence[str]
+    ) -> None:
+        """Wait until a call may be made; see `find`."""
+        await self.halts.wait_until(lambda: self.find(scopes, tool, models) is None)
+
+    def may_claim(self, state: RunState) -> bool:
+        """Return True if no halt stops the next leg of a root run."""
+        return self.halts.find(_list_scopes(state)) is None
+
+    def has_held(self, state: RunState, ended_halts: Sequence[HaltRow]) -> bool:
+        """Return True if a halt holds a root run that waits, or if an ended one has held it."""
+        scopes = _list_scopes(state)
+        if self.halts.find(scopes) is not None:
+            return True
+        return any((row.scope, row.scope_id) in scopes for row in ended_halts)
+
+    def starting(self, seconds: float) -> AbstractContextManager[None]:
+        """Enclose the steps from `find` to the begin of a call; see `Halts.starting`."""
+        return self.halts.starting(seconds)
+
+    async def check_work(self, run: ChargedRun, *, all_budgets: bool) -> None:
+        """Check the budgets of a run whose work begins.
+
+        Raises:
+            ExecutionError: a budget is used up, or a price is not known.
+        """
+        await self.budgets.check(run, all_budgets=all_budgets)
+
+
+def _list_scopes(state: RunState) -> set[Scope]:
+    return {EVERYTHING, (state.component_type, state.component_id), ("user", state.user_id)}
+
+
+def build_scopes(component: Component, user_id: str | None) -> frozenset[Scope]:
+    """Return the scopes of a run, without those of the runs above it."""
+    scopes: set[Scope] = {EVERYTHING, (component.kind, component.id)}
+    if user_id is not None:
+        scopes.add(("user", user_id))
+    return frozenset(scopes)
+
+
+def build_refusal(row: HaltRow) -> errors.AgentctlError:
+    """Build the error of a new run that a halt refuses."""
+    if row is UNKNOWN:
+        return errors.Unavailable("The state of halts cannot be read")
+
+    subject = "Everything"
+    verb = "is"
+    if row.scope in _NOUNS:
+        subject = f"{_NOUNS[row.scope]} {row.scope_id}"
+    elif row.scope == "user":
+        subject = "The runs of this user"
+        verb = "are"
+
+    seconds = RETRY_AFTER_SECONDS
+    if row.until is not None:
+        seconds = (row.until - now()) / 1_000_000
+    detail = f"{subject} {verb} halted: {row.reason}"
+    return errors.Halted(detail, halt=row.halt_id, seconds=seconds)

@@ -1,0 +1,311 @@
+"""The halts that this process obeys, and the proof that all processes obey a halt.
+
+A process knows the halts of a change number. It may start a call only while it knows that this
+number is still the last one: for `PERMIT_SECONDS` after the begin of a read, or of a heartbeat,
+that has returned it. A process that cannot read the halts starts nothing.
+
+So a new halt is obeyed everywhere `PERMIT_SECONDS` after its commit, whatever processes are stopped
+or cut off from the database. Normally that takes some milliseconds: the processes are notified,
+read the halts, and confirm it in the rows of their workers (docs/decisions/0146).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+from agentctl import errors
+from agentctl.records.halts import HaltScope
+from agentctl.records.logs import RateLimitedLog
+from agentctl.records.times import now
+from agentctl.runs.desk.halting import end_due_halts
+from agentctl.runs.workers.liveness import WorkerDeath, WorkerMonitor
+from agentctl.runs.workers.worker import PERMIT_SECONDS, Worker, read_boot_clock
+from agentctl.store.database import HALTS_TOPIC
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import halts
+from agentctl.store.repositories.halts import ActiveHalts, HaltRow
+
+Scope = tuple[HaltScope, str | None]
+"""The kind of a scope, and the id in it; None for `all`."""
+
+CLOCK_MARGIN_SECONDS = 0.5
+"""Time in addition to `PERMIT_SECONDS` that a new halt waits for processes that do not confirm it.
+
+The clocks of machines do not run equally fast.
+"""
+
+RETRY_SECONDS = 0.5
+"""Pause between two attempts to read the halts while the database does not answer."""
+
+EARLY_SECONDS = 0.1
+"""Minimum time between two looks at a SQLite file, which changes with every write."""
+
+SETTLE_SECONDS = 2.0
+"""Maximum time that a confirmation waits for calls that have passed the gate and have not begun."""
+
+POLL_SECONDS = 0.005
+EXIT_CHECK_SECONDS = 0.25
+"""Intervals of the reads of confirmations, and of the looks for processes that have exited."""
+
+UNKNOWN = HaltRow("", "all", None, "the state of halts cannot be read", 0, None, 0, None)
+"""The halt that a process obeys while it does not know the halts."""
+
+_log = logging.getLogger("agentctl.runs")
+_rate_limited = RateLimitedLog(_log)
+
+
+class Starting:
+    """A call that has passed the gate and has not begun yet."""
+
+    __slots__ = ("ends_at", "number")
+
+    def __init__(self, number: int, ends_at: float) -> None:
+        self.number = number
+        self.ends_at = ends_at
+
+
+class Halts:
+    """The halts that this process obeys. Belongs to one event loop, except `find` and `starting`.
+
+    Attributes:
+        on_change: called on the event loop after the halts have changed.
+    """
+
+    def __init__(
+        self, databases: Databases, worker: Worker, *, clock: Callable[[], float] = read_boot_clock
+    ) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        self._databases = databases
+        self._worker = worker
+        self._clock = clock
+
+        self._active: tuple[HaltRow, ...] = ()
+        self._number = -1
+        self._read_at = float("-inf")
+        self._reader: str | None = ""
+        self._confirmed: tuple[str | None, int] = (None, 0)
+
+        self._lock = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._starting: set[Starting] = set()
+
+        self._version: Callable[[], int] | None = None
+        self._seen_version: int | None = None
+        self._looked_at = float("-inf")
+
+    @property
+    def is_known(self) -> bool:
+        """True if no halt can have been created that this process does not know."""
+        # A row that was written after the read: a halt in between has not waited for this process.
+        if self._reader != self._worker.registered_id:
+            return False
+        permit = self._worker.permit
+        read_at = self._read_at
+        if permit is not None:
+            if permit.halts_number > self._number:
+                return False
+            if permit.halts_number == self._number:
+                read_at = max(read_at, permit.at)
+        return self._clock() - read_at < PERMIT_SECONDS
+
+    @property
+    def active(self) -> tuple[HaltRow, ...]:
+        """The halts that this process knows and whose time has not come, oldest first."""
+        moment = now()
+        return tuple(row for row in self._active if row.is_active_at(moment))
+
+    def find(self, scopes: Collection[Scope]) -> HaltRow | None:
+        """Return the oldest halt of one of some scopes; None if there is none. It costs nothing.
+
+        While the halts are not known, it is `UNKNOWN`.
+        """
+        if not self.is_known:
+            return UNKNOWN
+        if not self._active:
+            return None
+        moment = now()
+        for row in self._active:
+            if (row.scope, row.scope_id) in scopes and row.is_active_at(moment):
+                return row
+        return None
+
+    async def learn(self) -> None:
+        """Read the halts unless they are known.
+
+        Raises:
+            Unavailable: the system database does not answer.
+        """
+        if not self.is_known:
+            await self.refresh()
+
+    async def wait_until(self, is_open: Callable[[], bool]) -> None:
+        """Wait until a condition on the halts is true. It may be cancelled at any time."""
+        while True:
+            changed = self._changed
+            if not self.is_known:
+                try:
+                    await self.refresh()
+                except errors.AgentctlError as error:
+                    _rate_limited.log("runs wait: the halts cannot be read: %s", error.detail)
+                    await asyncio.sleep(RETRY_SECONDS)
+                    continue
+                if not self.is_known:
+                    # Another change is under way.
+                    await asyncio.sleep(POLL_SECONDS)
+                    continue
+            if is_open():
+                return
+
+            moment = now()
+            ends = [row.until for row in self._active if row.until and row.until > moment]
+            seconds = (min(ends) - moment) / 1_000_000 if ends else None
+            try:
+                async with asyncio.timeout(seconds):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+    @contextmanager
+    def starting(self, seconds: float) -> Iterator[None]:
+        """Enclose the steps between the gate and the begin of a call that needs several.
+
+        A halt is confirmed after them, or after some seconds from now.
+        """
+        start = Starting(self._number, self._clock() + seconds)
+        self._starting.add(start)
+        try:
+            yield
+        finally:
+            self._starting.discard(start)
+
+    def note_start(self, seconds: float) -> None:
+        """Let confirmations wait for a call that a library begins within some seconds from now."""
+        at = self._clock()
+        for start in [start for start in self._starting if start.ends_at <= at]:
+            self._starting.discard(start)
+        self._starting.add(Starting(self._number, at + seconds))
+
+    async def refresh(self) -> None:
+        """Read the halts; of concurrent callers, each gets a read that began after its call.
+
+        Raises:
+            Unavailable: the system database does not answer.
+        """
+        called_at = self._clock()
+        async with self._lock:
+            if self._read_at >= called_at and self._reader == self._worker.registered_id:
+                return
+            reader = self._worker.registered_id
+            at = self._clock()
+            found = await self._databases.system.read(halts.list_active())
+            self._take(found, reader, at)
+
+    def _take(self, found: ActiveHalts, reader: str | None, at: float) -> None:
+        has_changed = found.change_number != self._number
+        self._number = found.change_number
+        self._active = tuple(found.halts)
+        self._reader = reader
+        self._read_at = at
+        if has_changed:
+            self._changed.set()
+            self._changed = asyncio.Event()
+            self.on_change()
+
+    def watch(self, notify: Callable[[], None] | None = None) -> None:
+        """Begin to follow the changes of halts that other processes make.
+
+        Args:
+            notify: called after each change, if the database has notifications.
+        """
+        self._version = self._databases.system.watch(HALTS_TOPIC, notify)
+
+    async def observe(self) -> None:
+        """Read the halts again if they may have changed, and confirm them.
+
+        It is called every few milliseconds while runs execute, and otherwise twice a second.
+
+        Raises:
+            Unavailable: the system database does not answer.
+        """
+        if self._may_have_changed():
+            await self.refresh()
+        await self._confirm()
+
+    def _may_have_changed(self) -> bool:
+        permit = self._worker.permit
+        if permit is not None and permit.halts_number > self._number:
+            return True
+        if self._version is None or self._worker.registered_id is None:
+            return False
+        at = self._clock()
+        if at - self._looked_at < EARLY_SECONDS and self._databases.system.lock_folder is not None:
+            return False
+        self._looked_at = at
+        version = self._version()
+        has_changed = version != self._seen_version
+        self._seen_version = version
+        return has_changed
+
+    async def _confirm(self) -> None:
+        """Store that this process obeys the halts that it has read."""
+        state = (self._worker.registered_id, self._number)
+        worker_id, number = state
+        if worker_id is None or self._reader != worker_id or number <= 0:
+            return
+        if state == self._confirmed:
+            return
+        await self._settle(number)
+        await self._databases.system.write(halts.confirm(worker_id, number))
+        self._confirmed = state
+
+    async def _settle(self, number: int) -> None:
+        """Wait until the calls have begun that have passed the gate before a change number."""
+        latest = self._clock() + SETTLE_SECONDS
+        while (at := self._clock()) < latest:
+            if not any(start.number < number and start.ends_at > at for start in [*self._starting]):
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def wait_until_obeyed(self, number: int, monitor: WorkerMonitor) -> None:
+        """Return when no process starts a call that a halt stops. Call it after the commit.
+
+        Args:
+            number: the change number of the halt.
+            monitor: recognizes processes of this machine that have exited.
+
+        Raises:
+            Unavailable: the system database does not answer.
+        """
+        began = self._clock()
+        latest = began + PERMIT_SECONDS + CLOCK_MARGIN_SECONDS
+        await self.refresh()
+        await self._confirm()
+
+        exited = set[str]()
+        next_check = began + EXIT_CHECK_SECONDS
+        while True:
+            unconfirmed = await self._databases.system.read(halts.list_unconfirmed(number))
+            waiting = [worker_id for worker_id in unconfirmed if worker_id not in exited]
+            if not waiting:
+                return
+            at = self._clock()
+            if at >= latest:
+                # Whatever they do: what they know is too old to start a call with.
+                _log.warning("a halt was not confirmed by the workers %s", ", ".join(waiting))
+                return
+            if at >= next_check:
+                next_check = at + EXIT_CHECK_SECONDS
+                for worker_id in waiting:
+                    if await monitor.check_exit(worker_id) is WorkerDeath.EXITED:
+                        exited.add(worker_id)
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def end_due(self) -> None:
+        """Store the ends of the halts whose time has come; a database without them is not asked."""
+        moment = now()
+        if any(row.until is not None and row.until <= moment for row in self._active):
+            await end_due_halts(self._databases.system)
+            await self.refresh()
