@@ -14,6 +14,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REFERENCE = HERE / "reference"
 
+DOCUMENT = "document.json"
+"""The name of the OpenAPI document, which is a file of the package: servers read it."""
+
+PACKAGE_FOLDER = HERE.parent / "agentctl" / "server" / "openapi"
+
 __all__ = ["REFERENCE", "main", "pages", "stale"]
 
 
@@ -36,9 +41,9 @@ def pages() -> Mapping[str, Callable[[], str]]:
         "cli.md": cli.page,
         "client.md": client.page,
         "configuration.md": configuration.page,
+        DOCUMENT: operations.document,
         "errors.md": errors.page,
         "help.txt": help_texts.page,
-        "openapi.json": operations.document,
         "operations.md": operations.operations_page,
         "programs.md": programs.page,
         "scopes.md": operations.scopes_page,
@@ -49,12 +54,22 @@ def pages() -> Mapping[str, Callable[[], str]]:
 def stale(folder: Path, made: Mapping[str, str]) -> list[str]:
     """Return the names of files in `folder` that are missing, differ from `made`, or are extra."""
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    differing = [
-        name
-        for name, text in made.items()
-        if name not in there or (folder / name).read_text(encoding="utf-8") != text
-    ]
+    differing = [name for name, text in made.items() if _read(folder, name) != text]
     return sorted({*differing, *(there - made.keys())})
+
+
+def _place(folder: Path, name: str) -> Path:
+    return (PACKAGE_FOLDER if name == DOCUMENT else folder) / name
+
+
+def _label(name: str) -> str:
+    folder = "agentctl/server/openapi" if name == DOCUMENT else "docs/reference"
+    return f"{folder}/{name}"
+
+
+def _read(folder: Path, name: str) -> str | None:
+    path = _place(folder, name)
+    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -66,16 +81,17 @@ def main(arguments: Sequence[str]) -> int:
     wrong = stale(REFERENCE, made)
     if arguments:
         for name in wrong:
-            sys.stderr.write(f"docs/reference/{name} is not current: run `make docs`\n")
+            sys.stderr.write(f"{_label(name)} is not current: run `make docs`\n")
         return 1 if wrong else 0
     REFERENCE.mkdir(exist_ok=True)
     for name in wrong:
-        path = REFERENCE / name
+        path = _place(REFERENCE, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if name in made:
             path.write_text(made[name], encoding="utf-8")
         else:
             path.unlink()
-        sys.stderr.write(f"docs/reference/{name}: {'written' if name in made else 'removed'}\n")
+        sys.stderr.write(f"{_label(name)}: {'written' if name in made else 'removed'}\n")
     return 0
 
 

@@ -58,7 +58,7 @@ from agentctl.server.answers import (
 )
 from agentctl.server.observability.log import FIELDS_ATTRIBUTE, FinishedRequest
 from agentctl.server.openapi import pages
-from agentctl.server.openapi.document import add_user_routes, build_document
+from agentctl.server.openapi.served import build_served_document
 from agentctl.server.origins import OriginGuard
 from agentctl.server.routes import build_all_operations
 from agentctl.server.routing import (
@@ -336,7 +336,6 @@ class Application(FastAPI):
             RuntimeError: an operation has no row in the policy table.
         """
         operations = list_operations([*build_all_operations(), *pages.build_operations()])
-        self._described = operations
         served = operations
         faces: list[Face] = []
         for extension in load_extensions():
@@ -414,9 +413,7 @@ class Application(FastAPI):
         # Requests that come together wait for the first one.
         with self._document_lock:
             if self._document is None:
-                document = orjson.loads(build_document(self._described, authorization=enabled))
-                document = add_user_routes(document, self, authorization=enabled)
-                self._document = orjson.dumps(document)
+                self._document = build_served_document(self, authorization=enabled)
         return self._document
 
     def openapi(self) -> dict[str, Any]:

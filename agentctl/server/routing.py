@@ -62,8 +62,6 @@ from agentctl.records.routes import Route as Place
 from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.times import now
 from agentctl.server.answers import CALLER_KEY, USER_ROUTE_KEY, Call, error_response, revalidate
-from agentctl.server.openapi.descriptions import describe_operation
-from agentctl.server.openapi.parameters import build_signature_function
 from agentctl.server.openapi.responses import Responses
 from agentctl.server.requests import Adapt, BodyFields, Parameters, RequestBody
 from agentctl.service.audit_log import EntryCounter
@@ -83,6 +81,11 @@ _LOGGED_PATH_PARAMETERS = frozenset({"session_id", "run_id"})
 """Path parameters that log lines contain."""
 
 _PATH_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+def _refuse_call() -> None:
+    """Take the place of the endpoint in FastAPI's route: `Operation` calls its own."""
+    raise NotImplementedError
 
 
 class Operation(APIRoute):
@@ -151,23 +154,44 @@ class Operation(APIRoute):
         self.body_fields = BodyFields(in_body, adapt_body) if in_body else None
 
         first_line = (inspect.getdoc(endpoint) or "").partition("\n")[0]
-        description = describe_operation(
-            self.operation,
-            texts=texts or (first_line.rstrip("."), ""),
-            has_tag=self.has_tag,
-            body=body,
-            errors=errors,
-            responses=responses or {},
-        )
+        self.texts = texts or (first_line.rstrip("."), "")
+        self.result = result
+        self.errors = errors
+        self.further_responses = responses or {}
+        # Without its parameters and its result, for which FastAPI would build models that no
+        # request uses: 15 MB in each process.
         super().__init__(
             template,
-            build_signature_function(self.declared, self.path_names),
+            _refuse_call,
             methods=[method],
             name=template if route else self.operation,
             tags=[tag],
             status_code=status,
-            response_model=result,
+            response_model=None,
             include_in_schema=in_document,
+        )
+
+    def describe(self) -> APIRoute:
+        """Return the route with its parameters, its result and its texts, for the document."""
+        from agentctl.server.openapi.descriptions import describe_operation
+        from agentctl.server.openapi.parameters import build_signature_function
+
+        description = describe_operation(
+            self.operation,
+            texts=self.texts,
+            has_tag=self.has_tag,
+            body=self.body,
+            errors=self.errors,
+            responses=self.further_responses,
+        )
+        return APIRoute(
+            self.place.template,
+            build_signature_function(self.declared, self.path_names),
+            methods=[self.place.method],
+            name=self.name,
+            tags=[self.tag],
+            status_code=self.status_code,
+            response_model=self.result,
             **description,
         )
 

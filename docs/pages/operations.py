@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +15,8 @@ _OPERATIONS = f"""# Operations
 
 Every operation of the REST interface with its requirement: one of the listed scopes suffices, and
 the admin scope (`authorization.admin_scope`, by default `agent_os:admin`) always does. `*` means
-every id. [openapi.json](openapi.json) has parameters, bodies and responses; [HTTP API](../api.md)
-describes their use.
+every id. [document.json](../../agentctl/server/openapi/document.json) has parameters, bodies and
+responses; [HTTP API](../api.md) describes their use.
 """
 
 _SCOPES = f"""# Scopes
@@ -42,11 +41,10 @@ Public operations read no credential:
 
 
 def document() -> str:
-    """Build `openapi.json`: the document of `/openapi.json`, sorted and indented."""
-    from agentctl.server.openapi.document import build_document
+    """Build `document.json`: the document that a server answers at `/openapi.json`."""
+    from agentctl.server.openapi.document import build_document, format_document
 
-    served = json.loads(build_document(_operations()))
-    return json.dumps(served, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return format_document(build_document(_operations()))
 
 
 def operations_page() -> str:
@@ -108,7 +106,7 @@ def _operations() -> list[Any]:
 
 
 def _first_sentence(operation: Any) -> str:
-    return sentence(str(operation.summary))
+    return sentence(operation.texts[0])
 
 
 def _needs(operation: str) -> str:

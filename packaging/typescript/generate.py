@@ -1,6 +1,6 @@
 """Generate the types and the module of the TypeScript client: `generate.py [--check]`.
 
-- `api.d.ts`: the types of docs/reference/openapi.json, by openapi-typescript
+- `api.d.ts`: the types of agentctl/server/openapi/document.json, by openapi-typescript
 - `agentctl.js` and `agentctl.d.ts`: the module of `agentctl.ts`, by tsc
 
 With `--check` nothing is written; the exit code is 1 if a file is not current, and stderr names it.
@@ -34,9 +34,10 @@ def build(folder: Path) -> None:
     """
     for name in ("agentctl.ts", "tsconfig.json"):
         shutil.copyfile(HERE / name, folder / name)
-    document = json.loads((ROOT / "docs" / "reference" / "openapi.json").read_text("utf-8"))
+    released = ROOT / "agentctl" / "server" / "openapi" / "document.json"
+    document = json.loads(released.read_text("utf-8"))
     reduced = folder / "openapi.json"
-    reduced.write_text(json.dumps(reduce_document(document)))
+    reduced.write_text(json.dumps(reduce_document(document), sort_keys=True))
     options = ("--default-non-nullable=false", "--root-types", "--root-types-no-schema-prefix")
     _run("openapi-typescript", reduced, "--output", folder / "api.d.ts", *options)
     _run("tsc", "--project", folder)

@@ -223,6 +223,12 @@ def test_the_reads_of_a_command_load_nothing_that_executes_runs() -> None:
     assert "agentctl.interface.operations" not in loaded
 
 
+def test_a_server_loads_nothing_that_builds_its_document() -> None:
+    loaded = list_loaded("agentctl.server.processes.serve")
+    building = {f"agentctl.server.openapi.{name}" for name in ("descriptions", "document")}
+    assert not building & set(loaded)
+
+
 STORED = ("agentctl.records.runs", "agentctl.service.documents", "agentctl.store.listing")
 """Modules of the reads of sessions and runs."""
 

@@ -1,16 +1,15 @@
-"""The OpenAPI 3.1.0 document of an application, built when it is first requested.
+"""The OpenAPI 3.1.0 document of the operations, as `make docs` writes it to `document.json`.
 
-FastAPI describes the operations and the routes of a user. Schemas of bodies, examples, and what
-authorization adds to the routes of a user are added here.
+FastAPI describes the operations; schemas of bodies and examples are added here. It depends on the
+code alone, and what builds it takes seconds and 40 MB: a server reads the file (`served`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-import orjson
-from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypeAliasType
@@ -21,15 +20,12 @@ from agentctl.records.event_records import ItemsChangedEvent, RunEventRecord
 from agentctl.records.kinds import KINDS
 from agentctl.records.run_spec import ConfirmationBody
 from agentctl.records.runs import SessionExport
-from agentctl.server.access import is_public
 from agentctl.server.content import JSON
-from agentctl.server.openapi.descriptions import EXAMPLES, describe_error, name_form
+from agentctl.server.openapi.descriptions import EXAMPLES, name_form
 from agentctl.server.openapi.responses import EVENT_STREAM, JSON_LINES, REFERENCE
+from agentctl.server.openapi.served import TITLE
 from agentctl.server.requests import RequestBody
 from agentctl.server.routing import Operation
-from agentctl.server.user_routes import list_routes
-
-TITLE = "agentctl"
 
 _TAGS = [
     *(
@@ -83,20 +79,15 @@ _SECURITY_SCHEMES = {
 }
 
 
-def build_document(operations: Iterable[Operation], *, authorization: bool = True) -> bytes:
-    """Return the document without a base path, as JSON.
-
-    Args:
-        authorization: False for a server without authorization: it asks for no credential, and
-            every operation may refuse a web page with 403.
-    """
+def build_document(operations: Iterable[Operation]) -> dict[str, Any]:
+    """Return the document of a server with authorization, without a base path."""
     operations = [operation for operation in operations if operation.include_in_schema]
     document = get_openapi(
         title=TITLE,
         version=INTERFACE_VERSION,
         openapi_version="3.1.0",
         description=_DESCRIPTION,
-        routes=operations,
+        routes=[operation.describe() for operation in operations],
         tags=_TAGS,
     )
     bodies = [operation.body for operation in operations if operation.body is not None]
@@ -104,19 +95,36 @@ def build_document(operations: Iterable[Operation], *, authorization: bool = Tru
     for methods in document["paths"].values():
         for operation in methods.values():
             _add_examples(operation)
-            if not authorization:
-                _remove_authorization(operation)
-    if authorization:
-        document["components"]["securitySchemes"] = _SECURITY_SCHEMES
-    return orjson.dumps(document)
+    document["components"]["securitySchemes"] = _SECURITY_SCHEMES
+    return document
 
 
-def _remove_authorization(operation: dict[str, Any]) -> None:
-    """Describe an operation as one of a server without authorization."""
-    operation.pop("security", None)
-    responses = operation["responses"]
-    responses.pop("401", None)
-    responses.setdefault("403", describe_error(403))
+def format_document(document: dict[str, Any]) -> str:
+    """Return the JSON text of a document, with a line for each operation and for each schema."""
+    paths = _format_members(
+        {path: _Lines(_format_members(methods)) for path, methods in document["paths"].items()}
+    )
+    components = {
+        kind: _Lines(_format_members(entries)) for kind, entries in document["components"].items()
+    }
+    parts = {"paths": _Lines(paths), "components": _Lines(_format_members(components))}
+    return _format_members({**document, **parts}) + "\n"
+
+
+class _Lines(str):
+    """JSON text that is inserted as it is."""
+
+
+def _format_members(members: dict[str, Any]) -> str:
+    """Return an object with a line for each of its members."""
+    lines = [f"{_format(name)}:{_format(value)}" for name, value in members.items()]
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _format(value: Any) -> str:
+    if isinstance(value, _Lines):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _build_schemas(bodies: Iterable[RequestBody]) -> dict[str, Any]:
@@ -165,77 +173,3 @@ def _add_examples(operation: dict[str, Any]) -> None:
             content[EVENT_STREAM]["example"] = EXAMPLES["event"]
     for content in operation.get("requestBody", {}).get("content", {}).values():
         content["example"] = EXAMPLES["request_bodies"][name]
-
-
-_PREFIX = "#/components/schemas/"
-
-_REFUSALS = {
-    "401": {"description": "Unauthenticated", "model": "ErrorBody"},
-    "403": {"description": "Insufficient scopes", "model": "ForbiddenBody"},
-}
-
-
-def add_user_routes(
-    document: dict[str, Any], app: FastAPI, *, authorization: bool
-) -> dict[str, Any]:
-    """Return the document of agentctl with the routes of an application.
-
-    A schema of the user with the name of another one of agentctl gets the prefix `Own`, so that the
-    names of agentctl stay.
-
-    Args:
-        authorization: False if no route needs a token.
-    """
-    own = get_openapi(
-        title=app.title,
-        version=app.version,
-        routes=[route for route in app.routes if not isinstance(route, Operation)],
-        webhooks=app.webhooks.routes,
-        tags=app.openapi_tags,
-        separate_input_output_schemas=app.separate_input_output_schemas,
-    )
-    if authorization:
-        for route in list_routes(app):
-            if not is_public(getattr(route, "endpoint", None)):
-                _add_security(own["paths"].get(getattr(route, "path_format", None), {}), route)
-    parts = document["components"]
-    known = document["components"]["schemas"]
-    names: dict[str, str] = {}
-    for name, schema in own.get("components", {}).get("schemas", {}).items():
-        names[name] = name
-        while known.get(names[name], schema) != schema:
-            names[name] = f"Own{names[name]}"
-    own = _rename(own, {_PREFIX + name: _PREFIX + new for name, new in names.items()})
-    for kind, entries in own.get("components", {}).items():
-        added = {names.get(name, name): entry for name, entry in entries.items()}
-        parts[kind] = added | parts.get(kind, {})
-    document["info"]["title"] = app.title
-    document["paths"] |= own["paths"]
-    document["tags"] += own.get("tags", [])
-    if webhooks := own.get("webhooks"):
-        document["webhooks"] = webhooks
-    return document
-
-
-def _add_security(methods: dict[str, Any], route: Any) -> None:
-    for method in getattr(route, "methods", None) or ():
-        if (operation := methods.get(method.lower())) is None:
-            continue
-        schemes = operation.get("security") or [{}]
-        operation["security"] = [{**scheme, "HTTPBearer": []} for scheme in schemes]
-        for status, refusal in _REFUSALS.items():
-            schema = {"$ref": _PREFIX + refusal["model"]}
-            response = {
-                "description": refusal["description"],
-                "content": {"application/json": {"schema": schema}},
-            }
-            operation["responses"].setdefault(status, response)
-
-
-def _rename(node: Any, names: dict[str, str]) -> Any:
-    """Return a JSON value with other references; also those of a discriminator are strings."""
-    if isinstance(node, dict):
-        return {key: _rename(value, names) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_rename(value, names) for value in node]
-    return names.get(node, node) if isinstance(node, str) else node
