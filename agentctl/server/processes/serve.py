@@ -18,6 +18,7 @@ from agentctl.server.app import Application, create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.measurements import LoopLag, RequestCounters
 from agentctl.server.observability.metrics_endpoint import serve_metrics
+from agentctl.server.processes.allocator import limit_arenas
 from agentctl.server.processes.listener import Announcements, base_url, open_listeners
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
 from agentctl.server.processes.user_application import load_application, run_lifespan
@@ -102,6 +103,7 @@ def serve_on_socket(
 
     The socket is closed at the end.
     """
+    limit_arenas()
     app = _load(settings, reference)
     server = DrainingServer(app, controller)
 
