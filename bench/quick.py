@@ -24,29 +24,38 @@ from bench.measure import (
     Target,
     at_least,
     at_most,
+    build_figure_row,
     build_ratio_row,
     format_text,
     run_rounds,
 )
 from bench.seeding import seed_database
 from bench.servers import RunningServer, serve_agentctl, serve_endpoint, serve_floors
-from bench.work import SHORT_RUNS, create_work, listed_sessions, sized_sessions
+from bench.work import SHORT_RUNS, create_work, listed_sessions, single_run_sessions, sized_sessions
 
 ROUNDS = 3
+
+SESSIONS = 10_000
+"""Sessions of one run in the database: a list must not cost more with many of them."""
+
+MEMORY = "memory that these reads and runs add"
 
 LIMITS: dict[str, Target] = {
     "session detail, 1 run": at_least(0.24),
     "session detail, 1,000 runs": at_least(0.4),
     "teams": at_least(0.4),
     "list of 20 sessions": at_least(0.16),
+    "list of 20 of 10,000 sessions of agents": at_least(0.16),
     "cancel of a run that ended": at_least(0.15),
     "runs, plain": at_least(0.011),
+    MEMORY: at_most(100),
     "agentctl --help": at_most(1.5),
     "agentctl teams list": at_most(2.1),
     "verification of a token": at_most(1.6),
     "verification of a token, again": at_most(0.15),
 }
 """Limits of the ratios: two thirds of the usual ratio for rates, one and a half times for times.
+16 readers of the largest session may add 100 MB to an idle server.
 
 Raise the limit of a path that becomes clearly faster.
 """
@@ -67,6 +76,10 @@ def build_paths(
         "session detail, 1,000 runs": (one.get("/sessions/runs-1000"), large),
         "teams": (one.get("/teams"), constant),
         "list of 20 sessions": (one.get("/sessions?limit=20"), constant),
+        "list of 20 of 10,000 sessions of agents": (
+            one.get("/sessions?type=agent&limit=20"),
+            constant,
+        ),
         "cancel of a run that ended": (reads.repeat_cancel(one), constant),
         "runs, plain": (run, constant),
     }
@@ -118,13 +131,19 @@ def main() -> int:
         work = create_work(
             folder / "work",
             f"{url}/v1",
-            [*sized_sessions((1, 1_000)), *listed_sessions(40, SHORT_RUNS)],
+            [
+                *sized_sessions((1, 1_000)),
+                *listed_sessions(40, SHORT_RUNS),
+                *single_run_sessions(SESSIONS),
+            ],
         )
         seed_database(work)
         one = stack.enter_context(serve_agentctl(work))
         floor = stack.enter_context(serve_floors(work))
         commands.prepare_folder(folder)
+        idle = one.memory
         rows = list(measure_rows(build_paths(one, floor, folder)))
+        rows.append(build_figure_row(MEMORY, [one.memory - idle], " MB", LIMITS[MEMORY]))
     print(format_text(rows))
     return 0 if all(row.reached for row in rows) else 1
 

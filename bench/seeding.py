@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from agentctl.records.text import new_id
@@ -32,14 +32,29 @@ def seed_database(work: Work) -> None:
 async def _seed(work: Work) -> None:
     async with Service.open(Deployment(work.folder).settings, create=True) as service:
         database = service.hosting.databases["main"]
+        short = [session for session in work.sessions if session.runs == 1]
+        for batch in _batch(short, RUNS_AT_ONCE):
+            await database.write(_write_short_sessions(work, batch))
         for session in work.sessions:
-            await _write_session(database, work, session)
+            if session.runs != 1:
+                await _write_session(database, work, session)
+
+
+def _batch(sessions: Sequence[Session], size: int) -> Iterator[Sequence[Session]]:
+    for first in range(0, len(sessions), size):
+        yield sessions[first : first + size]
 
 
 async def _write_session(database: Database, work: Work, session: Session) -> None:
     for first in range(0, max(session.runs, 1), RUNS_AT_ONCE):
         last = min(session.runs, first + RUNS_AT_ONCE)
         await database.write(_write_runs(work, session, first, last))
+
+
+@unit
+def _write_short_sessions(work: Work, batch: Iterable[Session]) -> Steps[None]:
+    for session in batch:
+        yield from _write_runs(work, session, 0, 1)
 
 
 @unit

@@ -21,6 +21,7 @@ __all__ = [
     "Work",
     "create_work",
     "listed_sessions",
+    "single_run_sessions",
     "sized_sessions",
     "wait_for_port",
 ]
@@ -87,6 +88,11 @@ def listed_sessions(count: int = LISTED, longer: int = LONG_RUNS) -> list[Sessio
         )
         for number in range(count)
     ]
+
+
+def single_run_sessions(count: int) -> list[Session]:
+    """Return sessions of one run, too old for the first page of a list."""
+    return [Session(f"single-{number}", 1, 1_400_000_000 + number) for number in range(count)]
 
 
 @dataclass(frozen=True)
