@@ -79,7 +79,9 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     deliver = deliveries.start_due if settings.webhooks else None
     count_deliveries = deliveries.count_waiting if settings.webhooks and is_measured else None
 
-    sweep = partial(sweep_dead_workers, databases, monitor, worker.id)
+    async def sweep() -> None:
+        await sweep_dead_workers(databases, monitor, worker.id, lease.take_survey())
+
     advance = in_each(claims.advance_stalled)
 
     sweep_jobs = [

@@ -36,16 +36,16 @@ STREAMS = 20 if LONG else 5
 WINDOW = 60.0 if LONG else 5.0
 ATTEMPTS = 3
 
-LONE = 0.8
-LONE_OF_TWO = 1.2
+LONE = 0.7
+LONE_OF_TWO = 1.0
 IDLE = 0.4
-LIVE = 1.5
+LIVE = 1.2
 STREAMING = LIVE + 10
 FOLLOWING = LIVE + 12
 """Maximum statements per second of one server; `LONE_OF_TWO` is that of two databases."""
 
-SWEEPING = 2.9
-"""Additional statements per second of the one server that sweeps."""
+SWEEPING = 0.6
+"""Additional statements per second of the one server that sweeps: one for each sweep."""
 
 SINGLE = 2.0
 """Statements that a count may be higher: one interval more than the window has, and a count of what

@@ -226,6 +226,42 @@ async def test_idle_sweep_needs_few_reads(
         await worker.unregister()
 
 
+async def test_sweep_of_one_database_reads_nothing_but_its_lease(
+    shared: SharedDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = await start_and_kill_worker(shared)
+    async with shared.open() as databases:
+        worker = Worker(databases)
+        await worker.register()
+        monitor = WorkerMonitor(databases)
+        lease = SweepLease(databases, monitor, worker)
+        assert await lease.acquire()
+        survey = lease.take_survey()
+        assert survey is not None
+        assert {row.worker_id for row in survey.workers} == {worker.id, other.worker_id}
+        assert await sweep_dead_workers(databases, monitor, worker.id, survey) == ["r1"]
+
+        assert await lease.acquire()
+        monkeypatch.delattr(SqliteDatabase, "read")
+        survey = lease.take_survey()
+        assert survey is not None
+        assert await sweep_dead_workers(databases, monitor, worker.id, survey) == []
+        assert lease.take_survey() is None
+        await worker.unregister()
+
+
+async def test_survey_does_not_serve_a_sweep_of_several_databases(shared: SharedDatabases) -> None:
+    """The owners in the second database are read before the workers: else a new one seems dead."""
+    async with shared.open() as databases:
+        worker = Worker(databases)
+        await worker.register()
+        lease = SweepLease(databases, WorkerMonitor(databases), worker)
+        databases["second"]
+        assert await lease.acquire()
+        assert lease.take_survey() is None
+        await worker.unregister()
+
+
 async def test_files_and_rows_of_earlier_boots_are_removed(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         for number in range(5):

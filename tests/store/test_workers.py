@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agentctl.records.times import now
-from agentctl.store.repositories import runs, sessions, workers
+from agentctl.store.repositories import run_reads, runs, sessions, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.store.conftest import Store
@@ -77,6 +77,26 @@ def test_one_worker_has_the_lease_of_the_sweep(store: Store) -> None:
     assert store.write(workers.remove("w2"))
     assert store.read(workers.get_sweeper(at + 1)) is None
     assert store.write(workers.acquire_sweep("w1", at + 2))
+    store.write(workers.remove("w1"))
+
+
+def test_survey_of_the_lease_has_all_owners_and_workers(store: Store) -> None:
+    at = now()
+    survey = store.write(workers.acquire_sweep("w1", at))
+    assert survey is not None
+    assert (survey.owners, survey.workers) == (frozenset(), [])
+    rows = [replace(ONE, worker_id="w2"), replace(ONE, started_at=START + 1, boot_id="")]
+    for row in rows:
+        store.write(workers.register(row))
+
+    store.write(sessions.create(a_session()))
+    store.write(runs.create(a_run("queued")))
+    store.write(runs.create(a_run("live", owner="w1")))
+    store.write(runs.claim("live", 1, "w1", START))
+    survey = store.write(workers.acquire_sweep("w1", at))
+    assert survey is not None
+    assert survey.owners == {None, "w1"} == {*store.read(run_reads.list_owners_at_work())}
+    assert [known(store, row) for row in survey.workers] == rows
     store.write(workers.remove("w1"))
 
 

@@ -30,6 +30,12 @@ CLOSE_SECONDS = 5.0
 They may wait for a disk or a database that does not respond.
 """
 
+REST = 2.5
+"""The longest pause of a lane that rests, as a multiple of its seconds.
+
+The lease of the sweep, which its lane extends, lasts three times as long as these seconds.
+"""
+
 JOB_ENDS = ("completed", "failed")
 
 
@@ -78,7 +84,7 @@ class Lane:
     """Seconds after a pass that was woken in which `woken` causes no other pass."""
 
     rests: bool = False
-    """True if the pause is twice as long after a pass without work for any look."""
+    """True if the pause is `REST` times as long after a pass without work for any look."""
 
 
 class Jobs:
@@ -137,7 +143,7 @@ class Jobs:
 
             if lane.rests:
                 has_work = self.lease.may_find(*Looks._fields)
-                pause = lane.seconds if has_work else 2 * lane.seconds
+                pause = lane.seconds if has_work else REST * lane.seconds
             if lane.steady:
                 pause = lane.seconds - min(clock() - began, lane.seconds)
             await asyncio.sleep(rest)

@@ -10,6 +10,7 @@ from agentctl.runs.workers.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import run_reads, workers
+from agentctl.store.repositories.workers import Survey
 
 SWEEP_SECONDS = 2.0
 """Time between two sweeps."""
@@ -18,7 +19,7 @@ _log = logging.getLogger("agentctl.runs")
 
 
 async def sweep_dead_workers(
-    databases: Databases, monitor: WorkerMonitor, own_id: str
+    databases: Databases, monitor: WorkerMonitor, own_id: str, survey: Survey | None = None
 ) -> list[str]:
     """End the runs of every dead worker, then remove the worker.
 
@@ -26,6 +27,8 @@ async def sweep_dead_workers(
         databases: the runs of a dead worker with a row are searched in all databases; those of a
             worker without a row in the open databases.
         own_id: the worker of this process, which is never judged.
+        survey: the owners and workers of the system database, if no other one is open; by default
+            they are read.
 
     Returns:
         Ids of the runs that this sweep has ended.
@@ -33,18 +36,15 @@ async def sweep_dead_workers(
     Raises:
         Unavailable: the system database does not answer. Failures of the others are logged.
     """
-    # Read the owners first: a worker has its row before its first run, so an owner that has no row
-    # afterwards is dead.
-    owners: dict[str, set[str | None]] = {}
-    for database_id, database in databases.get_open().items():
-        try:
-            owners[database_id] = set(await database.read(run_reads.list_owners_at_work()))
-        except errors.AgentctlError as error:
-            monitor.rate_limited_log.log(
-                "runs of database %s could not be read: %s", database_id, error.detail
-            )
+    if survey is not None:
+        owners = {databases.system.id: set(survey.owners)}
+        deaths = await monitor.judge_all(survey.workers)
+    else:
+        # Read the owners first: a worker has its row before its first run, so an owner that has no
+        # row afterwards is dead.
+        owners = await _read_owners(databases, monitor)
+        deaths = await monitor.check_all()
 
-    deaths = await monitor.check_all()
     ended_run_ids: list[str] = []
 
     for database_id, database_owners in owners.items():
@@ -58,6 +58,19 @@ async def sweep_dead_workers(
         if death is not None and owner != own_id:
             ended_run_ids += await _remove_dead_worker(databases, monitor, owner, death)
     return ended_run_ids
+
+
+async def _read_owners(databases: Databases, monitor: WorkerMonitor) -> dict[str, set[str | None]]:
+    """Return the owners of runs at work in each open database that answers."""
+    owners: dict[str, set[str | None]] = {}
+    for database_id, database in databases.get_open().items():
+        try:
+            owners[database_id] = set(await database.read(run_reads.list_owners_at_work()))
+        except errors.AgentctlError as error:
+            monitor.rate_limited_log.log(
+                "runs of database %s could not be read: %s", database_id, error.detail
+            )
+    return owners
 
 
 async def _remove_dead_worker(

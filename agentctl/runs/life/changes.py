@@ -26,7 +26,7 @@ from agentctl.runs.life.engine import Engine
 from agentctl.runs.life.halts import Halts
 from agentctl.runs.log.hub import Hub, StateReads, StoredEvents
 from agentctl.runs.states import Ending
-from agentctl.runs.workers.worker import Worker
+from agentctl.runs.workers.worker import Worker, get_live_seconds
 from agentctl.store.database import LEGS_TOPIC, Database, worker_topic
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import run_reads
@@ -34,9 +34,6 @@ from agentctl.store.repositories.workers import Heartbeat
 
 POLL_SECONDS = 0.02
 """Interval of the checks of the change numbers, which cost no statement."""
-
-QUERY_SECONDS = 0.75
-"""Maximum time between two queries to a database without a heartbeat."""
 
 LEGS_SECONDS = 0.5
 """Maximum time between two checks for runs that any server may claim.
@@ -197,7 +194,8 @@ async def watch_cancel_requests(
             try:
                 is_due = False
                 if database is not databases.system:
-                    is_due = clock() - queried_at.get(database_id, 0.0) >= QUERY_SECONDS
+                    pause = get_live_seconds(database)
+                    is_due = clock() - queried_at.get(database_id, 0.0) >= pause
                 elif worker.heartbeat is not heartbeat:
                     heartbeat = worker.heartbeat
                     is_due = heartbeat is not None and heartbeat.has_cancel_requests

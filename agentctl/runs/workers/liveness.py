@@ -30,7 +30,7 @@ import socket
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import cache
@@ -278,7 +278,7 @@ class WorkerMonitor:
         if owner is None:
             return WorkerDeath.EXITED
 
-        self._advance_clock()
+        self.advance_clock()
         row = await self._databases.system.read(workers.get(owner))
         if row is None:
             return WorkerDeath.EXITED
@@ -309,7 +309,7 @@ class WorkerMonitor:
             return
 
         self._observed = heartbeat
-        self._advance_clock()
+        self.advance_clock()
         seconds = self._observed_seconds - max(self._clock() - at, 0.0)
 
         if self._own and heartbeat.beat < self._own[-1][0]:
@@ -323,8 +323,15 @@ class WorkerMonitor:
 
     async def check_all(self) -> dict[str, WorkerDeath | None]:
         """Return the evidence of death, or None, for every worker that has a row."""
-        self._advance_clock()
-        rows = await self._databases.system.read(workers.list_workers())
+        self.advance_clock()
+        return await self.judge_all(await self._databases.system.read(workers.list_workers()))
+
+    async def judge_all(self, rows: Sequence[WorkerRow]) -> dict[str, WorkerDeath | None]:
+        """Return the evidence of death, or None, for all workers.
+
+        Args:
+            rows: the rows of all workers, read after a call of `advance_clock`.
+        """
         self.oldest_heartbeat = min((row.beat for row in rows), default=None)
 
         present_ids = {row.worker_id for row in rows}
@@ -344,7 +351,7 @@ class WorkerMonitor:
             return None
         return await database.clock()
 
-    def _advance_clock(self) -> None:
+    def advance_clock(self) -> None:
         """Add the time since the last look, if the database was written to since then.
 
         Called before the heartbeats are read, so that one that arrives in between is seen.

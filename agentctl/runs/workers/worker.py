@@ -46,6 +46,12 @@ Each request is found within a second without any notification, also if a heartb
 seconds.
 """
 
+NOTIFIED_SECONDS = 1.0
+"""The same interval while notifications of other processes arrive, which report requests at once.
+
+Then only a notification that was lost has to be made up for.
+"""
+
 REGISTRATION_WAIT_SECONDS = 10.0
 """Maximum time that `unregister` waits for a registration in progress."""
 
@@ -70,6 +76,11 @@ class Permit(NamedTuple):
 
     at: float
     """The time before the heartbeat, on the clock of `read_boot_clock`."""
+
+
+def get_live_seconds(database: Database) -> float:
+    """Return the time between two reads of the cancel requests of live runs in a database."""
+    return NOTIFIED_SECONDS if database.load().is_notified else LIVE_SECONDS
 
 
 class Worker:
@@ -173,7 +184,7 @@ class Worker:
 
     def _send_heartbeats(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
         """Store heartbeats until the worker ends: the body of its thread."""
-        while self._wait_until_due():
+        while self._wait_until_due(database):
             try:
                 started = time.monotonic()
                 booted = read_boot_clock()
@@ -189,16 +200,17 @@ class Worker:
             except Exception as error:
                 self._rate_limited.log("the heartbeat failed", cause=error)
 
-    def _wait_until_due(self) -> bool:
+    def _wait_until_due(self, database: Database) -> bool:
         """Wait until a heartbeat is due. Return False if the worker ends."""
         remaining_seconds = self._heartbeat_seconds
         while remaining_seconds > 0:
-            if self._ended.wait(min(remaining_seconds, LIVE_SECONDS)):
+            pause = min(remaining_seconds, get_live_seconds(database))
+            if self._ended.wait(pause):
                 return False
             # A run may have started during the wait.
             if self._has_live_runs():
                 return True
-            remaining_seconds -= LIVE_SECONDS
+            remaining_seconds -= pause
         return True
 
     def _register_again(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
@@ -291,6 +303,7 @@ class SweepLease:
         self._worker = worker
         self.is_held = False
         self.looks: workers.Looks | None = None
+        self._survey: workers.Survey | None = None
 
     def may_find(self, *looks: str) -> bool:
         """Return True unless the last answer has found no work for any of some looks.
@@ -326,18 +339,28 @@ class SweepLease:
                 return False
             exited = sweeper
 
-        system_looks = await system.write(
-            workers.acquire_sweep(self._worker.id, now(), exited=exited)
-        )
-        self.is_held = system_looks is not None
+        # Before the heartbeats are read, so that one that arrives in between is seen.
+        self._monitor.advance_clock()
+        survey = await system.write(workers.acquire_sweep(self._worker.id, now(), exited=exited))
+        self._survey = survey
+        self.is_held = survey is not None
         self.looks = None
-        if system_looks is not None:
-            self.looks = await self._look(system_looks)
+        if survey is not None:
+            self.looks = await self._look(survey.looks)
 
         if heartbeat is not None and not self.may_find("workers"):
             # No other worker has a row: the sweep that would read its heartbeat is left out.
             self._monitor.oldest_heartbeat = heartbeat.beat
         return self.is_held
+
+    def take_survey(self) -> workers.Survey | None:
+        """Return the survey of the last answer, once; None if a sweep has to read for itself.
+
+        With several databases it has to: the owners of runs are read before the workers.
+        """
+        survey = self._survey
+        self._survey = None
+        return survey if len(self._databases.get_open()) == 1 else None
 
     async def _look(self, system_looks: workers.Looks) -> workers.Looks | None:
         """Return the work that any database has; None if one does not answer."""

@@ -201,6 +201,9 @@ class Listener:
                     self._failed = False
                 await self._wait_for_change(clock())
         finally:
+            if self.is_heard:
+                # Nothing is heard before the next connection: cancel requests are read more often.
+                self.is_heard = None
             shared.terminate()
 
     def _report_pooler(self) -> None:

@@ -5,8 +5,9 @@ One worker at a time sweeps for all of them: it has a lease, which it must exten
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit, unit
 from agentctl.store.repositories.halts import CHANGE_NUMBER
@@ -80,6 +81,21 @@ class Looks(NamedTuple):
     """Ended runs that are not in the sums."""
 
 
+class Survey(NamedTuple):
+    """The work that the sweep with a lease may find, and the workers that it judges: one snapshot.
+
+    A worker has its row before its first run, so an owner without a row is dead.
+    """
+
+    looks: Looks
+
+    owners: frozenset[str | None]
+    """The owners of live runs, and of ended runs whose work continues, in the system database."""
+
+    workers: list[WorkerRow]
+    """All workers, the oldest first, without their versions."""
+
+
 _NAMES = tuple(field.name for field in fields(WorkerRow))
 _COLUMNS = ", ".join(_NAMES)
 
@@ -111,11 +127,22 @@ _LOOKS = (
     "EXISTS (SELECT 1 FROM usage_ends)",
 )
 
-# One statement: a lone server without work sends no other statement for its sweeps.
+# Ids of workers have no space, hosts no newline.
+_OWNERS = (
+    "SELECT string_agg(coalesce(owners.owner, ''), ' ') FROM"
+    f" (SELECT runs.owner FROM runs WHERE {IS_LIVE}"
+    " UNION SELECT runs.owner FROM runs WHERE holding IS NOT NULL) AS owners"
+)
+_WORKERS = (
+    "SELECT string_agg(worker_id || ' ' || boot_id || ' ' || pid || ' ' || process_start || ' '"
+    " || beat || ' ' || started_at || ' ' || host, '\n') FROM workers"
+)
+
+# One statement: a server sends no other statement for its sweeps, unless it finds work.
 _ACQUIRE = Sql(
     f"UPDATE leases SET owner = :worker_id, expires_at = clock(:now) + {_LEASE}"
     f" WHERE name = 'sweep' AND (owner IN (:worker_id, :exited) OR NOT ({_IS_VALID}))"
-    f" RETURNING {', '.join(_LOOKS)}"
+    f" RETURNING {', '.join(_LOOKS)}, ({_OWNERS}), ({_WORKERS})"
 )
 
 _LOOK = Sql(f"SELECT {', '.join(_LOOKS)}")
@@ -162,15 +189,36 @@ def record_heartbeat(worker_id: str, now: int) -> Work[Heartbeat | None]:
     return _HEARTBEAT.first(build, worker_id=worker_id, now=now).as_repeatable()
 
 
-def acquire_sweep(worker_id: str, now: int, *, exited: str | None = None) -> Work[Looks | None]:
+def acquire_sweep(worker_id: str, now: int, *, exited: str | None = None) -> Work[Survey | None]:
     """Take or extend the lease of the sweep. Return None if another worker has it.
 
     Args:
         exited: a worker that is known to be dead; its lease is taken before it expires.
     """
     return _ACQUIRE.first(
-        Looks, worker_id=worker_id, now=now, exited=exited or worker_id, soon=now + _LEASE
+        _build_survey, worker_id=worker_id, now=now, exited=exited or worker_id, soon=now + _LEASE
     ).as_repeatable()
+
+
+def _build_survey(*columns: Any) -> Survey:
+    *looks, owners_text, workers_text = columns
+    owners = frozenset[str | None]()
+    if owners_text is not None:
+        owners = frozenset(owner or None for owner in owners_text.split(" "))
+
+    rows = list[WorkerRow]()
+    for line in (workers_text or "").splitlines():
+        worker_id, boot_id, pid, process_start, beat, started_at, host = line.split(" ", 6)
+        rows.append(
+            WorkerRow(
+                worker_id, host, boot_id, int(pid), int(process_start), int(beat), int(started_at)
+            )
+        )
+    return Survey(Looks(*looks), owners, _sort_by_age(rows))
+
+
+def _sort_by_age(rows: Iterable[WorkerRow]) -> list[WorkerRow]:
+    return sorted(rows, key=lambda row: (row.started_at, row.worker_id))
 
 
 @single_unit
@@ -189,9 +237,7 @@ def get_sweeper(now: int) -> Work[str | None]:
 def list_workers() -> Steps[list[WorkerRow]]:
     """Return all workers, the oldest first."""
     rows = yield Statement(_LIST)
-    return sorted(
-        (WorkerRow(*row) for row in rows), key=lambda row: (row.started_at, row.worker_id)
-    )
+    return _sort_by_age(WorkerRow(*row) for row in rows)
 
 
 @unit
