@@ -128,7 +128,8 @@ class Forbidden(AgentctlError, code="FORBIDDEN", status=403, exit_code=4):
     def __init__(self, detail: str, *, required_scopes: tuple[str, ...] = ()) -> None:
         hint = None
         if required_scopes:
-            hint = f"use a token with one of: {', '.join(required_scopes)}"
+            scopes = ", ".join(required_scopes)
+            hint = f"use a token with one of: {scopes}; `agentctl auth explain` shows why"
         elif detail.startswith(INSUFFICIENT_SCOPES):  # of an operation for operators
             hint = "use a token with the admin scope"
         super().__init__(detail, hint=hint)

@@ -23,6 +23,9 @@ from agentctl.records.times import format_span
 MAXIMUM_LEVELS = 8
 """Levels of members; a server could return runs that are their own parents."""
 
+_SHORT_ITEMS = frozenset({"prompt", "thinking", "tool_call"})
+"""The types of items that a transcript shows whole with `--full` only."""
+
 
 @dataclass(slots=True)
 class DrawnRun:
@@ -73,6 +76,14 @@ class DrawnRun:
     def tool_calls(self) -> int:
         """The number of calls of tools, without delegations."""
         return sum(item["type"] == "tool_call" for item in self.record.get("items") or ())
+
+    @property
+    def has_short_parts(self) -> bool:
+        """True if a transcript shortens tools, prompts or thinking of the run or of a member."""
+        items = self.record.get("items") or ()
+        if any(item["type"] in _SHORT_ITEMS for item in items):
+            return True
+        return any(member.has_short_parts for member in self.members.values())
 
     def count_tokens(self, counter: str) -> int:
         """Return a counter of the metrics, summed over the run and its members."""

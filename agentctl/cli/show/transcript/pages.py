@@ -81,12 +81,18 @@ async def print_transcript(
     page.print_session(session, part.describe())
     causes = CausesReader(operations, where.db_id)
     links = TraceLinks(operations)
+    has_short_parts = False
     async for number, run in runs.draw(part):
         await causes.add_to(run)
         run.record = await links.add_to(run.record)
+        has_short_parts = has_short_parts or run.has_short_parts
         page.print_run(run, number)
-    hints = [*(["all runs: --all"] if part.first > 1 else []), "whole tools and prompts: --full"]
-    page.print_foot(" · ".join(hints))
+
+    hints = ["all runs: --all"] if part.first > 1 else []
+    if has_short_parts:
+        hints.append("whole tools and prompts: --full")
+    if hints:
+        page.print_foot(" · ".join(hints))
 
 
 @dataclass(frozen=True, slots=True)

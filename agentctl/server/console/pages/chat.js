@@ -11,6 +11,8 @@ import {
 } from "../app/ui.js";
 
 const EVERY = 5000;
+/** Agents that the start page shows as cards; the list in the box has all of them. */
+const CARDS = 12;
 const KEYS = [
   ["n", "message"],
   ["x", "stop the answer"],
@@ -130,20 +132,33 @@ function NewChat({ query }) {
     if (can("sessions", "read", run.session_id)) location.hash = toHash(["sessions", run.session_id], { db });
     else setRuns((old) => old.concat(run));
   };
+  const choose = (key) => setQuery({ with: key, db: databaseOf(...split(key)) });
   const change = (run) => setRuns((old) => old.map((each) => (each.run_id === run.run_id ? run : each)));
   return html`<${Page} title="New chat"><div class="talk">
     ${runs.length
       ? runs.map((run) => html`<${Turn} key=${run.run_id} initial=${run} names=${names} onChange=${change} plain=${true} />`)
+      : choices.length > 1 ? html`<${Cards} choices=${choices.slice(0, CARDS)} wanted=${wanted} onChoose=${choose} />`
       : html`<${Empty}>${chosen
           ? html`<b dir="auto">${cut(chosen.name || id, 80)}</b>${chosen.description ? html`<span dir="auto">${cut(chosen.description, 300)}</span>` : null}`
           : html`<span>${id ? `The ${kind} ${cut(id, 64)}` : canList("agents") ? "You have no agents yet. Ask your administrator for access." : "Your token may not list the agents: it needs agents:read."}</span>`}<//>`}
     <${Box} to=${{ kind: kind || "agent", id }} name=${chosen?.name} session=${runs.at(-1)?.session_id} last=${runs.at(-1)} onStarted=${started}>
-      ${choices.length && !runs.length ? html`<select aria-label="Who answers" value=${wanted} onChange=${(event) => setQuery({ with: event.target.value, db: databaseOf(...split(event.target.value)) })}>
+      ${choices.length && !runs.length ? html`<select aria-label="Who answers" value=${wanted} onChange=${(event) => choose(event.target.value)}>
         ${chosen || !wanted ? null : html`<option value=${wanted}>${cut(id, 40)}</option>`}
         ${choices.map((each) => html`<option key=${keyOf(each)} value=${keyOf(each)}>${cut(each.name || each.id, 40)}</option>`)}
       </select>` : null}
     <//>
   </div><//>`;
+}
+
+/** The agents to start a chat with: a name, and what it is for. */
+function Cards({ choices, wanted, onChoose }) {
+  const choose = (key) => {
+    onChoose(key);
+    document.querySelector("[data-message]")?.focus();
+  };
+  return html`<div class="cards" role="group" aria-label="Agents">${choices.map((each) => html`<button key=${keyOf(each)} type="button" class="card"
+    aria-pressed=${keyOf(each) === wanted} onClick=${() => choose(keyOf(each))}>
+    <b dir="auto">${cut(each.name || each.id, 60)}</b>${each.description ? html`<span class="dim" dir="auto">${cut(each.description, 140)}</span>` : null}</button>`)}</div>`;
 }
 
 const keyOf = ({ kind, id }) => `${kind}:${id}`;
