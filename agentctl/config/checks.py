@@ -35,7 +35,7 @@ _CONSOLE_NEEDS = (
     ("oidc_client_id", "oidc_issuer"),
     ("oidc_cli_client_id", "oidc_issuer"),
 )
-"""Keys of `[console]` that have no effect without another one."""
+"""Keys of `[console]` with the key that they need: without it they have no effect."""
 
 _POSTGRES_KEYS = (
     "pool_size", "wait_seconds", "statement_seconds", "password_env", "search_path", "tls",
@@ -55,7 +55,14 @@ Places = Mapping[str, Place]
 
 
 def check_settings(settings: Settings, places: Places) -> None:
-    """Check the converted settings against each other; InvalidConfiguration for a mistake."""
+    """Check the converted settings against each other.
+
+    Args:
+        places: the places of all keys, for messages.
+
+    Raises:
+        InvalidConfiguration: the first mistake, with file and key.
+    """
     checks: tuple[Callable[[Settings, Places], None], ...] = (
         _check_origins,
         _check_guide,
@@ -108,14 +115,17 @@ def _check_authorization(settings: Settings, places: Places) -> None:
             "has no effect while authorization.verify_audience is false",
             hint="set verify_audience = true, or remove audience",
         )
-    key = "jwks_url" if table.jwks_url else "oidc_discovery"
+
+    # The rest is about keys that are fetched.
     if not table.jwks_url and not table.oidc_discovery:
         return
+    key = "jwks_url" if table.jwks_url else "oidc_discovery"
     place = places[f"authorization.{key}"]
     if table.jwks_url and table.oidc_discovery:
         place.refuse("has no effect with oidc_discovery = true", hint="remove one of the two")
     if table.algorithm.startswith("HS"):
         place.refuse(f"{table.algorithm} needs a shared secret, which is never fetched")
+
     address = urlsplit(table.jwks_url or table.issuer)
     if not address.hostname:
         place.refuse("needs the issuer, a URL", hint='set issuer = "https://id.example.org"')
@@ -126,6 +136,7 @@ def _check_roles(settings: Settings, places: Places) -> None:
     table = settings.authorization
     if not table.scopes_claim and not table.roles_claim:
         places["authorization.scopes_claim"].refuse("must name a claim, unless roles_claim does")
+
     if places["authorization.roles_claim"].given and table.roles_claim and not table.roles:
         places["authorization.roles_claim"].refuse(
             "has no effect without roles",
@@ -135,6 +146,7 @@ def _check_roles(settings: Settings, places: Places) -> None:
         places["authorization.roles"].refuse(
             "has no effect without roles_claim", hint='set roles_claim = "groups"'
         )
+
     for role, scopes in table.roles.items():
         place = places["authorization.roles"].member(role)
         for scope in scopes:
@@ -142,15 +154,18 @@ def _check_roles(settings: Settings, places: Places) -> None:
 
 
 def _check_role_scope(scope: str, table: Authorization, place: Place) -> None:
+    """Check a scope that a role grants."""
     if scope == table.admin_scope:
         if not table.roles_may_grant_admin:
             place.refuse(
                 f"grants {quote_text(scope)}, which allows everything",
                 hint="set roles_may_grant_admin = true in [authorization] if that is meant",
             )
-    elif not is_known_scope(scope):
-        near = suggest_scope(scope, table.admin_scope)
-        guess = f"; did you mean {quote_text(near)}?" if near else ""
+        return
+
+    if not is_known_scope(scope):
+        similar_scope = suggest_scope(scope, table.admin_scope)
+        guess = f"; did you mean {quote_text(similar_scope)}?" if similar_scope else ""
         place.refuse(
             f"{quote_text(scope)} is not a scope{guess}",
             hint="`agentctl auth scopes` lists all scopes",
@@ -158,19 +173,22 @@ def _check_role_scope(scope: str, table: Authorization, place: Place) -> None:
 
 
 def _check_transport(url: str, place: Place) -> None:
+    """Check that nobody on the way can replace the keys that a URL has."""
     address = urlsplit(url)
-    if address.scheme != "https" and not (
-        address.scheme == "http" and is_loopback_host(address.hostname or "")
-    ):
-        place.refuse("must be fetched with https, except from this machine")
+    if address.scheme == "https":
+        return
+    if address.scheme == "http" and is_loopback_host(address.hostname or ""):
+        return
+    place.refuse("must be fetched with https, except from this machine")
 
 
 def _check_console(settings: Settings, places: Places) -> None:
     table = settings.console
-    for given, missing in _CONSOLE_NEEDS:
-        if getattr(table, given) and not getattr(table, missing):
-            hint = f"set {missing} in [console]"
-            places[f"console.{given}"].refuse(f"needs {missing}", hint=hint)
+    for name, needed_name in _CONSOLE_NEEDS:
+        if getattr(table, name) and not getattr(table, needed_name):
+            hint = f"set {needed_name} in [console]"
+            places[f"console.{name}"].refuse(f"needs {needed_name}", hint=hint)
+
     if not table.oidc_issuer:
         return
     place = places["console.oidc_issuer"]
@@ -181,15 +199,18 @@ def _check_console(settings: Settings, places: Places) -> None:
 
 def _check_bounds(settings: Settings, places: Places) -> None:
     for inner, outer in _OUTER_BOUNDS.items():
-        bound, limit = (attrgetter(key)(settings) for key in (inner, outer))
-        if places[inner].given and bound > limit:
-            places[inner].refuse(f"has no effect above {outer}, which is {limit}")
+        inner_bound = attrgetter(inner)(settings)
+        outer_bound = attrgetter(outer)(settings)
+        # A default is no mistake of the file: the outer bound was lowered.
+        if places[inner].given and inner_bound > outer_bound:
+            places[inner].refuse(f"has no effect above {outer}, which is {outer_bound}")
 
 
 def _check_metrics(settings: Settings, places: Places) -> None:
     metrics = settings.metrics
     if not metrics.listen:
         return
+
     host, port = split_address(metrics.listen)
     if port > _HIGHEST_PORT:
         places["metrics.listen"].refuse(f"must have a port from 0 to {_HIGHEST_PORT}")
@@ -209,17 +230,19 @@ def _check_audit(settings: Settings, places: Places) -> None:
 
 
 def _check_databases(settings: Settings, places: Places) -> None:
-    owners: dict[tuple[str, str], Database] = {}
+    seen_databases: dict[tuple[str, str], Database] = {}
     for database in settings.databases:
         key = f"databases.{database.id}"
         where = (database.url, database.search_path)
-        if owner := owners.get(where):
-            places[f"{key}.url"].refuse(f'is the same database as "{owner.id}"')
-        owners[where] = database
+        same_database = seen_databases.get(where)
+        if same_database is not None:
+            places[f"{key}.url"].refuse(f'is the same database as "{same_database.id}"')
+        seen_databases[where] = database
 
-        for name in _POSTGRES_KEYS if is_sqlite_url(database.url) else ():
-            if places[f"{key}.{name}"].given:
-                places[f"{key}.{name}"].refuse("has no effect for SQLite")
+        if is_sqlite_url(database.url):
+            for name in _POSTGRES_KEYS:
+                if places[f"{key}.{name}"].given:
+                    places[f"{key}.{name}"].refuse("has no effect for SQLite")
 
         if database.listen_url and is_sqlite_url(database.listen_url):
             places[f"{key}.listen_url"].refuse("must be a URL of PostgreSQL")
@@ -236,19 +259,20 @@ def _check_databases(settings: Settings, places: Places) -> None:
 def _check_agents(settings: Settings, places: Places) -> None:
     for agent in settings.agents:
         key = f"agents.{agent.id}"
-        for name in _CODE_KEYS:
-            if places[f"{key}.{name}"].given and not agent.object:
-                places[f"{key}.{name}"].refuse("has no effect without object")
-        if not agent.object:
-            if not agent.model:
-                places[f"{key}.model"].refuse(
-                    "is missing; it must be the id of an entry of [[models]]",
-                    hint='or set object = "package.module:name" for an agent in code',
-                )
+        if agent.object:
+            for name in _MODEL_KEYS:
+                if places[f"{key}.{name}"].given:
+                    places[f"{key}.{name}"].refuse("has no effect with object")
             continue
-        for name in _MODEL_KEYS:
+
+        for name in _CODE_KEYS:
             if places[f"{key}.{name}"].given:
-                places[f"{key}.{name}"].refuse("has no effect with object")
+                places[f"{key}.{name}"].refuse("has no effect without object")
+        if not agent.model:
+            places[f"{key}.model"].refuse(
+                "is missing; it must be the id of an entry of [[models]]",
+                hint='or set object = "package.module:name" for an agent in code',
+            )
 
 
 def _check_references(settings: Settings, places: Places) -> None:
@@ -256,6 +280,8 @@ def _check_references(settings: Settings, places: Places) -> None:
     for table in ENTRY_TABLES:
         for entry in getattr(settings, table):
             _check_entry(entry, f"{table}.{entry.id}", ids, places)
+
+    # The tables inside of entries.
     for table in ("agents", "teams"):
         for entry in getattr(settings, table):
             for name in ("memory", "summary"):
@@ -266,15 +292,22 @@ def _check_references(settings: Settings, places: Places) -> None:
 
 
 def _check_entry(entry: Any, key: str, ids: Mapping[str, list[str]], places: Places) -> None:
+    """Check that the ids in the fields of a table are ids of entries.
+
+    Args:
+        ids: the ids of the entries of each table.
+    """
     for name, annotation in get_type_hints(entry.__class__, include_extras=True).items():
-        refers = find_mark(annotation, Reference)
-        if refers is None:
+        reference = find_mark(annotation, Reference)
+        if reference is None:
             continue
+
         value = getattr(entry, name)
-        known = [known for table in refers.tables for known in ids[table]]
-        for entry_id in value if isinstance(value, tuple) else (value,):
-            if entry_id and entry_id not in known:
-                places[f"{key}.{name}"].refuse_unknown_id(entry_id, refers.notation, known)
+        entry_ids = value if isinstance(value, tuple) else (value,)
+        known_ids = [known_id for table in reference.tables for known_id in ids[table]]
+        for entry_id in entry_ids:
+            if entry_id and entry_id not in known_ids:
+                places[f"{key}.{name}"].refuse_unknown_id(entry_id, reference.notation, known_ids)
 
 
 def _check_next(settings: Settings, places: Places) -> None:
@@ -282,10 +315,12 @@ def _check_next(settings: Settings, places: Places) -> None:
         entries = {entry.id: entry for entry in getattr(settings, table)}
         for entry in entries.values():
             key = f"{table}.{entry.id}"
-            following = entries.get(entry.next)
             if entry.percent and not entry.next:
                 places[f"{key}.percent"].refuse("has no effect without next")
-            if following is not None and (following is entry or following.next):
+
+            # An unknown id is refused as a reference.
+            next_entry = entries.get(entry.next)
+            if next_entry is not None and (next_entry is entry or next_entry.next):
                 places[f"{key}.next"].refuse(
                     "must be another entry, which has no next itself",
                     hint="two versions are compared at a time",
@@ -297,54 +332,63 @@ def _check_steps(settings: Settings, places: Places) -> None:
         key = f"workflows.{workflow.id}.steps"
         if not workflow.steps:
             places[key].refuse("must have at least one step")
-        names: set[str] = set()
+
+        seen_names: set[str] = set()
         for index, step in enumerate(workflow.steps):
             place = places[key].item(f"[{index}]")
             if bool(step.agent) == bool(step.team):
                 place.refuse("must have exactly one of agent and team")
-            if step.name in names:
+            if step.name in seen_names:
                 place.item(".name").refuse(f"another step has the name {quote_text(step.name)}")
-            names.add(step.name)
+            seen_names.add(step.name)
 
 
 def _check_teams(settings: Settings, places: Places) -> None:
-    agents = {agent.id for agent in settings.agents}
+    agent_ids = {agent.id for agent in settings.agents}
     for team in settings.teams:
-        if team.id in agents:
+        if team.id in agent_ids:
             places[f"teams.{team.id}.id"].refuse(
                 f'an agent has the id "{team.id}" too, and members are ids of both'
             )
+
     members = {team.id: team.members for team in settings.teams}
-    done: set[str] = set()
+    checked_ids: set[str] = set()
     for team in settings.teams:
         if not team.members:
             places[f"teams.{team.id}.members"].refuse("must have at least one member")
-        if cycle := find_cycle(team.id, members, done):
+        cycle = find_cycle(team.id, members, checked_ids)
+        if cycle:
             places[f"teams.{cycle[-1]}.members"].refuse(
                 f"the team is a member of itself: {' -> '.join(cycle)}"
             )
 
 
 def _check_durable(settings: Settings, places: Places) -> None:
+    """Check that everything below a durable team or workflow can continue in another process."""
     agents = {agent.id: agent for agent in settings.agents}
     teams = {team.id: team for team in settings.teams}
-    below: dict[str, Iterable[str]] = {
-        f"teams.{team.id}": team.members for team in settings.teams if team.durable
-    }
+
+    members_by_key: dict[str, Iterable[str]] = {}
+    for team in settings.teams:
+        if team.durable:
+            members_by_key[f"teams.{team.id}"] = team.members
     for workflow in settings.workflows:
         if workflow.durable:
-            below[f"workflows.{workflow.id}"] = [step.agent or step.team for step in workflow.steps]
-    for key, members in below.items():
-        left = [*members]
-        seen = set[str]()
-        while left:
-            member_id = left.pop()
-            if member_id in seen:
+            step_ids = [step.agent or step.team for step in workflow.steps]
+            members_by_key[f"workflows.{workflow.id}"] = step_ids
+
+    for key, members in members_by_key.items():
+        open_ids = [*members]
+        seen_ids = set[str]()
+        while open_ids:
+            member_id = open_ids.pop()
+            if member_id in seen_ids:
                 continue
-            seen.add(member_id)
+            seen_ids.add(member_id)
+
             agent = agents.get(member_id)
             if agent is None:
-                left += teams[member_id].members
+                open_ids += teams[member_id].members
             elif agent.object and not agent.durable:
                 places[f"{key}.durable"].refuse(
                     f"needs that all agents in code below it are durable; {agent.id} is not",
@@ -355,6 +399,7 @@ def _check_durable(settings: Settings, places: Places) -> None:
 def _check_approvers(settings: Settings, places: Places) -> None:
     if settings.has_approvers:
         return
+
     for table in ("agents", "teams"):
         for entry in getattr(settings, table):
             for pattern, policy in entry.approve.items():
@@ -366,12 +411,15 @@ def _check_approvers(settings: Settings, places: Places) -> None:
 
 
 def _check_search(settings: Settings, places: Places) -> None:
-    server = next((each for each in settings.databases if not is_sqlite_url(each.url)), None)
-    if settings.search.tokenizer == "trigram" and server is not None:
-        places["search.tokenizer"].refuse(
-            f'must be "words": the database {server.id} is on PostgreSQL',
-            hint="trigrams are in SQLite only",
-        )
+    if settings.search.tokenizer != "trigram":
+        return
+
+    for database in settings.databases:
+        if not is_sqlite_url(database.url):
+            places["search.tokenizer"].refuse(
+                f'must be "words": the database {database.id} is on PostgreSQL',
+                hint="trigrams are in SQLite only",
+            )
 
 
 def _check_files(settings: Settings, places: Places) -> None:
@@ -400,6 +448,7 @@ def _check_budgets(settings: Settings, places: Places) -> None:
 def _check_webhooks(settings: Settings, places: Places) -> None:
     for webhook in settings.webhooks:
         key = f"webhooks.{webhook.id}"
+
         if not webhook.url:
             places[f"{key}.url"].refuse("must not be empty")
         if not webhook.url.startswith("https:") and not webhook.allow_private:
@@ -409,6 +458,7 @@ def _check_webhooks(settings: Settings, places: Places) -> None:
             )
         if not webhook.events:
             places[f"{key}.events"].refuse("must have at least one event")
+
         if bool(webhook.secret_env) == (webhook.key_file is not None):
             places[f"{key}.secret_env"].refuse(
                 "must be set, unless key_file is: exactly one of them signs",

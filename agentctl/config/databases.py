@@ -24,7 +24,7 @@ def check_database_url(url: str, base: Path, place: Place) -> str:
         base: the folder of relative paths: `sqlite:///a.db` is in `base`.
 
     Raises:
-        InvalidConfiguration: the URL is not one of SQLite or PostgreSQL, is incomplete, or has a
+        InvalidConfiguration: the URL is not a URL of SQLite or PostgreSQL, is incomplete, or has a
             password.
     """
     if url.startswith(SQLITE_SCHEME):
@@ -32,6 +32,7 @@ def check_database_url(url: str, base: Path, place: Place) -> str:
         if not path.strip() or path.endswith("/") or ":memory:" in path or set(path) & set("?#"):
             place.refuse(f"must be {_SQLITE_FORM}, without a query")
         return SQLITE_SCHEME + os.path.normpath(base / path)
+
     if not url.startswith(POSTGRES_SCHEMES):
         place.refuse(f"must be {_SQLITE_FORM}; or {_POSTGRES_FORM}")
     try:
@@ -40,14 +41,17 @@ def check_database_url(url: str, base: Path, place: Place) -> str:
         port = parts.port or int(query.get("port", 0))
     except ValueError:
         place.refuse(f"must be {_POSTGRES_FORM}")
+
     if parts.password is not None or "password" in query:
         place.refuse(
             "must not contain a password",
             hint="set password_env to the name of a variable, or use a ~/.pgpass file",
         )
-    if unknown := query.keys() - {"host", "port", "user"}:
+    # libpq takes its other options from the query, too: they could replace keys of this file.
+    unknown_names = query.keys() - {"host", "port", "user"}
+    if unknown_names:
         place.refuse(
-            f"must not have {join_quoted(sorted(unknown))} in its query",
+            f"must not have {join_quoted(sorted(unknown_names))} in its query",
             hint="it may have host, port and user; tls, search_path and others are separate keys",
         )
     if parts.fragment or not parts.path.strip("/") or "/" in parts.path[1:] or port > 65_535:
@@ -61,6 +65,7 @@ def is_sqlite_url(url: str) -> bool:
 
 
 def sqlite_path(url: str) -> Path:
+    """Return the path of the file of a checked URL of SQLite."""
     return Path(url.removeprefix(SQLITE_SCHEME))
 
 

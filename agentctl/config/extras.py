@@ -32,13 +32,17 @@ def build_extra_command(extra: str) -> str:
 
     try:
         distribution = metadata.distribution(_PACKAGE)
-    except metadata.PackageNotFoundError:  # A clone on PYTHONPATH.
+    except metadata.PackageNotFoundError:
+        # A clone on PYTHONPATH.
         return build_install_command("-e", f"{Path(__file__).parents[2]}[{extra}]")
-    source = json.loads(distribution.read_text("direct_url.json") or "{}")  # PEP 610
+
+    # PEP 610: where the distribution was installed from; absent after an installation by name.
+    source = json.loads(distribution.read_text("direct_url.json") or "{}")
     folder = unquote(urlsplit(source.get("url", "")).path)
     if "dir_info" in source and Path(folder).is_dir():
         editable = ["-e"] if source["dir_info"].get("editable") else []
         return build_install_command(*editable, f"{folder}[{extra}]")
+
     condition = re.compile(rf"(?P<package>[^;]+?)\s*;\s*extra == .{re.escape(extra)}.")
     matches = map(condition.fullmatch, distribution.requires or ())
     return build_install_command(*(match["package"] for match in matches if match))
@@ -53,6 +57,7 @@ def build_install_command(*arguments: str) -> str:
     if Path(sys.prefix, IMAGE_MARK).exists():
         packages = shlex.quote(f"EXTRAS={' '.join(arguments)}")
         return f"buildah build --format docker --build-arg {packages} -f {_CONTAINER_FILE} ."
+
     python = shlex.quote(sys.executable)
     pip = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
     return f"{pip} {shlex.join(arguments)}"

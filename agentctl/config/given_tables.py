@@ -66,18 +66,18 @@ class GivenTables:
         Raises:
             InvalidConfiguration: a variable of this form belongs to no key.
         """
-        known = {variable_name(key): key for key in section_keys()}
-        former = {variable_name(key): value for key, value in FORMER_KEYS.items()}
+        keys = {variable_name(key): key for key in section_keys()}
+        former_values = {variable_name(key): value for key, value in FORMER_KEYS.items()}
         for name in sorted(environ):
-            if name in known:
-                self._set(known[name], name, environ[name])
-            elif name in former:
-                if environ[name] != str(former[name]):
-                    problem = FORMER_PROBLEM.format(former[name])
+            if name in keys:
+                self._set(keys[name], name, environ[name])
+            elif name in former_values:
+                if environ[name] != str(former_values[name]):
+                    problem = FORMER_PROBLEM.format(former_values[name])
                     Place("", variable=name).refuse(problem, hint="unset it")
             elif name.startswith(PREFIX) and "__" in name and not name.startswith(TEST_PREFIX):
-                near = _suggest_variable(name, list(known))
-                guess = f"; did you mean {near}?" if near else ""
+                similar_name = _suggest_variable(name, list(keys))
+                guess = f"; did you mean {similar_name}?" if similar_name else ""
                 Place("", variable=name).refuse(
                     f"this version has no such key{guess}",
                     hint=f"unset it; only keys of single tables have variables, such as "
@@ -88,6 +88,7 @@ class GivenTables:
         section, _, name = key.partition(".")
         defaults = list_sections()[section]()
         table = self.values.setdefault(section, {})
+        # Anything else is refused later, with the place in the file.
         if isinstance(table, dict):
             table[name] = _parse_variable(text, getattr(defaults, name))
             self._variables[(section, name)] = variable
@@ -98,26 +99,36 @@ class GivenTables:
         Raises:
             InvalidConfiguration: such a key has another value than the constant.
         """
-        former = [
-            (key, path, value)
-            for path, value in _list_values(self.values)
-            if (key := _former_key(path)) in FORMER_KEYS
-        ]
-        changed = {key: path for key, path, value in former if value != FORMER_KEYS[key]}
-        for key, path in changed.items():  # All of them at once, with the place of the first one.
-            keys = f"the key{'s' if len(changed) > 1 else ''}: {', '.join(changed)}"
-            problem = FORMER_PROBLEM.format(FORMER_KEYS[key])
-            place = dataclasses.replace(self.find_place(path), key=key)
-            place.refuse(problem, hint=FORMER_HINTS.get(key, f"remove {keys}"))
+        former_paths: list[KeyPath] = []
+        changed_paths: dict[str, KeyPath] = {}
+        for path, value in _list_values(self.values):
+            key = _former_key(path)
+            if key in FORMER_KEYS:
+                former_paths.append(path)
+                if value != FORMER_KEYS[key]:
+                    changed_paths[key] = path
 
-        for _, path, _ in former:
+        if changed_paths:
+            # All of them at once, with the place of the first one.
+            key, path = next(iter(changed_paths.items()))
+            problem = FORMER_PROBLEM.format(FORMER_KEYS[key])
+            noun = "keys" if len(changed_paths) > 1 else "key"
+            hint = f"remove the {noun}: {', '.join(changed_paths)}"
+            place = dataclasses.replace(self.find_place(path), key=key)
+            place.refuse(problem, hint=FORMER_HINTS.get(key, hint))
+
+        for path in former_paths:
             table: Any = self.values
             for step in path[:-1]:
                 table = table[step]
             del table[path[-1]]
 
     def check_values(self) -> None:
-        """Refuse values that no key has, so that all others can be written as JSON."""
+        """Refuse values that no key has, so that all others can be written as JSON.
+
+        Raises:
+            InvalidConfiguration: there is such a value.
+        """
         for path, value in _list_values(self.values):
             problem = None
             if isinstance(value, str) and not is_storable(value):
@@ -126,19 +137,22 @@ class GivenTables:
                 problem = "must not have an integer of more than 64 bits"
             elif isinstance(value, datetime.date | datetime.time):
                 problem = "must not be a date or time; write it in quotes"
+
             if problem is not None:
                 self.find_place(path).refuse(problem)
 
     def find_place(self, path: KeyPath) -> Place:
-        """Return the place of a value; of one that is absent, the line is that of its table."""
+        """Return the place of a value; if it is absent, with the line of its table."""
         key = self._name_key(path)
         variable = self._variables.get(path[:2])
         if variable is not None:
             return Place(self._file, key, variable=variable)
+
         while path:
-            for known in (path, (*path, 0)):
-                if known in self._lines:
-                    return Place(self._file, key, line=self._lines[known])
+            # The line of a list of tables is the line of its first table.
+            for lined_path in (path, (*path, 0)):
+                if lined_path in self._lines:
+                    return Place(self._file, key, line=self._lines[lined_path])
             path = path[:-1]
         return Place(self._file, key)
 
@@ -149,13 +163,17 @@ class GivenTables:
             if isinstance(step, str):
                 place = place.member(step)
                 continue
+
+            # An entry is named by its id; the id itself by the number of the entry.
             entry_id = None
             if at == 1 and path[2:] != ("id",):
                 entry_id = self._find_id(path)
             place = place.item(f"[{step}]" if entry_id is None else f".{entry_id}")
+
         return place.key.removeprefix(".")
 
     def _find_id(self, path: KeyPath) -> str | None:
+        """Return the id of the entry at a path; None if it has no valid one."""
         entry = self.values[str(path[0])][path[1]]
         entry_id = entry.get("id") if isinstance(entry, dict) else None
         if isinstance(entry_id, str) and re.fullmatch(COMPONENT_ID[1:-1], entry_id):
@@ -169,14 +187,18 @@ class GivenTables:
             table: the settings that the table has become.
             path: the path of the table in the file.
         """
-        given: Any = self.values
+        given_table: Any = self.values
         for step in path:
-            given = given.get(step, {}) if isinstance(given, dict) else given[step]
+            if isinstance(given_table, dict):
+                given_table = given_table.get(step, {})
+            else:
+                given_table = given_table[step]
+
         for field in dataclasses.fields(table):
             key = f"{self._name_key(path)}.{field.name}"
             place = dataclasses.replace(self.find_place((*path, field.name)), key=key)
             value = getattr(table, field.name)
-            if field.name not in given:
+            if field.name not in given_table:
                 place = dataclasses.replace(place, given=False)
             elif dataclasses.is_dataclass(value):
                 self.add_places(value, (*path, field.name))
@@ -196,12 +218,14 @@ class GivenTables:
 
 
 def _suggest_variable(name: str, known: list[str]) -> str | None:
+    """Return the most similar variable, of the same table if there is such a table."""
     section, _, key = name.partition("__")
     keys = [other.partition("__")[2] for other in known if other.startswith(f"{section}__")]
     if not keys:
         return suggest_name(name, known)
-    near = suggest_name(key, keys)
-    return near and f"{section}__{near}"
+
+    similar_key = suggest_name(key, keys)
+    return similar_key and f"{section}__{similar_key}"
 
 
 def _parse_variable(text: str, default: object) -> object:
@@ -215,25 +239,34 @@ def _parse_variable(text: str, default: object) -> object:
         return text
     if isinstance(default, tuple) and not text.startswith("["):
         return text
+
     from tomllib import loads
 
+    # `TRUE` and `False` are common in variables, and no TOML.
+    value = text.lower() if isinstance(default, bool) else text
     try:
-        parsed = loads(f"value = {text.lower() if isinstance(default, bool) else text}")
+        parsed = loads(f"value = {value}")
     except (ValueError, RecursionError):
         return text
-    return parsed["value"] if parsed.keys() == {"value"} else text
+
+    # A text with line feeds can have further keys.
+    if parsed.keys() != {"value"}:
+        return text
+    return parsed["value"]
 
 
 def _list_values(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
     """Yield the values of tables with their paths, without tables and lists."""
-    inner: Iterable[tuple[str | int, object]] = ()
+    items: Iterable[tuple[str | int, object]]
     if isinstance(value, dict):
-        inner = value.items()
+        items = value.items()
     elif isinstance(value, list):
-        inner = enumerate(value)
+        items = enumerate(value)
     else:
         yield path, value
-    for name, item in inner:
+        return
+
+    for name, item in items:
         yield from _list_values(item, (*path, name))
 
 

@@ -72,16 +72,17 @@ def _read_comments() -> Iterator[tuple[tuple[str, ...], str]]:
         if key is not None:
             yield key, " ".join(words)
             key = None
+
         section = _SECTION.match(line)
-        found = _KEY.match(line)
+        commented_key = _KEY.match(line)
         if section is not None:
             table = tuple(section[1].split("."))
             if len(table) > 1 and section[2] is not None:
                 key = table
                 words = [section[2]]
-        elif found is not None:
-            key = (*table, found[1])
-            words = [found[2]]
+        elif commented_key is not None:
+            key = (*table, commented_key[1])
+            words = [commented_key[2]]
 
     if key is not None:
         yield key, " ".join(words)
@@ -110,11 +111,13 @@ def _find_table(schema: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]
 
 
 def _resolve(schema: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    reference = part.get("$ref") or next((each["$ref"] for each in part.get("allOf", ())), None)
+    """Return the definition that a part refers to; the part itself if it refers to none."""
+    schemas = [part, *part.get("allOf", ())]
+    reference = next((item["$ref"] for item in schemas if "$ref" in item), None)
     if reference is None:
         return part
-    found: dict[str, Any] = schema["definitions"][reference.removeprefix("#/definitions/")]
-    return found
+    definition: dict[str, Any] = schema["definitions"][reference.removeprefix("#/definitions/")]
+    return definition
 
 
 def _add_former_key(schema: dict[str, Any], path: list[str], value: object) -> None:

@@ -20,14 +20,17 @@ def is_secret_name(name: str) -> bool:
 def list_secrets(settings: Settings, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the known secrets, the longest first.
 
-    They are the variables that the configuration names, those with the name of a secret, and shared
-    verification keys.
+    They are the values of the variables that the configuration names, of the variables with the
+    name of a secret, and the shared verification keys.
     """
-    named = set(_list_variables(settings))
-    values = {
-        value for name, value in environ.items() if name in named or is_secret_name(name)
-    } | set(settings.authorization.verification_keys)
-    return tuple(sorted(values, key=len, reverse=True))
+    configured_names = set(_list_variables(settings))
+    secrets = set(settings.authorization.verification_keys)
+    for name, value in environ.items():
+        if name in configured_names or is_secret_name(name):
+            secrets.add(value)
+
+    # A secret that is part of a longer one must not be replaced first.
+    return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def _list_variables(settings: Settings) -> Iterator[str]:

@@ -26,10 +26,13 @@ from agentctl.errors import InvalidConfiguration, build_empty_value_error
 
 
 class _Preset(NamedTuple):
-    """The form of the issuer of a provider, and the settings that differ from `_COMMON`."""
+    """The settings for the tokens of an identity provider."""
 
     issuer: str
+    """The form of its issuer, for a hint."""
+
     settings: Mapping[str, Any]
+    """The settings of `[authorization]` that differ from `_COMMON`."""
 
 
 _COMMON: Mapping[str, Any] = {
@@ -74,7 +77,7 @@ def fill_in_provider(table: Authorization, places: dict[str, Place]) -> Authoriz
     """Return the table with the settings of its provider in the place of defaults.
 
     Args:
-        places: those of all keys; those of the settings that are filled in name the provider.
+        places: the places of all keys. The places of settings that are filled in get the provider.
 
     Raises:
         InvalidConfiguration: the provider needs an issuer, and there is none.
@@ -82,17 +85,25 @@ def fill_in_provider(table: Authorization, places: dict[str, Place]) -> Authoriz
     preset = PRESETS.get(table.provider)
     if preset is None:
         return table
-    values = {**_COMMON, **preset.settings}
+
+    preset_values = {**_COMMON, **preset.settings}
     if table.jwks_url or table.jwks_file:
-        del values["oidc_discovery"]
-    keys = {name: f"authorization.{name}" for name in values}
-    values = {name: value for name, value in values.items() if not places[keys[name]].given}
+        # The keys come from there.
+        del preset_values["oidc_discovery"]
+
+    # A setting of the file or of the environment stays.
+    values: dict[str, Any] = {}
+    for name, value in preset_values.items():
+        if not places[f"authorization.{name}"].given:
+            values[name] = value
     if not table.issuer and "issuer" not in values:
         places["authorization.provider"].refuse(
             "needs the issuer", hint=f'set issuer = "{preset.issuer}" in [authorization]'
         )
+
     for name in values:
-        places[keys[name]] = replace(places[keys[name]], provider=table.provider)
+        key = f"authorization.{name}"
+        places[key] = replace(places[key], provider=table.provider)
     return replace(table, **values)
 
 
@@ -113,23 +124,27 @@ def find_config_file(path: Path | None = None, environ: Mapping[str, str] | None
         InvalidConfiguration: no file is given, and none of the others exists.
         UsageError: AGENTCTL_CONFIG is empty.
     """
-    named: Path | str | None = path
-    if named is None:
-        named = (os.environ if environ is None else environ).get("AGENTCTL_CONFIG")
-        if named is not None and not named.strip():
+    chosen_path: Path | str | None = path
+    if chosen_path is None:
+        environ = os.environ if environ is None else environ
+        chosen_path = environ.get("AGENTCTL_CONFIG")
+        if chosen_path is not None and not chosen_path.strip():
             raise build_empty_value_error("AGENTCTL_CONFIG")
-    if named is not None:
-        return Path(os.path.normpath(Path(named).absolute()))
-    here = Path.cwd() / FILE_NAME
-    if _is_file(here):
-        return here
+    if chosen_path is not None:
+        return Path(os.path.normpath(Path(chosen_path).absolute()))
+
+    local_file = Path.cwd() / FILE_NAME
+    if _is_file(local_file):
+        return local_file
+
+    # Imported here: a command that is given a file needs no folder of the user.
     from platformdirs import user_config_path
 
-    users = user_config_path("agentctl") / FILE_NAME
-    if _is_file(users):
-        return users
+    user_file = user_config_path("agentctl") / FILE_NAME
+    if _is_file(user_file):
+        return user_file
     raise InvalidConfiguration(
-        f"No configuration: neither {here} nor {users} exists",
+        f"No configuration: neither {local_file} nor {user_file} exists",
         hint="create one with `agentctl init`, or set --config or AGENTCTL_CONFIG",
     )
 
@@ -138,8 +153,8 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     """Find, read and check the configuration. It reads no other file, such as a key file.
 
     Args:
-        path: the configuration file; None for that of `find_config_file`.
-        environ: the environment variables; None for those of this process.
+        path: the configuration file; None for the result of `find_config_file`.
+        environ: the environment variables; None for the variables of this process.
 
     Raises:
         InvalidConfiguration: the first mistake, with file and key.
@@ -147,6 +162,7 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     environ = os.environ if environ is None else environ
     file = find_config_file(path, environ)
     text = _read_file(file)
+
     given = GivenTables(file, text, _parse_toml(text, file))
     given.remove_former_keys()
     given.add_variables(environ)
@@ -165,6 +181,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _read_file(file: Path) -> str:
+    """Return the text of a file; InvalidConfiguration if it cannot be read."""
     place = Place(str(file))
     try:
         return file.read_bytes().decode("utf-8-sig")
@@ -179,38 +196,55 @@ def _read_file(file: Path) -> str:
 
 
 def _parse_toml(text: str, file: Path) -> dict[str, Any]:
+    """Return the tables of a text; InvalidConfiguration if it is no TOML."""
     import tomllib
 
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
+        # A message of tomllib ends with " (at line 3, column 1)" or " (at end of document)".
         words, _, position = str(error).partition(" (at ")
         at = re.match(r"line (\d+), column (\d+)", position)
-        where = f" at line {at[1]}, column {at[2]}" if at else ""
-        if position and not at:
+        where = ""
+        if at:
+            where = f" at line {at[1]}, column {at[2]}"
+        elif position:
             where = f" at its end, line {len(text.splitlines())}"
+
         cause = words if isinstance(error, tomllib.TOMLDecodeError) else None
         hint = "write text in quotes, numbers, true and false without: https://toml.io"
+
         twice = re.fullmatch(r"Cannot declare \((['\w, -]+)\) twice", words)
-        name = ".".join(re.findall(r"[\w-]+", twice[1])) if twice else ""
-        first = re.search(rf"^ *\[{re.escape(name)}\]", text, re.MULTILINE)
-        line = text.count("\n", 0, first.start()) + 1 if name and first else 0
-        if line and at and line < int(at[1]):
+        if twice and at:
             # As after an example was appended to a file of `agentctl init`.
-            cause = f"[{name}] is also at line {line}"
-            hint = "add the keys to the first one"
+            name = ".".join(re.findall(r"[\w-]+", twice[1]))
+            first_line = _find_table_line(text, name)
+            if name and first_line is not None and first_line < int(at[1]):
+                cause = f"[{name}] is also at line {first_line}"
+                hint = "add the keys to the first one"
+
         raise InvalidConfiguration(
             f"{file}: is not valid TOML{where}", cause=cause, hint=hint
         ) from None
 
 
+def _find_table_line(text: str, name: str) -> int | None:
+    """Return the number, from 1, of the first line that begins a table; None without one."""
+    header = re.search(rf"^ *\[{re.escape(name)}\]", text, re.MULTILINE)
+    if header is None:
+        return None
+    return text.count("\n", 0, header.start()) + 1
+
+
 def _build_settings(given: GivenTables, environ: Mapping[str, str], file: Path) -> Settings:
+    """Build the settings of the given tables, with defaults that depend on other values."""
     base = file.parent
     values = validate_tables(given, base)
 
     sections = {name: values[name] for name in tables.list_sections()}
     for name, section in sections.items():
         given.add_places(section, (name,))
+    # `Settings` has no attributes for the tables of extensions.
     added = {name: sections.pop(name) for name in [*sections] if name not in tables.SECTIONS}
 
     entries = {name: values[name] for name in tables.ENTRY_TABLES}
@@ -222,18 +256,21 @@ def _build_settings(given: GivenTables, environ: Mapping[str, str], file: Path) 
     sections["files"] = _join_base(sections["files"], "folder", base)
 
     places = given.places
-    table = sections["authorization"]
-    adding = dict[str, str]()
+    authorization = sections["authorization"]
+    adding_sources = dict[str, str]()
     for name, key in ADDING_VARIABLES.items():
         text = environ.get(name, "")
         if not text.strip():
             continue
-        adding[f"authorization.{key}"] = f"env {name}"
+
+        adding_sources[f"authorization.{key}"] = f"env {name}"
         place = Place(str(file), f"authorization.{key}", variable=name)
         (value,) = validate_value(Authorization, key, [text], place, base)
-        table = replace(table, **{key: tuple(dict.fromkeys((*getattr(table, key), value)))})
+        # The variable may repeat an element of the file.
+        elements = tuple(dict.fromkeys((*getattr(authorization, key), value)))
+        authorization = replace(authorization, **{key: elements})
 
-    sections["authorization"] = fill_in_provider(table, places)
+    sections["authorization"] = fill_in_provider(authorization, places)
 
     databases = entries["databases"]
     if not databases:
@@ -251,8 +288,12 @@ def _build_settings(given: GivenTables, environ: Mapping[str, str], file: Path) 
         )
 
     sources = {name: place.source for name, place in places.items() if "[" not in name}
-    for key, source in adding.items():
-        sources[key] = source if sources[key] == "default" else f"{sources[key]}, {source}"
+    for key, source in adding_sources.items():
+        if sources[key] == "default":
+            sources[key] = source
+        else:
+            sources[key] = f"{sources[key]}, {source}"
+
     return Settings(**sections, **entries, added=added, path=file, sources=sources)
 
 
@@ -262,13 +303,13 @@ def _add_entries(entries: tuple[Any, ...], name: str, given: GivenTables) -> Non
     Raises:
         InvalidConfiguration: two of them have the same id.
     """
-    ids = set[str]()
+    seen_ids = set[str]()
     for index, entry in enumerate(entries):
-        if entry.id in ids:
+        if entry.id in seen_ids:
             given.find_place((name, index, "id")).refuse(
                 f'another entry of [[{name}]] has the id "{entry.id}"'
             )
-        ids.add(entry.id)
+        seen_ids.add(entry.id)
         given.add_places(entry, (name, index))
 
 
@@ -303,8 +344,17 @@ def require_verification_key(settings: Settings) -> None:
         InvalidConfiguration: authorization is on, and no key, key file or JWKS is configured.
     """
     table = settings.authorization
-    sources = (table.verification_keys, table.verification_key_files, table.jwks_file)
-    if table.enabled and not any((*sources, table.jwks_url, table.oidc_discovery)):
+    if not table.enabled:
+        return
+
+    key_sources = (
+        table.verification_keys,
+        table.verification_key_files,
+        table.jwks_file,
+        table.jwks_url,
+        table.oidc_discovery,
+    )
+    if not any(key_sources):
         raise InvalidConfiguration(
             f"{settings.path or 'the configuration'}: authorization: is on, but no verification "
             "key is configured",
@@ -316,10 +366,11 @@ def require_verification_key(settings: Settings) -> None:
 SAMPLE_CONFIG = (Path(__file__).parent / "sample.toml").read_text(encoding="utf-8")
 """The file that `agentctl init --full` writes; `sample-config.toml` is a copy of it."""
 
-
 DEMO_MCP_CONFIG = (Path(__file__).parent / "demo_mcp.toml").read_text(encoding="utf-8")
-"""The rest of the file of `serve --demo` if the package for MCP is installed; `@python@` is the
-interpreter."""
+"""The rest of the file of `serve --demo` if the package for MCP is installed.
+
+`@python@` stands for the interpreter.
+"""
 
 DEMO_CONFIG = (Path(__file__).parent / "demo.toml").read_text(encoding="utf-8")
 """The file of `serve --demo`: agents, a team and a workflow that run offline."""

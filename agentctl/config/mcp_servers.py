@@ -33,17 +33,22 @@ _HTTP_KEYS = ("headers",)
 
 
 class TemplatePart(NamedTuple):
-    """A part of a value: `text` (the text itself), `env`, `user` or `claims` with a name."""
+    """A part of a value: a text or a placeholder."""
 
     kind: str
+    """`text`, `env`, `user` or `claims`."""
+
     name: str
+    """The text itself, or the name in the placeholder."""
 
 
 class McpReference(NamedTuple):
-    """An element of `tools` that names an MCP server, and one of its tools or `""` for all."""
+    """An element of `tools` that names an MCP server."""
 
     server: str
+
     tool: str
+    """One of its tools; "" for all."""
 
 
 def parse_mcp_reference(reference: str) -> McpReference | None:
@@ -55,16 +60,21 @@ def parse_mcp_reference(reference: str) -> McpReference | None:
 
 
 def parse_template(value: str) -> list[TemplatePart] | None:
-    """Split a value into its parts; return None if it has an unknown placeholder."""
+    """Split a value into its parts; return None if it has an unknown placeholder.
+
+    For example, `Bearer ${env:TOKEN}` is the text `Bearer ` and the variable `TOKEN`.
+    """
     parts = []
     position = 0
     for match in _PLACEHOLDER.finditer(value):
-        known = _KNOWN.fullmatch(match[1])
-        if known is None or known.lastgroup is None:
+        placeholder = _KNOWN.fullmatch(match[1])
+        if placeholder is None or placeholder.lastgroup is None:
             return None
+
         parts.append(TemplatePart("text", value[position : match.start()]))
-        parts.append(TemplatePart(known.lastgroup, known[known.lastgroup]))
+        parts.append(TemplatePart(placeholder.lastgroup, placeholder[placeholder.lastgroup]))
         position = match.end()
+
     parts.append(TemplatePart("text", value[position:]))
     return [part for part in parts if part.name]
 
@@ -79,6 +89,7 @@ def is_per_user(server: McpServer) -> bool:
 
 
 def allows_tool(server: McpServer, tool: str) -> bool:
+    """Return True if agents may use a tool of a server."""
     patterns = server.allow_tools
     return not patterns or any(fnmatchcase(tool, pattern) for pattern in patterns)
 
@@ -89,9 +100,14 @@ def is_idempotent(server: McpServer, tool: str) -> bool:
 
 
 def check_mcp_servers(settings: Settings, places: Mapping[str, Place]) -> None:
-    """Check the entries of `[[mcp_servers]]`, and the tools of agents and teams that name them."""
+    """Check the entries of `[[mcp_servers]]`, and the tools of agents and teams that name them.
+
+    Raises:
+        InvalidConfiguration: the first mistake.
+    """
     for server in settings.mcp_servers:
         _check_server(server, places)
+
     servers = {server.id: server for server in settings.mcp_servers}
     for table, components in (("agents", settings.agents), ("teams", settings.teams)):
         for component in components:
@@ -105,34 +121,49 @@ def _check_server(server: McpServer, places: Mapping[str, Place]) -> None:
         places[f"{key}.{'url' if server.url else 'command'}"].refuse(
             "must have exactly one of command and url"
         )
-    unused, other = (_STDIO_KEYS, "url") if server.url else (_HTTP_KEYS, "command")
-    for name in unused:
+
+    unused_keys = _HTTP_KEYS
+    chosen_key = "command"
+    if server.url:
+        unused_keys = _STDIO_KEYS
+        chosen_key = "url"
+    for name in unused_keys:
         if places[f"{key}.{name}"].given:
-            places[f"{key}.{name}"].refuse(f"has no effect with {other}")
+            places[f"{key}.{name}"].refuse(f"has no effect with {chosen_key}")
+
     for table, values in (("env", server.env), ("headers", server.headers)):
         for name, value in values.items():
             _check_value(table, name, value, places[f"{key}.{table}"].item(f".{name}"))
 
 
 def _check_reference(reference: str, servers: Mapping[str, McpServer], place: Place) -> None:
-    """Check a tool of an agent or a team that may be one of an MCP server."""
-    named = parse_mcp_reference(reference)
-    if named is None:
+    """Check an element of `tools` of an agent or a team if it names an MCP server."""
+    mcp_reference = parse_mcp_reference(reference)
+    if mcp_reference is None:
         return
-    target = servers.get(named.server)
-    if target is None:
-        place.refuse_unknown_id(named.server, "[[mcp_servers]]", servers)
-    if named.tool and not allows_tool(target, named.tool):
+
+    server_id = mcp_reference.server
+    server = servers.get(server_id)
+    if server is None:
+        place.refuse_unknown_id(server_id, "[[mcp_servers]]", servers)
+    if mcp_reference.tool and not allows_tool(server, mcp_reference.tool):
         place.refuse(
-            f"names {quote_text(reference)}, which allow_tools of {named.server} does not allow"
+            f"names {quote_text(reference)}, which allow_tools of {server_id} does not allow"
         )
 
 
 def _check_value(table: str, name: str, value: str, place: Place) -> None:
+    """Check a value of `env` or `headers`."""
     parts = parse_template(value)
-    known = "${env:NAME}" if table == "env" else "${env:NAME}, ${user_id} and ${claims:NAME}"
-    if parts is None or (table == "env" and any(part.kind in ("user", "claims") for part in parts)):
-        place.refuse(f"has an unknown placeholder; it may have {known}")
+    allowed = "${env:NAME}, ${user_id} and ${claims:NAME}"
+    if table == "env":
+        # A program serves all users: its environment is the same for all of them.
+        allowed = "${env:NAME}"
+        if parts is not None and any(part.kind in ("user", "claims") for part in parts):
+            parts = None
+    if parts is None:
+        place.refuse(f"has an unknown placeholder; it may have {allowed}")
+
     if table == "headers" and name.lower() in _OWN_HEADERS:
         place.refuse("is set by the protocol")
     if is_secret_name(name) and all(part.kind == "text" for part in parts):

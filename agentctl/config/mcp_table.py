@@ -56,25 +56,38 @@ Seconds = Annotated[float, Field(ge=0.01, le=2_592_000)]
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """An entry of `[[mcp_servers]]`: a program (stdio), or the URL of a server (streamable HTTP).
+    """An entry of `[[mcp_servers]]`: a program, or the URL of a server.
 
-    Attributes:
-        command: a name that is searched on PATH, or a path; relative to the folder of the file.
-        env: variables of the program; it inherits HOME, LOGNAME, PATH, SHELL, TERM and USER.
-        headers: headers of each request. `${user_id}` and `${claims:NAME}` are those of the user of
-            the run, who then has a separate session.
-        allow_tools: names and patterns of the tools that agents may use; empty for all.
-        idempotent_tools: names and patterns of the tools that a durable run may call again after
-            its process died in a call (docs/durable.md).
-        call_seconds: maximum time of a call.
+    A program speaks MCP over stdio, a server over streamable HTTP.
     """
 
     id: McpServerId
+
     command: str = ""
+    """A name that is searched on PATH, or a path; relative to the folder of the file."""
+
     args: tuple[str, ...] = field(default=(), metadata=REPEATS)
+
     env: dict[EnvironmentName, Template] = field(default_factory=dict)
+    """Variables of the program; it inherits HOME, LOGNAME, PATH, SHELL, TERM and USER."""
+
     url: BaseUrl = ""
+
     headers: dict[HeaderName, Template] = field(default_factory=dict)
+    """Headers of each request.
+
+    `${user_id}` and `${claims:NAME}` are values of the user of the run, who has a separate session
+    then.
+    """
+
     allow_tools: tuple[ToolPattern, ...] = ()
+    """Names and patterns of the tools that agents may use; empty for all."""
+
     idempotent_tools: tuple[ToolPattern, ...] = ()
+    """Names and patterns of the tools that a durable run may call again (docs/durable.md).
+
+    That is, after its process died in a call.
+    """
+
     call_seconds: Seconds = 60
+    """Maximum time of a call."""

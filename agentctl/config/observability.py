@@ -38,36 +38,40 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The table `[metrics]`: the address for Prometheus, which needs no token; empty for none.
-
-    Attributes:
-        allow_remote: True if `listen` may be an address that other machines can reach.
-    """
+    """The table `[metrics]`: the address for Prometheus, which needs no token; empty for none."""
 
     listen: ListenAddress = ""
+
     allow_remote: bool = False
+    """True if `listen` may be an address that other machines can reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """The table `[tracing]`: export of traces with OpenTelemetry (docs/traces.md).
-
-    Attributes:
-        endpoint: the base URL of the collector; empty for OTEL_EXPORTER_OTLP_ENDPOINT.
-        sample: the part of the runs without a parent whose spans are exported.
-        parent: the use of the `traceparent` of a caller: its span is the parent, or the target of a
-            link, or nothing.
-        propagate: the systems that get the `traceparent` of their call.
-        content: True adds messages, arguments, results and users to the spans.
-        metrics: True exports metrics of model calls too.
-        url: the page about a trace, with `{trace_id}`; empty for no links.
-    """
+    """The table `[tracing]`: export of traces with OpenTelemetry (docs/traces.md)."""
 
     enabled: bool = False
+
     endpoint: BaseUrl = ""
+    """The base URL of the collector; empty for OTEL_EXPORTER_OTLP_ENDPOINT."""
+
     sample: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """The part of the runs without a parent whose spans are exported."""
+
     parent: Literal["trust", "link", "ignore"] = "trust"
+    """The use of the `traceparent` of a caller.
+
+    The span of the caller is the parent, or the target of a link, or it is ignored.
+    """
+
     propagate: tuple[Literal["mcp", "models"], ...] = ("mcp",)
+    """The systems that get the `traceparent` of their call."""
+
     content: bool = False
+    """True adds messages, arguments, results and users to the spans."""
+
     metrics: bool = False
+    """True exports metrics of model calls too."""
+
     url: TraceUrl = ""
+    """The page about a trace, with `{trace_id}`; empty for no links."""

@@ -17,10 +17,10 @@ _COLLECTOR = "http://localhost:4318"
 def check_proxies(settings: Settings) -> None:
     """Check the proxies that the environment names for the requests of this configuration.
 
-    Those of webhooks use no proxy.
+    Deliveries of webhooks use no proxy.
 
     Raises:
-        InvalidConfiguration: one cannot be used; the cause names who needs it.
+        InvalidConfiguration: a proxy cannot be used; the cause names the part that needs it.
     """
     for owner, url in _list_servers(settings):
         try:
@@ -31,19 +31,24 @@ def check_proxies(settings: Settings) -> None:
 
 
 def _list_servers(settings: Settings) -> Iterator[tuple[str, str]]:
-    """List who makes requests, each with a URL; the URL is empty if only a library knows it."""
+    """Yield the parts that make requests, each with a URL.
+
+    The URL is empty if only a library knows it.
+    """
     for model in list_used_models(settings):
         yield f"the model {model.id}", find_url(model)
     for server in settings.mcp_servers:
         if server.url:
             yield f"the MCP server {server.id}", server.url
-    keys = settings.authorization
-    if keys.enabled and keys.jwks_url:
-        yield "the key set of jwks_url", keys.jwks_url
-    if keys.enabled and keys.oidc_discovery:
-        yield "the issuer of the tokens", keys.issuer
+
+    authorization = settings.authorization
+    if authorization.enabled and authorization.jwks_url:
+        yield "the key set of jwks_url", authorization.jwks_url
+    if authorization.enabled and authorization.oidc_discovery:
+        yield "the issuer of the tokens", authorization.issuer
     if settings.console.oidc_issuer:
         yield "the sign-in of the console", settings.console.oidc_issuer
+
     if settings.tracing.enabled:
-        given = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
-        yield "the export of traces", settings.tracing.endpoint or given or _COLLECTOR
+        variable = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+        yield "the export of traces", settings.tracing.endpoint or variable or _COLLECTOR

@@ -22,22 +22,24 @@ _TRIPLE = re.compile("\"\"\"|'''")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A key and the source of its value.
-
-    Attributes:
-        key: the name of the key, such as `server.port` or `agents.writer.model`.
-        line: the line of the key in the file; None if it is unknown or not in the file.
-        variable: the environment variable with the value, or empty.
-        given: False for a default.
-        provider: the identity provider whose default it is, or empty.
-    """
+    """A key and the source of its value."""
 
     file: str
+
     key: str = ""
+    """The name of the key, such as `server.port` or `agents.writer.model`."""
+
     line: int | None = None
+    """The line of the key in the file; None if it is unknown or not in the file."""
+
     variable: str = ""
+    """The environment variable with the value, or empty."""
+
     given: bool = True
+    """False for a default."""
+
     provider: str = ""
+    """The identity provider whose default it is, or empty."""
 
     @property
     def source(self) -> str:
@@ -56,22 +58,43 @@ class Place:
         """Return the place of a member of a table, with its name in quotes if it needs them."""
         return self.item(f".{name if name.isidentifier() else quote_text(name)}")
 
-    def refuse_unknown_id(self, entry_id: str, notation: str, known: Collection[str]) -> NoReturn:
-        near = suggest_name(entry_id, known)
-        guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(known) or 'none'}"
+    def refuse_unknown_id(
+        self, entry_id: str, notation: str, known_ids: Collection[str]
+    ) -> NoReturn:
+        """Raise InvalidConfiguration for an id without an entry, with a guess or all ids.
+
+        Args:
+            notation: the tables as in the file, such as `[[agents]] or [[teams]]`.
+            known_ids: the ids of their entries.
+        """
+        guess = f"configured: {', '.join(known_ids) or 'none'}"
+        similar_id = suggest_name(entry_id, known_ids)
+        if similar_id:
+            guess = f'did you mean "{similar_id}"?'
         self.refuse(f"no entry of {notation} has the id {quote_text(entry_id)}; {guess}")
 
     def refuse(self, problem: str, *, hint: str | None = None) -> NoReturn:
         """Raise InvalidConfiguration with the source, the key and the problem."""
-        where = self.variable or (f"{self.file}: {self.key}" if self.key else self.file)
-        cause = None if self.line is None or self.variable else f"line {self.line} of the file"
+        where = self.file
+        if self.variable:
+            where = self.variable
+        elif self.key:
+            where = f"{self.file}: {self.key}"
+
+        cause = None
+        if self.line is not None and not self.variable:
+            cause = f"line {self.line} of the file"
         raise InvalidConfiguration(f"{where}: {problem}", cause=cause, hint=hint)
 
 
 def join_quoted(names: Iterable[str]) -> str:
-    """Join names for a sentence: `"a", "b" or "c"`."""
-    quoted = [f'"{name}"' for name in names]
-    return " or ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]])) if quoted else "none"
+    """Join names for a sentence: `"a", "b" or "c"`; `none` without names."""
+    quoted_names = [f'"{name}"' for name in names]
+    if not quoted_names:
+        return "none"
+    if len(quoted_names) == 1:
+        return quoted_names[0]
+    return f"{', '.join(quoted_names[:-1])} or {quoted_names[-1]}"
 
 
 def line_numbers(text: str) -> dict[KeyPath, int]:
@@ -80,21 +103,27 @@ def line_numbers(text: str) -> dict[KeyPath, int]:
     Quoted keys and keys of inline tables are omitted; their errors then name no line.
     """
     numbers: dict[KeyPath, int] = {}
+    # The number of the last table of each list of tables, from 0.
     counts: dict[KeyPath, int] = {}
     table: KeyPath = ()
+    # The mark that ends the text of several lines that the line is in; "" outside of one.
     closing = ""
     for number, line in enumerate(text.splitlines(), start=1):
         if not closing:
-            if header := _HEADER.match(line):
+            header = _HEADER.match(line)
+            key = _KEY.match(line)
+            if header:
                 table = _table_path(header[1] == "[[", _split_key(header[2]), counts)
                 numbers.setdefault(table, number)
-            elif key := _KEY.match(line):
+            elif key:
                 numbers[table + _split_key(key[1])] = number
+
         for mark in _TRIPLE.findall(line):
             if not closing:
                 closing = mark
             elif mark == closing:
                 closing = ""
+
     return numbers
 
 
@@ -103,11 +132,14 @@ def _split_key(dotted: str) -> tuple[str, ...]:
 
 
 def _table_path(is_list: bool, parts: tuple[str, ...], counts: dict[KeyPath, int]) -> KeyPath:
+    """Return the path of a table header; for a list of tables, with the number of this one."""
     path: KeyPath = ()
     for part in parts[:-1]:
         path += (part,)
         if path in counts:
+            # `[agents.memory]` belongs to the last table of `[[agents]]`.
             path += (counts[path],)
+
     path += (parts[-1],)
     if not is_list:
         return path

@@ -22,31 +22,41 @@ _SPECIAL_KEYS = ("region", "api_version")
 
 @dataclass(frozen=True, slots=True)
 class ProviderTraits:
-    """The properties of a provider.
-
-    Attributes:
-        url: URL of its interface; empty if `base_url` or its library has it. It is set explicitly,
-            so that a variable such as OPENAI_BASE_URL does not redirect a configured model.
-        extra: the extra of this package with the library; empty if none is needed.
-        library: module of that library.
-        variable: the usual environment variable with its API key, for a model that is named without
-            an entry (`serve --demo --model`).
-        key: "unless_url": an API key is required without `base_url`; "always"; "optional".
-        required: keys of `[[models]]` that must be given, with the description of their value.
-        used: keys that other providers do not have.
-        ignored: keys of `[[models]]` that have no effect.
-        ignored_settings: keys of the table `settings` that have no effect.
-    """
+    """The properties of a provider."""
 
     url: str = ""
+    """URL of its interface; empty if `base_url` or its library has it.
+
+    It is set explicitly, so that a variable such as OPENAI_BASE_URL does not redirect a configured
+    model.
+    """
+
     extra: str = ""
+    """The extra of this package with the library; empty if none is needed."""
+
     library: str = ""
+    """Module of that library."""
+
     variable: str = ""
+    """The usual environment variable with its API key.
+
+    For a model that is named without an entry (`serve --demo --model`).
+    """
+
     key: Literal["unless_url", "always", "optional"] = "unless_url"
+    """If an API key is required; "unless_url": without `base_url`."""
+
     required: Mapping[str, str] = field(default_factory=dict)
+    """Keys of `[[models]]` that must be given, with the description of their value."""
+
     used: tuple[str, ...] = ()
+    """Keys that other providers do not have."""
+
     ignored: tuple[str, ...] = ()
+    """Keys of `[[models]]` that have no effect."""
+
     ignored_settings: tuple[str, ...] = ()
+    """Keys of the table `settings` that have no effect."""
 
 
 PROVIDERS: dict[Provider, ProviderTraits] = {
@@ -111,11 +121,13 @@ def find_missing_extra(model: Model) -> str | None:
     traits = PROVIDERS[model.provider]
     if not traits.library:
         return None
+
     try:
-        found = [importlib.util.find_spec(name) for name in (traits.library, _MODEL_LIBRARY)]
+        libraries = [importlib.util.find_spec(name) for name in (traits.library, _MODEL_LIBRARY)]
     except ModuleNotFoundError:
+        # Of a name with a dot, the package is missing.
         return traits.extra
-    return None if all(found) else traits.extra
+    return None if all(libraries) else traits.extra
 
 
 def list_used_models(settings: Settings) -> list[Model]:
@@ -127,10 +139,11 @@ def list_used_models(settings: Settings) -> list[Model]:
 
 def require_extra(model: Model) -> None:
     """Raise InvalidConfiguration if the library of a model is not installed."""
-    if missing := find_missing_extra(model):
+    missing_extra = find_missing_extra(model)
+    if missing_extra:
         raise InvalidConfiguration(
             f"the library of the model {model.id} (provider {model.provider}) is not installed",
-            hint=build_extra_command(missing),
+            hint=build_extra_command(missing_extra),
         )
 
 
@@ -143,10 +156,12 @@ def check_models(settings: Settings, places: Mapping[str, Place]) -> None:
     """
     for model in settings.models:
         _check_model(model, places)
+
     fallbacks = {model.id: model.fallbacks for model in settings.models}
-    done: set[str] = set()
-    for name in fallbacks:
-        if cycle := find_cycle(name, fallbacks, done):
+    checked_ids: set[str] = set()
+    for model_id in fallbacks:
+        cycle = find_cycle(model_id, fallbacks, checked_ids)
+        if cycle:
             places[f"models.{cycle[-1]}.fallbacks"].refuse(
                 f"the model is a fallback of itself: {' -> '.join(cycle)}"
             )
@@ -155,7 +170,9 @@ def check_models(settings: Settings, places: Mapping[str, Place]) -> None:
 def find_cycle(
     start: str, links: Mapping[str, Iterable[str]], done: set[str], above: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Return the first cycle that `start` leads to, such as `("a", "b", "a")`; empty for none.
+    """Return the first cycle that `start` leads to; empty if it leads to none.
+
+    For example, the links `{"a": ["b"], "b": ["a"]}` have the cycle `("a", "b", "a")`.
 
     Args:
         done: names that lead to no cycle; this function adds to them.
@@ -163,32 +180,40 @@ def find_cycle(
     """
     if start in above:
         return (*above[above.index(start) :], start)
-    if start not in done:
-        for name in links.get(start, ()):
-            if cycle := find_cycle(name, links, done, (*above, start)):
-                return cycle
-        done.add(start)
+    if start in done:
+        return ()
+
+    for name in links.get(start, ()):
+        cycle = find_cycle(name, links, done, (*above, start))
+        if cycle:
+            return cycle
+    done.add(start)
     return ()
 
 
 def _check_model(model: Model, places: Mapping[str, Place]) -> None:
+    """Check the keys of an entry by the traits of its provider."""
     key = f"models.{model.id}"
     traits = PROVIDERS[model.provider]
-    names = get_args(DemoModel)
-    if model.provider == "demo" and model.model not in names:
-        places[f"{key}.model"].refuse(f'must be {join_quoted(names)} with the provider "demo"')
+
+    demo_names = get_args(DemoModel)
+    if model.provider == "demo" and model.model not in demo_names:
+        places[f"{key}.model"].refuse(f'must be {join_quoted(demo_names)} with the provider "demo"')
+
     for name, description in traits.required.items():
         if not getattr(model, name):
             places[f"{key}.{name}"].refuse(
                 f'is missing; the provider "{model.provider}" needs {description}'
             )
+
     if model.provider == "bedrock" and model.api_key_env and model.base_url.startswith("http:"):
         places[f"{key}.base_url"].refuse('must be "https" if Bedrock is called with an API key')
     if model.provider == "openrouter" and "/" not in model.model:
         places[f"{key}.model"].refuse('must have the form "VENDOR/MODEL", such as "openai/gpt-5.2"')
-    special = [name for name in _SPECIAL_KEYS if name not in traits.used]
-    inner = [f"settings.{name}" for name in traits.ignored_settings]
-    for name in (*traits.ignored, *special, *inner):
+
+    keys_of_others = [name for name in _SPECIAL_KEYS if name not in traits.used]
+    ignored_settings = [f"settings.{name}" for name in traits.ignored_settings]
+    for name in (*traits.ignored, *keys_of_others, *ignored_settings):
         place = places.get(f"{key}.{name}")
         is_empty = attrgetter(name)(model) in ("", (), ModelSettings())
         if place is not None and place.given and not is_empty:

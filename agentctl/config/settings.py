@@ -82,24 +82,37 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The table `[server]`.
-
-    `id` is the name of the deployment and the default audience. `url` is the address under which
-    clients reach the server, for records; empty: that of `host` and `port`. `port` 0 takes any free
-    port. With more than one of `workers`, a parent process keeps this number of worker processes on
-    one port. `compatibility`: docs/agentos.md.
-    """
+    """The table `[server]`."""
 
     id: Id = "agentctl"
+    """The name of the deployment, and the default audience."""
+
     name: NotEmpty = "agentctl"
+
     url: BaseUrl = ""
+    """The address under which clients reach the server, for records.
+
+    Empty for the address of `host` and `port`.
+    """
+
     host: Host = "127.0.0.1"
+
     port: Annotated[int, Field(ge=0, le=65_535)] = 7777
+    """The port; 0 takes any free port."""
+
     workers: Annotated[int, Field(ge=1, le=64)] = 1
+    """Number of worker processes. With more than one, a parent process keeps them on one port."""
+
     cors_origins: tuple[Origin, ...] = ()
+
     drain_seconds: Annotated[float, Field(ge=0, le=3_600)] = 25
+    """Time for the live runs when the server shuts down."""
+
     on_disconnect: OnDisconnect = "cancel"
+    """The effect of a client that disconnects on its run."""
+
     compatibility: Literal["none", "agentos"] = "none"
+    """See docs/agentos.md."""
 
     guide: OptionalPath = None
     """The folder of a built documentation site, served at /guide to everybody; None: no site."""
@@ -115,73 +128,88 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """The table `[authorization]` (docs/contract.md "Authentication"), with absolute paths.
-
-    Attributes:
-        provider: the identity provider whose settings are the defaults (`config.load.PRESETS`).
-        verification_keys: PEM texts or one shared secret, including JWT_VERIFICATION_KEY.
-        jwks_file: key sets, including JWT_JWKS_FILE.
-        jwks_url: the URL of a key set; empty for none.
-        oidc_discovery: fetch the key set that the configuration of `issuer` names.
-        audience: the value for `aud` with `verify_audience`; empty for `server.id`.
-        scopes_claim: claims with scopes, by name or path (`auth.tokens.grants`).
-        scope_prefix: a prefix of scopes that is removed; scopes without it count, too.
-        roles_claim: claims with roles or groups.
-        roles_may_grant_admin: allow `admin_scope` in `roles`.
-        roles: the scopes of each role or group.
-    """
+    """The table `[authorization]` (docs/contract.md "Authentication"), with absolute paths."""
 
     enabled: bool = True
+
     provider: IdentityProvider = "none"
+    """The identity provider whose settings are the defaults (`config.load.PRESETS`)."""
+
     algorithm: Algorithm = "RS256"
+
     verification_keys: tuple[Annotated[NotEmpty, HIDDEN], ...] = field(default=(), repr=False)
+    """PEM texts or one shared secret, including JWT_VERIFICATION_KEY."""
+
     verification_key_files: tuple[FilePath, ...] = ()
+
     jwks_file: Annotated[
         tuple[FilePath, ...],
         ONE_OR_MORE,
         Field(description="a text, or a list, each element the path of a file"),
     ] = ()
+    """Key sets, including JWT_JWKS_FILE."""
+
     jwks_url: BaseUrl = ""
+    """The URL of a key set; empty for none."""
+
     oidc_discovery: bool = False
+    """Fetch the key set that the configuration of `issuer` names."""
+
     verify_audience: bool = False
+
     audience: str = ""
+    """The value for `aud` with `verify_audience`; empty for `server.id`."""
+
     issuer: str = ""
     require_exp: bool = False
     require_sub: bool = False
     admin_scope: AdminScope = "agent_os:admin"
     user_isolation: bool = True
+
     scopes_claim: ClaimNames = ("scopes",)
+    """Claims with scopes, by name or path (`auth.tokens.grants`)."""
+
     scope_prefix: ScopePrefix = ""
+    """A prefix of scopes that is removed; scopes without it count, too."""
+
     roles_claim: ClaimNames = ()
+    """Claims with roles or groups."""
+
     roles_may_grant_admin: bool = False
+    """Allow `admin_scope` in `roles`."""
+
     roles: dict[Role, tuple[NotEmpty, ...]] = field(default_factory=dict)
+    """The scopes of each role or group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signing:
     """The table `[signing]`, for `agentctl token mint` only; the server never reads the key.
 
-    An empty `key_id` is the RFC 7638 thumbprint. `key_file` is absolute in loaded settings.
+    `key_file` is absolute in loaded settings.
     """
 
     key_file: FilePath = Path("keys/signing.pem")
+
     key_id: str = ""
+    """The id in the header of tokens; empty for the thumbprint of the key (RFC 7638)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The table `[runs]`: time limits in seconds.
-
-    Attributes:
-        on_change: what a run that waited does if its component has another version then
-            (docs/versions.md); components may set another one.
-        on_halt: what a new run does whose component, user or model is halted (docs/halts.md).
-    """
+    """The table `[runs]`: time limits in seconds."""
 
     timeout_seconds: Seconds = 3600
     tool_timeout_seconds: Seconds = 300
+
     on_change: OnChange = "continue"
+    """The effect of a new version of a component on its runs that wait (docs/versions.md).
+
+    Components may set another value.
+    """
+
     on_halt: Literal["refuse", "hold"] = "refuse"
+    """The treatment of a new run whose component, user or model is halted (docs/halts.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,61 +227,73 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The table `[audit]`: entries for reads, the days that entries are kept, and signed heads.
-
-    Attributes:
-        key_file: the Ed25519 key that signs heads and receipts; None for no signatures.
-        heads_file: the file to which each head is appended; None for none.
-    """
+    """The table `[audit]`: entries for reads, the days that entries are kept, and signed heads."""
 
     reads: bool = False
     keep_days: Annotated[int, Field(ge=1, le=36_500)] = 365
+
     key_file: OptionalPath = None
+    """The Ed25519 key that signs heads and receipts; None for no signatures."""
+
     heads_file: OptionalPath = None
+    """The file to which each head is appended; None for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """The table `[console]`: the pages `/console` and `/chat`, and their sign-in at a provider.
-
-    Attributes:
-        enabled: serve the console, and the chat if `chat` is true.
-        oidc_issuer: the provider; empty for a sign-in with a token only.
-        oidc_client_id: the public client of the console at the provider.
-        oidc_cli_client_id: the public client of `agentctl login`; empty for that of the console.
-        oidc_scopes: scopes to ask for besides `openid`.
-        oidc_token: the token of the provider that the console sends to this server.
-    """
+    """The table `[console]`: the pages `/console` and `/chat`, and their sign-in at a provider."""
 
     enabled: bool = True
+    """Serve the console, and the chat if `chat` is true."""
+
     chat: bool = True
+
     oidc_issuer: BaseUrl = ""
+    """The provider; empty for a sign-in with a token only."""
+
     oidc_client_id: str = ""
+    """The public client of the console at the provider."""
+
     oidc_cli_client_id: str = ""
+    """The public client of `agentctl login`; empty for the client of the console."""
+
     oidc_scopes: tuple[NotEmpty, ...] = ()
+    """Scopes to ask for besides `openid`."""
+
     oidc_token: Literal["access_token", "id_token"] = "access_token"
+    """The token of the provider that the console sends to this server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
     """An entry of `[[databases]]`. The first one is the default and the system database.
 
-    In loaded settings `url` is `sqlite:////absolute/path` or `postgresql://…`. The other keys are
-    for PostgreSQL: `pool_size` is the maximum number of connections of each process,
-    `wait_seconds` the time limit for a connection, `statement_seconds` that for a statement,
-    `listen_url` the way to the same database for notifications, if `url` names a pooler.
+    The keys after `url` are for PostgreSQL.
     """
 
     id: Id
+
     url: DatabaseUrl
+    """In loaded settings `sqlite:////absolute/path` or `postgresql://…`."""
+
     pool_size: Annotated[int, Field(ge=1, le=1_000)] = 4
+    """Maximum number of connections of each process."""
+
     wait_seconds: Annotated[float, Field(ge=0.1, le=600)] = 2
+    """Maximum wait for a connection."""
+
     statement_seconds: Annotated[float, Field(ge=0.1, le=3_600)] = 5
+    """Time limit of a statement."""
+
     password_env: PasswordVariable = ""
+    """The environment variable with the password."""
+
     search_path: SchemaName = ""
     tls: TlsMode = "prefer"
     tls_ca_file: OptionalPath = None
+
     listen_url: DatabaseUrl = ""
+    """The way to the same database for notifications, if `url` names a pooler."""
 
     def at_listen_url(self) -> Database:
         """Return the entry for connections that receive notifications."""
@@ -266,77 +306,82 @@ class ModelSettings:
 
     None and an empty list mean: as the provider does by default. Settings of a component override
     those of its model, key by key.
-
-    Attributes:
-        stop: texts at which the model stops.
-        timeout_seconds: maximum time without data from the provider.
-        extra_body: members that are added to the body of each request.
     """
 
     temperature: Annotated[float | None, Field(ge=0, le=2)] = None
     max_tokens: Annotated[int | None, Field(ge=1, le=100_000_000)] = None
     top_p: Annotated[float | None, Field(ge=0, le=1)] = None
+
     stop: tuple[Annotated[str, Field(min_length=1, description="a non-empty text")], ...] = ()
+    """Texts at which the model stops."""
+
     seed: Annotated[int | None, Field(ge=0, le=2**63 - 1)] = None
     reasoning_effort: ReasoningEffort | None = None
+
     timeout_seconds: Annotated[float | None, Field(ge=0.01, le=86_400)] = None
+    """Maximum time without data from the provider."""
+
     extra_body: JsonObject | None = None
+    """Members that are added to the body of each request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An entry of `[[models]]`. The variable in `api_key_env` has the API key.
-
-    Attributes:
-        retries: maximum number of further attempts of a model call after temporary failures.
-        region: the AWS region of Bedrock.
-        api_version: version of the interface of Azure; empty for its version-independent form.
-        fallbacks: ids of models that are called, in order, if this one is not available.
-        price: the price of its tokens; None for that of the package `genai-prices`.
-        context_tokens: tokens of its context window; 0 for that of the same package.
-        takes: the kinds of files that it takes besides text (docs/files.md).
-    """
+    """An entry of `[[models]]`. The variable in `api_key_env` has the API key."""
 
     id: Id
     provider: Provider
     model: NotEmpty
     base_url: BaseUrl = ""
     api_key_env: VariableName = ""
+
     region: Region = ""
+    """The AWS region of Bedrock."""
+
     api_version: ApiVersion = ""
+    """Version of the interface of Azure; empty for its version-independent form."""
+
     settings: ModelSettings = ModelSettings()
+
     retries: Annotated[int, Field(ge=0, le=10)] = 2
+    """Maximum number of further attempts of a model call after temporary failures."""
+
     fallbacks: tuple[ModelId, ...] = ()
+    """Ids of models that are called, in order, if this one is not available."""
+
     price: ModelPrice | None = None
+    """The price of its tokens; None for the price in the package `genai-prices`."""
+
     context_tokens: Tokens = 0
+    """Tokens of its context window; 0 for the window in the same package."""
+
     takes: tuple[Literal["image", "pdf", "audio"], ...] = ()
+    """The kinds of files that it takes besides text (docs/files.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The table `memory` of an agent or a team.
-
-    Attributes:
-        mode: `tool` gives the model tools that remember, recall, update and forget; `after_run`
-            extracts facts from each run after its end.
-        model: the model that extracts facts; empty for that of the component.
-    """
+    """The table `memory` of an agent or a team."""
 
     mode: MemoryMode = "off"
+    """`tool` gives the model tools that remember, recall, update and forget.
+
+    `after_run` extracts facts from each run after its end.
+    """
+
     model: ModelId = ""
+    """The model that extracts facts; empty for the model of the component."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The table `summary` of an agent or a team: summaries of its sessions.
-
-    Attributes:
-        every_runs: number of runs after which a session is summarized again; 0 for never.
-        model: the model that summarizes; empty for that of the component.
-    """
+    """The table `summary` of an agent or a team: summaries of its sessions."""
 
     every_runs: Annotated[int, Field(ge=0, le=1_000)] = 0
+    """Number of runs after which a session is summarized again; 0 for never."""
+
     model: ModelId = ""
+    """The model that summarizes; empty for the model of the component."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,18 +390,6 @@ class Agent:
 
     It has either a `model` or an `object`: an agent in code, which takes the place of the model,
     its instructions and its tools.
-
-    Attributes:
-        approve: who approves the calls of tools, by names and patterns; the strictest one counts.
-        external_tools: JSON files with tools that the caller of a run executes.
-        model_calls: maximum model calls of a run, in all of its legs and processes.
-        repeat_calls: identical tool calls in a row after which the next one is not made; 0 for no
-            limit. `repeat_calls_by_tool` has the limits of some tools, by names and patterns; the
-            first one that matches counts.
-        tool_result_tokens: tokens of a tool result that the model is shown; 0 for all.
-        durable: another process goes on with a run whose process has ended (docs/durable.md).
-        trace: the parts of a run with spans: its calls too, or the run alone (docs/traces.md).
-        next, percent: the agent that answers in this part of the sessions (docs/versions.md).
     """
 
     id: Id
@@ -373,31 +406,50 @@ class Agent:
     memory: Memory = Memory()
     summary: Summary = Summary()
     history_runs: HistoryRuns = 5
+
     model_calls: ModelCalls = 50
+    """Maximum model calls of a run, in all of its legs and processes."""
+
     repeat_calls: RepeatCalls = 0
+    """Identical tool calls in a row after which the next one is not made; 0 for no limit."""
+
     repeat_calls_by_tool: dict[ToolNamePattern, RepeatCalls] = field(default_factory=dict)
+    """The limits of some tools, by names and patterns; the first one that matches counts."""
+
     tool_result_tokens: Tokens = 0
+    """Tokens of a tool result that the model is shown; 0 for all."""
+
     tools: tuple[Tool, ...] = ()
+
     external_tools: tuple[FilePath, ...] = ()
+    """JSON files with tools that the caller of a run executes."""
+
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
+    """The approval policies of tools, by names and patterns; the strictest policy counts."""
+
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
     on_change: OnChange | None = None
+
     next: NextAgent = ""
+    """The agent that answers in `percent` of the sessions (docs/versions.md)."""
+
     percent: Percent = 0
+
     durable: bool = False
+    """Another process continues a run whose process has ended (docs/durable.md)."""
+
     retention_days: RetentionDays = 0
+
     trace: TracedParts = "calls"
+    """The parts of a run with spans: its calls too, or the run alone (docs/traces.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
     """An entry of `[[teams]]`. `members` are ids of agents and teams.
 
-    `external_tools` and `approve` are those of the leader, as for an agent.
-
-    Attributes:
-        durable: as for an agent; the runs of its members belong to its runs.
+    `external_tools` and `approve` are for the leader, as for an agent.
     """
 
     id: Id
@@ -424,7 +476,10 @@ class Team:
     on_change: OnChange | None = None
     next: NextTeam = ""
     percent: Percent = 0
+
     durable: bool = False
+    """As for an agent; the runs of its members belong to its runs."""
+
     retention_days: RetentionDays = 0
 
 
@@ -459,16 +514,7 @@ class Workflow:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings. A component without a `name` has its id as the name.
-
-    Attributes:
-        added: the tables of extensions, by name; see `get_table`.
-        path: the configuration file, or None.
-        sources: the source of each key (`server.port`, `agents.writer.model`): `default`, the path
-            of the file with the line if known, or `env NAME`.
-        left_out: the problems of the components that `serve --skip-broken` has left out, by names
-            such as `agent support`.
-    """
+    """All settings. A component without a `name` has its id as the name."""
 
     server: Server = field(default_factory=Server)
     authorization: Authorization = field(default_factory=Authorization)
@@ -494,10 +540,24 @@ class Settings:
     workflows: tuple[Workflow, ...] = ()
     budgets: tuple[Budget, ...] = ()
     webhooks: tuple[Webhook, ...] = ()
+
     added: dict[str, Any] = field(default_factory=dict)
+    """The tables of extensions, by name; see `get_table`."""
+
     path: Path | None = None
+    """The configuration file, or None."""
+
     sources: dict[str, str] = field(default_factory=dict, repr=False)
+    """The source of each key, such as `server.port` or `agents.writer.model`.
+
+    It is `default`, the path of the file with the line if known, or `env NAME`.
+    """
+
     left_out: dict[str, str] = field(default_factory=dict, repr=False)
+    """The problems of the components that `serve --skip-broken` has left out.
+
+    The keys are names such as `agent support`.
+    """
 
     @property
     def has_approvers(self) -> bool:
@@ -506,4 +566,7 @@ class Settings:
 
     def get_table(self, table: type[T]) -> T:
         """Return a table of an extension, with its defaults if it was not loaded."""
-        return next((added for added in self.added.values() if isinstance(added, table)), table())
+        for added_table in self.added.values():
+            if isinstance(added_table, table):
+                return added_table
+        return table()

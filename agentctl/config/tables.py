@@ -72,8 +72,11 @@ FORMER_KEYS: Mapping[str, object] = {
     "teams.summary.in_context": True,
     "webhooks.timeout_seconds": 15,
 }
-"""The values of former keys that are constants now, by table and key. A file that gives such a key
-this value, as `init` of an earlier version did, is read as before; another value is refused."""
+"""The values of former keys that are constants now, by table and key.
+
+A file that gives such a key this value, as `init` of an earlier version did, is read as before;
+another value is refused.
+"""
 
 FORMER_PROBLEM = "is a constant now, with the value {}"
 
@@ -87,9 +90,11 @@ FORMER_HINTS = {
 
 @functools.cache
 def list_sections() -> dict[str, type]:
-    """Return the tables `[name]`: those of the core, and those of extensions."""
-    added = [table for extension in load_extensions() for table in extension.list_tables()]
-    return insert_after(SECTIONS, ((table.after, table.name, table.settings) for table in added))
+    """Return the tables `[name]` of the core and of extensions, by name, in the order of a file."""
+    added_tables = [table for extension in load_extensions() for table in extension.list_tables()]
+    return insert_after(
+        SECTIONS, ((table.after, table.name, table.settings) for table in added_tables)
+    )
 
 
 def section_keys() -> list[str]:
@@ -126,10 +131,11 @@ def effective_settings(settings: Settings) -> dict[str, Any]:
         `{"server": {"port": 7777, …}, …, "agents": [{"id": …}, …], …}`; paths are text, and a path
         that is not set is `""`. Verification keys are masked, because one may be a secret.
     """
-    tables: dict[str, Any] = {
-        name: _plain_table(getattr(settings, name, None) or settings.get_table(table))
-        for name, table in list_sections().items()
-    }
+    tables: dict[str, Any] = {}
+    for name, table in list_sections().items():
+        # `Settings` has no attribute for a table of an extension.
+        values = getattr(settings, name, None) or settings.get_table(table)
+        tables[name] = _plain_table(values)
     for name in ENTRY_TABLES:
         tables[name] = [_plain_table(entry) for entry in getattr(settings, name)]
     return tables
@@ -140,6 +146,7 @@ def _plain_table(table: Any) -> dict[str, Any]:
     for field in dataclasses.fields(table):
         value = getattr(table, field.name)
         if not field.repr:
+            # Secrets: their number is no secret.
             value = (MASK,) * len(value)
         plain[field.name] = _plain_value(value)
     return plain

@@ -45,11 +45,13 @@ class Reference:
 
 
 def find_mark(annotation: Any, mark: type[Mark]) -> Mark | None:
-    """Return the mark of a class in an annotation, or in that of its elements; None without it."""
+    """Return the mark of a class in an annotation or an annotation in it; None without a mark."""
     for part in (*getattr(annotation, "__metadata__", ()), *get_args(annotation)):
-        found = part if isinstance(part, mark) else find_mark(part, mark)
-        if found is not None:
-            return found
+        if isinstance(part, mark):
+            return part
+        inner_mark = find_mark(part, mark)
+        if inner_mark is not None:
+            return inner_mark
     return None
 
 

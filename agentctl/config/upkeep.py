@@ -24,43 +24,49 @@ RetentionDays = Annotated[int, Field(ge=0, le=36_500)]
 
 @dataclass(frozen=True, slots=True)
 class Approvals:
-    """The table `[approvals]`: what runs that wait for people may do.
-
-    Attributes:
-        expire_seconds: seconds after which a pending approval counts as rejected; 0 for never.
-        client_seconds: seconds after which a run that waits for its caller to execute a tool of the
-            request is cancelled; 0 for never.
-        own: True if an approver may decide about its own run.
-    """
+    """The table `[approvals]`: what runs that wait for people may do."""
 
     expire_seconds: Annotated[int, Field(ge=0, le=31_622_400)] = 0
+    """Seconds after which a pending approval counts as rejected; 0 for never."""
+
     client_seconds: Annotated[int, Field(ge=0, le=31_622_400)] = 3_600
+    """Seconds after which a run is cancelled that waits for its caller; 0 for never.
+
+    The caller has to execute a tool of its request.
+    """
+
     own: bool = False
+    """True if an approver may decide about its own run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """An entry of `[[budgets]]`: what runs may use in a period. It has `tokens` or `cost`.
-
-    Attributes:
-        per: what has a separate sum: each user, each agent, team and workflow, or the server.
-        component: only runs of this agent, team or workflow; empty for all.
-        period: a day or a month, UTC.
-        cost: US dollars.
-        on_exceed: `refuse` starts no further run; `stop` also ends live runs at their next call of
-            a model.
-        unknown: with `refuse` a budget of a cost refuses models whose price is not known, with
-            `allow` their tokens do not count.
-    """
+    """An entry of `[[budgets]]`: what runs may use in a period. It has `tokens` or `cost`."""
 
     id: Id
+
     per: BudgetSubject
+    """The owners of separate sums: users, or agents, teams and workflows, or the server."""
+
     component: Annotated[str, Reference(("agents", "teams", "workflows"))] = ""
+    """Only runs of this agent, team or workflow; empty for all."""
+
     period: BudgetPeriod = "day"
+    """A day or a month, UTC."""
+
     tokens: Annotated[int | None, Field(ge=1, le=1_000_000_000_000_000)] = None
+
     cost: Annotated[float | None, Field(ge=0.000_001, le=1_000_000_000)] = None
+    """US dollars."""
+
     on_exceed: Literal["refuse", "stop"] = "refuse"
+    """`refuse` starts no further run; `stop` also ends live runs at their next call of a model."""
+
     unknown: Literal["refuse", "allow"] = "refuse"
+    """The effect of a budget of a cost on models whose price is not known.
+
+    With `refuse` they are refused, with `allow` their tokens do not count.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +89,13 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The table `[retention]`: the days after which a server deletes data.
-
-    Attributes:
-        idle_days: days after the last use of a session; 0 for never. A component may have others.
-        approval_days: days after the decision of an approval whose run has ended; 0 for as long as
-            its session.
-    """
+    """The table `[retention]`: the days after which a server deletes data."""
 
     idle_days: RetentionDays = 0
+    """Days after the last use of a session; 0 for never. A component may have others."""
+
     approval_days: RetentionDays = 0
+    """Days after the decision of an approval whose run has ended; 0 for as long as its session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +113,21 @@ class Search:
 class Files:
     """The table `[files]`: where the bytes of files are, and how many there may be.
 
-    With `store` "s3" the bytes are in `bucket`; the credentials are those of the environment.
-
-    Attributes:
-        folder: the folder of the bytes, or with S3 that of uploads in progress; absolute in loaded
-            settings.
-        prefix: the beginning of the keys in the bucket.
-        endpoint: a server with the interface of S3; empty for AWS.
-        item_bytes: maximum bytes of a file.
-        run_bytes: maximum bytes of the files of one run.
-        user_day_bytes: maximum bytes of the files that a user stores in one day, UTC.
+    With `store` "s3" the bytes are in `bucket`; the environment has the credentials.
     """
 
     store: Literal["folder", "s3"] = "folder"
+
     folder: FilePath = Path("files")
+    """The folder of the bytes, or with S3 the folder of uploads in progress.
+
+    Its path is absolute in loaded settings.
+    """
+
     bucket: Annotated[
         str, Field(pattern=r"^([a-z0-9.-]{3,63})?$", description="the name of a bucket, or empty")
     ] = ""
+
     prefix: Annotated[
         str,
         Field(
@@ -134,21 +135,29 @@ class Files:
             description='a prefix such as "agentctl", or empty',
         ),
     ] = ""
+    """The beginning of the keys in the bucket."""
+
     endpoint: BaseUrl = ""
+    """A server with the interface of S3; empty for AWS."""
+
     region: Region = ""
+
     item_bytes: Annotated[int, Field(ge=1, le=1 << 32)] = 26_214_400
+    """Maximum bytes of a file."""
+
     run_bytes: Annotated[int, Field(ge=1, le=1 << 32)] = 104_857_600
+    """Maximum bytes of the files of one run."""
+
     user_day_bytes: Annotated[int, Field(ge=1, le=1 << 50)] = 1_073_741_824
+    """Maximum bytes of the files that a user stores in one day, UTC."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPrice:
-    """The table `price` of a model: US dollars for a million tokens.
-
-    Attributes:
-        cached: for input tokens that the provider has in its cache; None for those of `input`.
-    """
+    """The table `price` of a model: US dollars for a million tokens."""
 
     input: Annotated[float, Field(ge=0, le=1_000_000)]
     output: Annotated[float, Field(ge=0, le=1_000_000)]
+
     cached: Annotated[float | None, Field(ge=0, le=1_000_000)] = None
+    """For input tokens that the provider has in its cache; None for those of `input`."""

@@ -51,7 +51,7 @@ def build_schema() -> Schema:
 
 
 def validate_tables(given: GivenTables, base: Path) -> dict[str, Any]:
-    """Return the settings of each table, and tuples of those of each list of tables.
+    """Return the settings of each table `[name]`, and of each `[[name]]` a tuple of its entries.
 
     Args:
         base: the folder of relative paths.
@@ -72,11 +72,12 @@ def validate_tables(given: GivenTables, base: Path) -> dict[str, Any]:
 
 
 def _refuse_tables(given: GivenTables, invalid: ValidationError) -> NoReturn:
+    """Raise InvalidConfiguration for the mistake that a user should correct first."""
     schema = build_schema()
     errors = invalid.errors(include_url=False)
     # A key with a wrong name may be the one that is missing.
-    unknown = (error for error in errors if error["type"] in _UNKNOWN_KEY)
-    error = next(unknown, errors[0])
+    unknown_keys = (error for error in errors if error["type"] in _UNKNOWN_KEY)
+    error = next(unknown_keys, errors[0])
 
     path = error["loc"]
     if path[-1:] == (KEY_STEP,):
@@ -89,14 +90,18 @@ def _refuse_tables(given: GivenTables, invalid: ValidationError) -> NoReturn:
     if error["type"] == "json_invalid":
         place.refuse("has lists or tables that are nested too deeply")
     if error["type"] in _UNKNOWN_KEY:
-        known = find_part(schema, path[:-1])["properties"]
-        near = suggest_name(str(path[-1]), known)
-        guess = f', did you mean "{near}"?' if near else f"; it has {', '.join(known)}"
+        known_names = find_part(schema, path[:-1])["properties"]
+        similar_name = suggest_name(str(path[-1]), known_names)
+        guess = f"; it has {', '.join(known_names)}"
+        if similar_name:
+            guess = f', did you mean "{similar_name}"?'
         place.refuse(f"this version has no such key{guess}", hint="correct or remove the key")
+
     if len(path) == 1:
         name = path[0]
-        words = f"a list of tables, each written [[{name}]]"
-        place.refuse(f"must be {words if name in ENTRY_TABLES else f'a table, written [{name}]'}")
+        if name in ENTRY_TABLES:
+            place.refuse(f"must be a list of tables, each written [[{name}]]")
+        place.refuse(f"must be a table, written [{name}]")
     if error["type"] == _NO_TABLE:
         words = describe_values(find_part(schema, path), schema["$defs"])
         place.refuse(f"must be {words}")

@@ -1,6 +1,6 @@
 """The table `[[webhooks]]`, its checks, and its secrets, which come from the environment.
 
-The format of secrets and signatures is that of Standard Webhooks 1.0.
+Secrets and signatures have the format of Standard Webhooks 1.0.
 """
 
 from __future__ import annotations
@@ -42,27 +42,32 @@ NEW_SECRET = "create one with: agentctl webhooks secret"
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """An entry of `[[webhooks]]`: an endpoint that is notified of runs, approvals and halts.
-
-    Attributes:
-        url: https; http only with `allow_private`.
-        secret_env: the variable with the secret for HMAC signatures (`v1`).
-        key_file: the private key for ed25519 signatures (`v1a`), in place of a secret.
-        previous_secret_env: the variable with the earlier secret while it is replaced: both sign.
-        agents: ids of agents, teams and workflows whose runs are reported; empty for all.
-        content: the answer of the run is part of the body.
-        allow_private: the endpoint may be at a private, loopback or link-local address.
-    """
+    """An entry of `[[webhooks]]`: an endpoint that is notified of runs, approvals and halts."""
 
     id: Id
+
     url: BaseUrl
+    """Https; http only with `allow_private`."""
+
     events: tuple[WebhookEvent, ...]
+
     secret_env: SecretVariable = ""
+    """The variable with the secret for HMAC signatures (`v1`)."""
+
     key_file: OptionalPath = None
+    """The private key for ed25519 signatures (`v1a`), in place of a secret."""
+
     previous_secret_env: SecretVariable = ""
+    """The variable with the earlier secret while it is replaced: both sign."""
+
     agents: tuple[Annotated[str, Reference(("agents", "teams", "workflows"))], ...] = ()
+    """Ids of agents, teams and workflows whose runs are reported; empty for all."""
+
     content: bool = False
+    """The answer of the run is part of the body."""
+
     allow_private: bool = False
+    """The endpoint may be at a private, loopback or link-local address."""
 
     @property
     def origin(self) -> str:
@@ -72,11 +77,16 @@ class Webhook:
 
 
 def parse_secret(text: str) -> bytes:
-    """Return the bytes of a secret `whsec_…`; ValueError, without the text, if it is not valid."""
+    """Return the bytes of a secret `whsec_…`.
+
+    Raises:
+        ValueError: it is not valid. The message is the end of a sentence, without the secret.
+    """
     try:
         secret = base64.b64decode(text.strip().removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError("must be whsec_ and base64") from None
+
     least, most = SECRET_BYTES
     if not least <= len(secret) <= most:
         raise ValueError(f"must be base64 of {least} to {most} bytes, not {len(secret)}")
@@ -94,14 +104,18 @@ def read_secrets(webhook: Webhook, environ: Mapping[str, str], where: str) -> li
     """
     secrets = []
     for key in ("secret_env", "previous_secret_env"):
-        if name := getattr(webhook, key):
-            place = f"{where}: webhooks.{webhook.id}.{key}"
-            text = environ.get(name, "")
-            if not text.strip():
-                raise InvalidConfiguration(f"{place}: {name} is not set", hint=NEW_SECRET)
-            try:
-                secrets.append(parse_secret(text))
-            except ValueError as error:
-                problem = f"{place}: the value of {name} {error}"
-                raise InvalidConfiguration(problem, hint=NEW_SECRET) from None
+        variable = getattr(webhook, key)
+        if not variable:
+            continue
+
+        place = f"{where}: webhooks.{webhook.id}.{key}"
+        text = environ.get(variable, "")
+        if not text.strip():
+            raise InvalidConfiguration(f"{place}: {variable} is not set", hint=NEW_SECRET)
+        try:
+            secrets.append(parse_secret(text))
+        except ValueError as error:
+            problem = f"{place}: the value of {variable} {error}"
+            raise InvalidConfiguration(problem, hint=NEW_SECRET) from None
+
     return secrets
