@@ -33,7 +33,8 @@ def public(endpoint: T) -> T:
     authorization is enabled (docs/contract.md "Authorization").
 
     Returns:
-        The same object, so that it can be used as a decorator, below or above that of the route.
+        The same object, so that it can be used as a decorator, below or above the decorator of the
+        route.
 
     Raises:
         TypeError: the object has no attributes, as a bound method.
@@ -72,7 +73,11 @@ def operations(request: HTTPConnection) -> Operations:
     """Return the operations of agentctl as the caller of a request.
 
     Each checks the scopes of the caller, shows its data only and writes its audit entry, as the
-    operation of the HTTP API does. A caller of a public route without a token has no scopes.
+    operation of the HTTP API does. A caller of a public route without a token has no scopes. For
+    example, in a route:
+
+        sessions = await agentctl.operations(request).get_sessions(SessionFilter())
+        return sessions.value
 
     Raises:
         RuntimeError: the application was not made by `agentctl.create_app`.
@@ -94,9 +99,8 @@ def require(scope: str) -> Callable[[Request, Principal], Awaitable[Principal]]:
         ValueError: the scope has none of these forms.
     """
     resource, *ids, action = scope.split(":") if ":" in scope else ("", "")
-    if not is_well_formed(_ID_PARAMETER.sub("id", scope)) or (
-        ids and resource not in RESOURCES_WITH_IDS
-    ):
+    has_known_form = is_well_formed(_ID_PARAMETER.sub("id", scope))
+    if not has_known_form or (ids and resource not in RESOURCES_WITH_IDS):
         raise ValueError(
             f"agentctl.require: {scope!r} is not a scope; write resource:action, or with an id of"
             f" {', '.join(sorted(RESOURCES_WITH_IDS))} resource:id:action"
@@ -105,9 +109,13 @@ def require(scope: str) -> Callable[[Request, Principal], Awaitable[Principal]]:
     async def check_scope(
         request: Request, principal: Annotated[Principal, Depends(current_user)]
     ) -> Principal:
-        identifier = ids[0] if ids else None
-        if ids and (parameter := _ID_PARAMETER.fullmatch(ids[0])):
-            identifier = str(request.path_params[parameter[1]])
+        identifier: str | None = None
+        if ids:
+            identifier = ids[0]
+            parameter = _ID_PARAMETER.fullmatch(identifier)
+            if parameter:
+                identifier = str(request.path_params[parameter[1]])
+
         try:
             policy.authorize_scope(principal, resource, action, identifier)
         except Forbidden as error:

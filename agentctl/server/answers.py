@@ -95,6 +95,7 @@ class ResponseBudget:
             raise errors.Unavailable(
                 "Too many large responses are under way", hint="read them first, then try again"
             )
+
         self._used += size
         self._used_by[owner] += size
         try:
@@ -121,13 +122,14 @@ class FollowedRuns:
         """Count a stream while the block sends it.
 
         Raises:
-            TooManyRequests: the caller follows too many.
+            TooManyRequests: the caller follows too many streams.
         """
         if self._counts[owner] >= self._limit:
             raise errors.TooManyRequests(
                 f"This caller follows {self._limit} event streams already",
                 hint="close one of them, or ask the operator to raise limits.followed_runs",
             )
+
         self._counts[owner] += 1
         try:
             yield
@@ -139,26 +141,30 @@ class FollowedRuns:
 
 @dataclass(slots=True)
 class AppState:
-    """State of one application.
-
-    Attributes:
-        build_openapi_document: returns the document as JSON without a base path.
-        service: the local backend of the operations; None while the application is not running.
-        stopped: True after the application was running.
-        verifier: turns an Authorization header into a principal; None while not running.
-        oidc_client: signs users of the console in; None without a provider.
-        request_observers: callables that receive every finished request.
-    """
+    """State of one application."""
 
     settings: Settings
+
     build_openapi_document: Callable[[], bytes]
+    """Returns the document as JSON without a base path."""
+
     service: Service | None = None
+    """The local backend of the operations; None while the application is not running."""
+
     stopped: bool = False
+    """True after the application was running."""
+
     verifier: Verifier | None = None
+    """Turns an Authorization header into a principal; None while not running."""
+
     request_observers: Sequence[RequestObserver] = ()
+    """Callables that receive every finished request."""
+
     response_budget: ResponseBudget = field(default_factory=ResponseBudget)
     followed_runs: FollowedRuns = field(init=False)
+
     oidc_client: OidcClient | None = field(init=False)
+    """Signs users of the console in; None without a provider."""
 
     def __post_init__(self) -> None:
         self.followed_runs = FollowedRuns(self.settings.limits.followed_runs)
@@ -189,21 +195,23 @@ class AppState:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request: a principal, or the reason why there is none.
-
-    Attributes:
-        request_id: a new UUIDv7, for `X-Request-ID` and the log.
-        owner: the name under which its requests, responses and streams count; `""` without a
-            principal.
-        failure: if `principal` is None: the credential is missing or not valid, or cannot be
-            verified now. The policy decides if the request needs one.
-    """
+    """The caller of a request: a principal, or the reason why there is none."""
 
     app_state: AppState
+
     request_id: str
+    """A new UUIDv7, for `X-Request-ID` and the log."""
+
     principal: Principal | None
+
     owner: str
+    """The name under which its requests, responses and streams count; `""` without a principal."""
+
     failure: errors.Unauthenticated | errors.Unavailable | None = None
+    """If `principal` is None: the credential is missing or not valid, or cannot be verified now.
+
+    The policy decides if the request needs one.
+    """
 
     def count_request(self) -> None:
         """Count a request, before its work; RateLimited if the caller has sent too many."""
@@ -245,7 +253,7 @@ class Call(Request):
 
     @cached_property
     def operations(self) -> ServiceOperations:
-        """The operations as the caller; without a principal, as one without scopes."""
+        """The operations as the caller; without a principal, as a caller without scopes."""
         caller = self.caller
         hosting = caller.app_state.running_service.hosting
         return ServiceOperations(hosting, caller.principal or _ANONYMOUS, caller.request_id)
@@ -255,7 +263,7 @@ class BytesResponse(Response):
     """A complete response in two ASGI messages, cheaper than Starlette's `Response`.
 
     Args:
-        content_type: of the body; None for a response without one (204).
+        content_type: of the body; None for a response without a body (204).
     """
 
     def __init__(
@@ -284,7 +292,7 @@ class LargeResponse(BytesResponse):
     """A response that is sent in parts, as fast as its client reads them.
 
     Its bytes count in `AppState.response_budget` until the last part is sent; the error of the
-    budget is raised before the first one.
+    budget is raised before the first part.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -299,6 +307,7 @@ class LargeResponse(BytesResponse):
 def document_response(
     document: Document[Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> BytesResponse:
+    """Return the response with a document, which is sent in parts if it is large."""
     kind = LargeResponse if len(document.raw) > LARGE_BYTES else BytesResponse
     return kind(document.raw, status, headers=headers)
 
@@ -306,10 +315,12 @@ def document_response(
 def json_response(
     value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> BytesResponse:
+    """Return the response with a value as JSON."""
     return document_response(Document(orjson.dumps(value)), status, headers)
 
 
 def no_content_response() -> BytesResponse:
+    """Return a 204."""
     return BytesResponse(b"", 204, None)
 
 
@@ -386,8 +397,8 @@ class EventStreamResponse(Response, Generic[T]):
             run, which counts in `AppState.followed_runs`.
         rest: the later events, in portions. Each portion is sent at once, so a client that is
             late costs as many writes as portions, and between two of them other tasks run.
-        encode: returns the bytes of a portion, or of an empty one at the end of the stream; None
-            for portions of `StreamEvent`.
+        encode: returns the bytes of a portion, also of an empty portion at the end of the stream;
+            None for portions of `StreamEvent`.
     """
 
     def __init__(
@@ -428,6 +439,7 @@ class EventStreamResponse(Response, Generic[T]):
             await self.rest.aclose()
 
     async def _follow(self, watch: asyncio.Future[None], send: Send) -> None:
+        """Send the later events, and comments while there are none, until the client leaves."""
         time = asyncio.get_running_loop().time
         self._sent_at = time()
 
@@ -460,7 +472,9 @@ class EventStreamResponse(Response, Generic[T]):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_portion(self, send: Send, portion: list[T]) -> None:
-        if body := self.encode(portion):
+        body = self.encode(portion)
+        if body:
+            # A comment must not come in between: the write may wait for the client.
             self._is_writing = True
             await _send_part(send, body)
             self._is_writing = False
@@ -517,14 +531,16 @@ def revalidate(response: Response, headers: Iterable[tuple[bytes, bytes]]) -> Re
     """
     if not isinstance(response, BytesResponse) or response.status_code != 200:
         return response
+
     tag = next((value for name, value in response.raw_headers if name == _ETAG), None)
     if tag is None:
         if len(response.body) > LARGE_BYTES:
             return response
         tag = b'"%b"' % hashlib.sha256(response.body).hexdigest()[:32].encode()
         response.raw_headers.append((_ETAG, tag))
-    known = KnownTags(headers)
-    if known and tag.decode("ascii").removeprefix("W/")[1:-1] in known:
+
+    known_tags = KnownTags(headers)
+    if known_tags and tag.decode("ascii").removeprefix("W/")[1:-1] in known_tags:
         response = BytesResponse(b"", 304, None)
         response.raw_headers.append((_ETAG, tag))
     return response

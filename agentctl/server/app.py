@@ -113,7 +113,8 @@ class _SentResponse:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = add_common_headers(message["headers"], self.request_id)
-            if (trace_id := current_log_context().get("trace_id")) is not None:
+            trace_id = current_log_context().get("trace_id")
+            if trace_id is not None:
                 message["headers"].append((b"x-trace-id", trace_id.encode("ascii")))
         else:
             self.is_complete = not message.get("more_body", False)
@@ -131,11 +132,10 @@ class AuthenticationMiddleware:
         self._faces = faces
         settings = state.settings
         self._reads_traces = settings.tracing.enabled and settings.tracing.parent != "ignore"
-        self._guard = (
-            None
-            if settings.authorization.enabled
-            else OriginGuard(settings.server.host, settings.server.cors_origins)
-        )
+        # With authorization a page of another site has no token.
+        self._guard: OriginGuard | None = None
+        if not settings.authorization.enabled:
+            self._guard = OriginGuard(settings.server.host, settings.server.cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -148,7 +148,8 @@ class AuthenticationMiddleware:
 
         method = scope["method"]
         response = _SentResponse(send, request_id, omits_body=method == "HEAD")
-        if method == "HEAD":  # In a copy, because the HTTP protocol still reads the method HEAD.
+        if method == "HEAD":
+            # In a copy, because the HTTP protocol still reads the method HEAD.
             scope = {**scope, "method": "GET"}
         scope[RESPONSE_KEY] = response
 
@@ -175,9 +176,11 @@ class AuthenticationMiddleware:
             caller = scope.get(CALLER_KEY)
             identity = None if caller is None else caller.owner or None
 
-            finished = FinishedRequest(operation, method, response.status, seconds, identity)
+            finished_request = FinishedRequest(
+                operation, method, response.status, seconds, identity
+            )
             for observe in self.state.request_observers:
-                observe(finished)
+                observe(finished_request)
 
     async def _end_failed(
         self, error: Exception, scope: Scope, receive: Receive, response: _SentResponse
@@ -191,7 +194,9 @@ class AuthenticationMiddleware:
         # Starlette wraps the error of a response that has started.
         if response.status is not None and isinstance(error.__cause__, AgentctlError):
             error = error.__cause__
+        # It also logs the error.
         answer = build_error_response(error, scope, self._faces)
+
         # The handler of all exceptions has responded, and has raised the exception again.
         if response.is_complete and not isinstance(error, AgentctlError):
             return
@@ -200,11 +205,17 @@ class AuthenticationMiddleware:
         await answer(scope, receive, response)
 
     async def _identify_caller(self, headers: HeaderFields, request_id: str) -> Caller:
+        """Return the caller of a request; without a valid credential, with the failure.
+
+        Raises:
+            BadRequest: the request has more than one credential.
+        """
         assert self.state.verifier is not None
         try:
             principal = await self.state.verifier.identify(_get_authorization(headers))
         except (Unauthenticated, Unavailable) as error:
             return Caller(self.state, request_id, None, "", error)
+
         identity = principal.identity
         add_log_context(principal=identity)
         if self._reads_traces:
@@ -222,7 +233,7 @@ def _read_trace(headers: HeaderFields) -> None:
 
 
 def _get_authorization(headers: HeaderFields) -> str | None:
-    """Return the value of the Authorization header, None if there is none.
+    """Return the value of the Authorization header; None without the header.
 
     Raises:
         BadRequest: several fields, or several credentials in one field, as a proxy joins them.
@@ -231,6 +242,7 @@ def _get_authorization(headers: HeaderFields) -> str | None:
     values = [value for name, value in headers if name == b"authorization"]
     if not values:
         return None
+
     if len(values) > 1 or (b"," in values[0] and _SEVERAL_CREDENTIALS.search(values[0])):
         raise BadRequest("The request has more than one credential")
     return values[0].decode("latin-1")
@@ -243,6 +255,7 @@ def log_request(request: FinishedRequest) -> None:
     """
     if not _access_log.isEnabledFor(logging.INFO):
         return
+
     # The record is built by hand: `info` also looks up the calling function, which takes
     # 3 to 4 of the 15 microseconds of a line.
     record = logging.LogRecord(
@@ -307,13 +320,10 @@ async def _redirect_to_guide(request: Request) -> Response:
 
 
 class Application(FastAPI):
-    """The FastAPI application of the operations, to which a user adds routes.
-
-    Attributes:
-        faces: the interfaces of other systems; the first that serves a path responds.
-    """
+    """The FastAPI application of the operations, to which a user adds routes."""
 
     faces: Sequence[Face] = ()
+    """The interfaces of other systems; the first that serves a path responds."""
 
     def __init__(self, settings: Settings, **options: Any) -> None:
         super().__init__(
@@ -330,7 +340,7 @@ class Application(FastAPI):
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
-        """Serve a configuration, also another one than before; only before the start.
+        """Serve a configuration, which may replace an earlier one; only before the start.
 
         Raises:
             RuntimeError: an operation has no row in the policy table.
@@ -374,14 +384,15 @@ class Application(FastAPI):
         if self.root_path:
             scope["root_path"] = self.root_path
         # Not FastAPI's own method: where OpenTelemetry is installed it begins a span for each
-        # request, with the `traceparent` of anybody. Here only the one of an identified caller
-        # counts, and a run has spans of its own (docs/observability.md).
+        # request, with the `traceparent` of anybody. Here only the `traceparent` of an identified
+        # caller counts, and a run has spans of its own (docs/observability.md).
         await Starlette.__call__(self, scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
         state = get_app_state(self)
         stack = super().build_middleware_stack()
-        if origins := state.settings.server.cors_origins:
+        origins = state.settings.server.cors_origins
+        if origins:
             stack = CrossOriginMiddleware(stack, origins)
         return AuthenticationMiddleware(stack, state, self.faces)
 
@@ -492,5 +503,6 @@ async def running(app: Application) -> AsyncIterator[None]:
 
 
 def get_app_state(app: FastAPI) -> AppState:
+    """Return the state of an application of `create_app`."""
     state: AppState = app.state.agentctl
     return state

@@ -27,6 +27,7 @@ def read_content_type(request: Request) -> str:
     for coding in ",".join(request.headers.getlist("content-encoding")).split(","):
         if coding.strip().lower() not in ("", "identity"):
             raise UnsupportedMediaType("A body with a content encoding is not supported")
+
     content_type, *others = request.headers.getlist("content-type") or [""]
     if others:
         raise BadRequest("The header field Content-Type is given more than once")
@@ -50,6 +51,7 @@ def build_too_large_body(limit: int) -> TooLarge:
 def check_announced_length(request: Request, limit: int) -> None:
     """Raise TooLarge if the header section announces a body of more than `limit` bytes."""
     announced = request.headers.get("content-length", "")
+    # To convert a number of very many digits would take long.
     if announced.isdecimal() and int(announced[:20]) > limit:
         raise build_too_large_body(limit)
 
@@ -62,6 +64,7 @@ async def read_content(request: Request, limit: int) -> bytes:
         ClientDisconnect: the client disconnected before the end of the body.
     """
     check_announced_length(request, limit)
+
     content = bytearray()
     async for part in request.stream():
         content += part

@@ -26,22 +26,24 @@ from agentctl.store.threads import call_in_thread
 
 
 class GivenFile(NamedTuple):
-    """A file in a request: the id of a stored one, or its bytes as base64 text.
-
-    Attributes:
-        at: the place in the request, for errors.
-        media_type: the announced type; "" for none.
-    """
+    """A file in a request: the id of a stored file, or the bytes of a new one."""
 
     at: str
+    """The place in the request, for errors."""
+
     file_id: str | None = None
+
     data: str = ""
+    """The bytes as base64 text."""
+
     name: str = ""
+
     media_type: str = ""
+    """The announced type; "" without one."""
 
 
 def read_data_url(at: str, url: str, name: str = "") -> GivenFile:
-    """Return the file of a `data` URL (RFC 2397).
+    """Return the file of a `data` URL (RFC 2397), such as `data:text/plain;base64,aGk=`.
 
     Raises:
         ValidationFailed: it is another URL. No URL is fetched.
@@ -60,11 +62,11 @@ async def store_files(
 ) -> tuple[str, ...]:
     """Store the files of a request that have bytes; return the ids of all.
 
-    Those of a run that is refused afterwards have no session, and are deleted after 24 hours.
+    The files of a run that is refused afterwards have no session, and are deleted after 24 hours.
 
     Args:
         db_id: the database of the component, in which its run looks for the files; None for
-            the default one.
+            the default database.
 
     Raises:
         ValidationFailed: a file has no bytes, or they are not base64, or there are too many files.
@@ -78,10 +80,13 @@ async def store_files(
     for file in files:
         if not (file.file_id or file.data):
             raise ValidationFailed(f"{file.at} must have the bytes of a file, or its id")
+
+    # After all checks: a request that is refused stores nothing.
     return tuple([file.file_id or await _store(operations, file, db_id) for file in files])
 
 
 async def _store(operations: Operations, file: GivenFile, db_id: str | None) -> str:
+    """Store the bytes of a file as an upload of the caller; return its id."""
     try:
         data = await call_in_thread(base64.b64decode, file.data, validate=True)
     except (binascii.Error, ValueError):
@@ -123,13 +128,16 @@ async def read_multipart(
 
     part_size = call.caller.app_state.settings.limits.body_bytes
     form = await parse_form(call, stream(), max_files=MAXIMUM_RUN_FILES, max_part_size=part_size)
+
     fields = list[tuple[str, str]]()
     files = list[tuple[str, UploadFile]]()
     for name, value in form.multi_items():
         if isinstance(value, str):
             fields.append((name, value))
-        elif value.filename or value.size:  # Otherwise no file was chosen in a page.
+        elif value.filename or value.size:
+            # Otherwise no file was chosen in a page.
             files.append((name, value))
+
     try:
         yield fields, files
     finally:
@@ -140,7 +148,7 @@ async def store_part(operations: Operations, part: UploadFile, db_id: str | None
     """Store a file of a multipart form; return the bytes of its record.
 
     Args:
-        db_id: the database of the component that gets the file; None for the default one.
+        db_id: the database of the component that gets the file; None for the default database.
     """
 
     async def stream() -> AsyncIterator[bytes]:

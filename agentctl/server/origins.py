@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from starlette.types import Scope
 
@@ -63,19 +63,22 @@ class OriginGuard:
             raise CrossSiteRequest(_WRONG_HOST)
         if b"*" in self._origins:
             return
+
+        # All of them: a proxy may have added a field.
         origins = {value for name, value in scope["headers"] if name == b"origin"}
         if origins:
             hosts = {origin.partition(b"://")[2].lower() for origin in origins - self._origins}
             if hosts - {host.lower()}:
                 raise CrossSiteRequest(_WRONG_ORIGIN)
-        elif fields.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not (
-            scope["method"] in ("GET", "HEAD")
-            and fields.get(b"sec-fetch-mode") == b"navigate"
-            and fields.get(b"sec-fetch-dest") == b"document"
-        ):
+            return
+
+        # Browsers leave out Origin in some requests; they name the site in all of them.
+        is_of_other_site = fields.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
+        if is_of_other_site and not _is_navigation(scope, fields):
             raise CrossSiteRequest(_WRONG_ORIGIN)
 
     def accepts(self, scope: Scope) -> bool:
+        """Return True if `check` raises nothing."""
         try:
             self.check(scope)
         except CrossSiteRequest:
@@ -83,6 +86,7 @@ class OriginGuard:
         return True
 
     def _check_name(self, host: bytes) -> bool:
+        """Return True if a Host, with or without a port, is a name of the server."""
         has_port = b":" in host and not host.endswith(b"]")
         name = _normalize(host.rpartition(b":")[0] if has_port else host)
         if name == self._name or name == "localhost" or name.endswith(".localhost"):
@@ -92,7 +96,17 @@ class OriginGuard:
         return is_loopback_host(name)
 
 
+def _is_navigation(scope: Scope, fields: Mapping[bytes, bytes]) -> bool:
+    """Return True if a user has followed a link, or entered the URL."""
+    return (
+        scope["method"] in ("GET", "HEAD")
+        and fields.get(b"sec-fetch-mode") == b"navigate"
+        and fields.get(b"sec-fetch-dest") == b"document"
+    )
+
+
 def _normalize(host: bytes) -> str:
+    """Return a host in lower case, without the brackets of an IPv6 address and a final dot."""
     text = host.decode("latin-1").lower()
     if text.startswith("["):
         return text[1:-1]
@@ -100,8 +114,11 @@ def _normalize(host: bytes) -> str:
 
 
 def _is_unspecified(host: str) -> bool:
+    """Return True for the address of all interfaces, in any of its forms."""
     address = parse_ip_address(host)
     if address is None:
+        # The C library takes "0" for 0.0.0.0.
         return host == "0"
+
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_unspecified

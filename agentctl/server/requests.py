@@ -82,7 +82,7 @@ class Parameters:
 
     Args:
         parameters: path parameters and, with a default, query parameters and header fields.
-        path_names: the path parameters: the name in the path, and that of the parameter.
+        path_names: the names of the path parameters, by their names in the path.
     """
 
     def __init__(
@@ -90,22 +90,26 @@ class Parameters:
     ) -> None:
         path_parameters = set(path_names.values())
         declared = [item for item in parameters if item.name not in path_parameters]
-        self._renamed = [names for names in path_names.items() if names[0] != names[1]]
+        self._renamed = [
+            (path_name, name) for path_name, name in path_names.items() if path_name != name
+        ]
         self._defaults = {parameter.name: parameter.default for parameter in declared}
+
         self._query: dict[str, _Declared] = {}
         self._headers: dict[bytes, _Declared] = {}
         for parameter in declared:
             name = parameter.name
             value_type = compile_type(parameter.annotation)
             header = find_declared(parameter.annotation, Header)
-            if header is None:
-                query = find_declared(parameter.annotation, Query)
-                repeats = query is not None and query.max_items is not None
-                one_value = value_type.item if repeats else value_type
-                self._query[name] = (name, name, one_value, repeats)
-            else:
+            if header is not None:
                 field = header.alias
                 self._headers[field.lower().encode("ascii")] = (name, field, value_type, False)
+                continue
+
+            query = find_declared(parameter.annotation, Query)
+            repeats = query is not None and query.max_items is not None
+            one_value = value_type.item if repeats else value_type
+            self._query[name] = (name, name, one_value, repeats)
 
     def read(
         self, path: Mapping[str, str], query: bytes, headers: Headers
@@ -121,8 +125,9 @@ class Parameters:
         """
         policy.check_path_params(path)
         values = {**self._defaults, **path}
-        for name_in_path, argument in self._renamed:
-            values[argument] = values.pop(name_in_path)
+        for path_name, name in self._renamed:
+            values[name] = values.pop(path_name)
+
         error: ValidationFailed | None = None
         if query and self._query:
             error = _add_values(values, self._query, parse_pairs(query))
@@ -134,22 +139,29 @@ class Parameters:
 def _add_values(
     values: dict[str, Any], declared: Mapping[Any, _Declared], pairs: Iterable[tuple[Any, Any]]
 ) -> ValidationFailed | None:
-    """Add the values of the pairs whose key is declared, and return the first error."""
+    """Add the values of the pairs whose key is declared, and return the first error.
+
+    Args:
+        pairs: of the query as texts, or of the header as bytes. Others are ignored: proxies and
+            browsers add fields.
+    """
     error: ValidationFailed | None = None
-    seen = set[str]()
+    seen_names = set[str]()
     for key, text in pairs:
         if key not in declared:
             continue
+
         name, public_name, value_type, repeats = declared[key]
-        if name in seen and not repeats:
+        if name in seen_names and not repeats:
             error = error or ValidationFailed(f"{public_name} is given more than once")
             continue
         try:
             value = value_type.parse(text if isinstance(text, str) else text.decode("latin-1"))
             values[name] = value if not repeats else (*values[name], value)
-            seen.add(name)
+            seen_names.add(name)
         except WrongValue as wrong:
             error = error or ValidationFailed(f"{public_name} {wrong.problem}")
+
     return error
 
 
@@ -205,7 +217,8 @@ class RequestBody:
 
         checked = cast("dict[str, Any]", fields)
         for place, value in self._list_parts(checked):
-            if problem := find_json_problem(value):
+            problem = find_json_problem(value)
+            if problem:
                 raise ValidationFailed(f"{place} {problem}")
         return checked
 
@@ -271,12 +284,14 @@ class RequestBody:
         return self.check_json(values)
 
     def _read_type(self, call: Call) -> str:
+        """Return the media type of the body; UnsupportedMediaType if it is not accepted."""
         media_type = read_media_type(call)
         is_empty = not media_type and call.headers.get("content-length", "0") == "0"
         if is_empty and self.optional:
             return JSON
         if media_type == JSON or (self.form and media_type in (FORM, MULTIPART)):
             return media_type
+
         names = f"{JSON}, {FORM} or {MULTIPART}" if self.form else JSON
         raise UnsupportedMediaType(f"The body must be {names}")
 
@@ -353,7 +368,8 @@ async def _parse_multipart(call: Call, content: bytes) -> list[tuple[str, str]]:
         for name, value in form.multi_items():
             if isinstance(value, str):
                 pairs.append((name, value))
-            elif value.filename or value.size:  # Otherwise no file was chosen in a page.
+            elif value.filename or value.size:
+                # Otherwise no file was chosen in a page.
                 raise ValidationFailed(_NO_MEDIA.format(name=name))
     finally:
         await form.close()
@@ -457,10 +473,12 @@ class BodyFields:
         """
         if self._adapt is not None:
             body = self._adapt(body, values)
-        return {
-            name: default if (value := body.get(name)) is None else convert(value)
-            for name, default, convert in self._parameters
-        }
+
+        arguments: dict[str, Any] = {}
+        for name, default, convert in self._parameters:
+            value = body.get(name)
+            arguments[name] = default if value is None else convert(value)
+        return arguments
 
 
 def _choose_converter(annotation: Any) -> Callable[[Any], Any]:
@@ -478,8 +496,9 @@ R = TypeVar("R", RunRequest, RetryRequest, ForkRequest)
 def build_run_request(kind: type[R], body: Mapping[str, Any], key: str | None) -> R:
     """Build the request of a run, or of its repeat, from its checked body."""
     names = kind.__dataclass_fields__.keys() & body.keys()
-    given = {name: body[name] for name in names if body[name] is not None}
-    return kind(**given, idempotency_key=key)
+    # A null means the default of the request.
+    values = {name: body[name] for name in names if body[name] is not None}
+    return kind(**values, idempotency_key=key)
 
 
 def build_continue_request(body: Mapping[str, Any], idempotency_key: str | None) -> ContinueRequest:

@@ -9,8 +9,8 @@ matched operation, the parameters, the body, and the operation. So it is refused
 authorized. There are no redirects, and an unknown path is a 404.
 
 Faces are interfaces of other systems, served inside of the authentication, before the routes. A
-face adds no operation and no scope. Each of its requests is one of an operation, with the policy,
-the audit entry and the cancel of that operation.
+face adds no operation and no scope. Each of its requests is a request of an operation, with the
+policy, the audit entry and the cancel of that operation.
 """
 
 from __future__ import annotations
@@ -138,6 +138,7 @@ class Operation(APIRoute):
         self.body = body
         self.adapt_body = adapt_body
         self.execute = endpoint
+
         path_parameters = _PATH_PARAMETER.findall(template)
         self.path_names = {name: name for name in path_parameters} | dict(path_names or {})
         public = isinstance(policy.POLICY.get(self.operation), policy.Public)
@@ -146,12 +147,15 @@ class Operation(APIRoute):
         self.signature = signature or Signature(partial(endpoint, None))
         in_path = set(self.path_names.values())
         self.declared = list[inspect.Parameter]()
-        in_body = list[inspect.Parameter]()
-        for item in self.signature.parameters:
-            place = find_declared(item.annotation, (Query, Header))
-            (self.declared if item.name in in_path or place else in_body).append(item)
+        body_parameters = list[inspect.Parameter]()
+        for parameter in self.signature.parameters:
+            is_declared = find_declared(parameter.annotation, (Query, Header)) is not None
+            if parameter.name in in_path or is_declared:
+                self.declared.append(parameter)
+            else:
+                body_parameters.append(parameter)
         self.parameters = Parameters(self.declared, self.path_names)
-        self.body_fields = BodyFields(in_body, adapt_body) if in_body else None
+        self.body_fields = BodyFields(body_parameters, adapt_body) if body_parameters else None
 
         first_line = (inspect.getdoc(endpoint) or "").partition("\n")[0]
         self.texts = texts or (first_line.rstrip("."), "")
@@ -236,13 +240,15 @@ class Operation(APIRoute):
             raise
 
     async def _call_endpoint(self, call: Call, path: Mapping[str, str]) -> Response:
+        """Read the parameters and the body of an authorized call, and execute the endpoint."""
         scope = call.scope
         values, error = self.parameters.read(path, scope["query_string"], scope["headers"])
         try:
             if error is not None:
                 raise error
             if self.body is not None and self.body_fields is not None:
-                values |= self.body_fields.read(await self._read_body(call, values), values)
+                body = await self._read_body(call, values)
+                values |= self.body_fields.read(body, values)
             arguments = self.signature.build_arguments(values)
             response = await self.execute(call, **arguments)
             return revalidate(response, scope["headers"]) if self.has_tag else response
@@ -251,6 +257,11 @@ class Operation(APIRoute):
             raise
 
     async def _read_body(self, call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the body.
+
+        Args:
+            values: the parameters, which may name resources.
+        """
         assert self.body is not None
         try:
             return await self.body.read(call)
@@ -273,6 +284,7 @@ async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> Non
     if "file_id" in path:
         await operations.require_file(path["file_id"], values.get("db_id"))
         return
+
     where = SessionLocator(*(values.get(name) for name in ("type", "user_id", "db_id", "table")))
     if "session_id" in path:
         if "run_id" in path:
@@ -280,24 +292,27 @@ async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> Non
         else:
             await operations.require_session(path["session_id"], where)
         return
+
     operations.require_database(where)
     for kind, names in KINDS.items():
-        if names.id_field in path:
-            component_id = path[names.id_field]
-            if "approval_id" in path:
-                await operations.require_approval(kind, component_id, path["approval_id"])
-                return
-            operations.require_component(kind, component_id)
-            if "run_id" in path:
-                session_id = values.get("session_id")
-                await operations.require_run(kind, component_id, path["run_id"], session_id)
+        if names.id_field not in path:
+            continue
+
+        component_id = path[names.id_field]
+        if "approval_id" in path:
+            await operations.require_approval(kind, component_id, path["approval_id"])
+            return
+        operations.require_component(kind, component_id)
+        if "run_id" in path:
+            session_id = values.get("session_id")
+            await operations.require_run(kind, component_id, path["run_id"], session_id)
 
 
 def list_operations(routes: Iterable[BaseRoute]) -> list[Operation]:
     """Return the operations among the routes of an application.
 
     Raises:
-        RuntimeError: one has no row in the policy table.
+        RuntimeError: an operation has no row in the policy table.
     """
     operations = [route for route in routes if isinstance(route, Operation)]
     for operation in operations:
@@ -378,10 +393,11 @@ async def respond_to_failure(request: Request, error: Exception) -> Response:
 def build_error_response(error: Exception, scope: Scope, faces: Iterable[Face] = ()) -> Response:
     """Return the response to an exception, and log what the operator has to know about it."""
     request_id = scope[RESPONSE_KEY].request_id
-    shown = error if isinstance(error, AgentctlError) else InternalError()
-    if shown is not error or (error.status == 500 and not isinstance(error, InternalError)):
+    public_error = error if isinstance(error, AgentctlError) else InternalError()
+    if public_error is not error or (error.status == 500 and not isinstance(error, InternalError)):
+        # The client gets neither its text nor its class.
         _log.error("request %s failed", request_id, exc_info=error)
-        shown = InternalError()
+        public_error = InternalError()
     elif isinstance(error, CrossSiteRequest):
         _limited_log.log("refused with 403: %s", error.detail)
     elif isinstance(error, Unavailable):
@@ -390,10 +406,11 @@ def build_error_response(error: Exception, scope: Scope, faces: Iterable[Face] =
         _log.debug("request %s: %s", request_id, error.detail, exc_info=error.__cause__)
     elif error.status >= 500:
         _log.warning("request %s: %s", request_id, error.detail, exc_info=error.__cause__)
-    return _choose_error_response(scope, faces)(shown)
+    return _choose_error_response(scope, faces)(public_error)
 
 
 def _choose_error_response(scope: Scope, faces: Iterable[Face]) -> BuildErrorResponse:
+    """Return the function that builds an error response in the shape that the client expects."""
     face = find_face(faces, path_below_root(scope))
     return error_response if face is None else face.find_error_response(scope)
 
@@ -406,6 +423,7 @@ def count_rejection(counter: EntryCounter, failure: Unauthenticated) -> None:
     cause = "no credential"
     if isinstance(failure, InvalidToken):
         cause = failure.check if failure.check in CHECKS else "other"
+
     entry = AuditRow(
         at=now(),
         principal=None,
@@ -424,9 +442,11 @@ def path_below_root(scope: Scope) -> str:
     """Return the path without `root_path`; the `path` of ASGI may include it or not."""
     if has_encoded_slash(scope.get("raw_path") or b""):
         return ""
+
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     below = path.removeprefix(root)
+    # `/apistore` is not below the root `/api`.
     return below if below == "" or below.startswith("/") else path
 
 
@@ -454,17 +474,16 @@ def match_route(call: Call, table: RouteTable) -> tuple[RouteMatch, Principal]:
 
 
 class Face:
-    """The base of faces.
-
-    Attributes:
-        paths, prefixes: the paths, decoded and below `root_path`, and the beginnings of such paths
-            that the face serves.
-    """
+    """The base of faces. Paths are decoded and below `root_path`."""
 
     paths: Collection[str] = ()
+    """The paths that the face serves."""
+
     prefixes: tuple[str, ...] = ()
+    """The beginnings of further paths that it serves."""
 
     def serves(self, path: str) -> bool:
+        """Return True if the face responds to requests of a path."""
         return path in self.paths or path.startswith(self.prefixes)
 
     def find_error_response(self, scope: Scope) -> BuildErrorResponse:

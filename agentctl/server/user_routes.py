@@ -39,16 +39,18 @@ def check_routes(app: FastAPI, operations: Iterable[Operation], faces: Sequence[
             a WebSocket, or has the operation id of an operation.
     """
     templates = {operation.place.template: operation.operation for operation in operations}
-    names = set(templates.values())
+    operation_ids = set(templates.values())
     table = RouteTable({path: Route("", path) for path in templates})
+
     for route in list_routes(app):
         path = str(getattr(route, "path", ""))
         original = getattr(route, "original_route", route)
-        if getattr(route, "operation_id", None) in names:
+        if getattr(route, "operation_id", None) in operation_ids:
             _refuse(f"{path} has the operation id of an operation: {route.operation_id}")
         if "WebSocket" in type(original).__name__:
             _refuse(f"{path} is a WebSocket, which agentctl does not serve")
 
+        # A path that the route would match.
         sample = _PARAMETER.sub("x", path)
         taken = table.find("", sample)
         if taken is not None:
@@ -123,14 +125,14 @@ class UserRoutes:
             raise InternalError from None
 
     def _find_endpoint(self, scope: Scope) -> tuple[object, str | None]:
-        """Return the endpoint that FastAPI will choose, and the path of its route; None: unknown.
+        """Return the endpoint that FastAPI will choose, and the path of its route; None without it.
 
         The routes are compared in the order of FastAPI, with its own comparison.
         """
         for route in list_routes(self._app):
-            match, found = route.matches(scope)
+            match, child_scope = route.matches(scope)
             if match is Match.FULL:
-                return found.get("endpoint"), getattr(route, "path", None) or ""
+                return child_scope.get("endpoint"), getattr(route, "path", None) or ""
         return None, None
 
 

@@ -180,22 +180,24 @@ class _JsonFormatter(_LineFormatter):
 
 
 class FinishedRequest(NamedTuple):
-    """A finished request, or one whose client has disconnected.
-
-    Attributes:
-        operation: operation id; None for an unknown path.
-        method: as the client sent it, which may be an unknown word.
-        status: of the response; None if the client disconnected before it.
-        seconds: from the head to the end of the response; for a stream, to the end of the run.
-        via: `http`, as in the audit log.
-    """
+    """A finished request, or one whose client has disconnected."""
 
     operation: str | None
+    """Operation id; None for an unknown path."""
+
     method: str
+    """The method as the client sent it, which may be an unknown word."""
+
     status: int | None
+    """Status of the response; None if the client disconnected before it."""
+
     seconds: float
+    """Time from the head to the end of the response; for a stream, to the end of the run."""
+
     principal: str | None
+
     via: str = "http"
+    """`http`, as in the audit log."""
 
 
 RequestObserver = Callable[[FinishedRequest], None]

@@ -44,17 +44,16 @@ Numbers = Iterable[tuple[Labels, float]]
 
 @dataclass(frozen=True, slots=True)
 class ServerMetrics:
-    """The metrics of one process.
-
-    Attributes:
-        opened: returns the open databases by id.
-    """
+    """The metrics of one process."""
 
     requests: RequestCounters
     lag: LoopLag
     engine: Engine
     observer: WorkerMonitor
+
     opened: Callable[[], Mapping[str, Database]]
+    """Returns the open databases by id."""
+
     mcp: McpServers
     webhooks: DeliveryCounters
     jobs: Jobs

@@ -40,19 +40,20 @@ BACKLOG = 2048
 
 
 class Announcements(NamedTuple):
-    """Receivers of what a server announces.
-
-    Attributes:
-        start: receives the base URL when every process accepts requests.
-        stop: receives the number of live runs after the first signal, or None if a worker did not
-            report in time. Its OSError is ignored: the reader of stdout may be gone, such as `tee`
-            after a Ctrl-C for both.
-        metrics: receives the URL of the metrics before the start, if they are configured.
-    """
+    """Receivers of what a server announces."""
 
     start: Callable[[str], None]
+    """Receives the base URL when every process accepts requests."""
+
     stop: Callable[[int | None], None]
+    """Receives the number of live runs after the first signal.
+
+    None if a worker did not report in time. Its OSError is ignored: the reader of stdout may be
+    gone, such as `tee` after a Ctrl-C for both.
+    """
+
     metrics: Callable[[str], None]
+    """Receives the URL of the metrics before the start, if they are configured."""
 
 
 @contextlib.contextmanager
@@ -78,12 +79,14 @@ def open_listeners(
                 )
             address = split_address(settings.metrics.listen)
             metrics = stack.enter_context(bind_socket(*address, key="metrics.listen"))
-        passed = take_socket()
-        requests = stack.enter_context(
-            bind_socket(settings.server.host, settings.server.port)
-            if passed is None
-            else _prepare_listener(passed)
-        )
+
+        passed_socket = take_socket()
+        if passed_socket is None:
+            listener = bind_socket(settings.server.host, settings.server.port)
+        else:
+            listener = _prepare_listener(passed_socket)
+        requests = stack.enter_context(listener)
+
         if metrics is not None:
             announcements.metrics(base_url(metrics) + METRICS_PATH)
         yield requests, metrics
@@ -93,7 +96,8 @@ def bind_socket(host: str, port: int, *, key: str | None = None) -> socket.socke
     """Return a listening socket that child processes do not inherit.
 
     Args:
-        host, port: the address; port 0 selects a free port.
+        host: a name or address of this machine.
+        port: 0 selects a free port.
         key: the configuration key of the address, for error messages; None for `server.host` and
             `server.port`, which have command line options too.
 
@@ -106,6 +110,7 @@ def bind_socket(host: str, port: int, *, key: str | None = None) -> socket.socke
         family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     except (OSError, UnicodeError) as error:
         raise _unknown_host_error(host, key) from error
+
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -117,12 +122,14 @@ def bind_socket(host: str, port: int, *, key: str | None = None) -> socket.socke
 
 
 def _prepare_listener(listener: socket.socket) -> socket.socket:
+    """Set the options of a bound socket, and let it listen; return it."""
     # Accepted connections inherit these options. A system without one of them uses its default.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _PEER_OPTIONS.items():
         option = getattr(socket, name, None)
         if option is not None:
             listener.setsockopt(socket.IPPROTO_TCP, option, value)
+
     listener.listen(BACKLOG)
     listener.set_inheritable(False)
     _server_ports.add(listener.getsockname()[1])
@@ -148,16 +155,20 @@ def _release_sockets() -> None:
     """
     if not _server_ports:
         return
-    nothing = os.open(os.devnull, os.O_RDWR)
-    channels = {channel.fileno() for channel in _channels}
+
+    null_device = os.open(os.devnull, os.O_RDWR)
+    channel_numbers = {channel.fileno() for channel in _channels}
     for path in list(Path("/dev/fd").iterdir()):
+        # The folder itself was open while it was listed.
         with contextlib.suppress(OSError):
-            if (number := int(path.name)) in channels or _is_server_socket(number):
-                os.dup2(nothing, number, inheritable=False)
-    os.close(nothing)
+            number = int(path.name)
+            if number in channel_numbers or _is_server_socket(number):
+                os.dup2(null_device, number, inheritable=False)
+    os.close(null_device)
 
 
 def _is_server_socket(number: int) -> bool:
+    """Return True for a listening socket of the server, and for a connection to one."""
     if not stat.S_ISSOCK(os.fstat(number).st_mode):
         return False
     candidate = socket.socket(fileno=number)
@@ -165,6 +176,7 @@ def _is_server_socket(number: int) -> bool:
         is_inet = candidate.family in (socket.AF_INET, socket.AF_INET6)
         return is_inet and candidate.getsockname()[1] in _server_ports
     finally:
+        # It must not close the descriptor.
         candidate.detach()
 
 
@@ -184,16 +196,18 @@ def _unknown_host_error(host: str, key: str | None) -> Exception:
 
 
 def _bind_error(error: OSError, host: str, port: int, key: str | None) -> Exception:
+    """Return the error of a failed bind, with the way to another address."""
     if error.errno == errno.EADDRINUSE:
-        another = f"with {key}" if key else "with --port"
+        way = f"with {key}" if key else "with --port"
         if key is None and port < 65_535:
             # The variable works for commands that start the server, such as `make demo`, too.
-            another += f", for example --port {port + 1}, or with AGENTCTL_SERVER__PORT={port + 1}"
+            way += f", for example --port {port + 1}, or with AGENTCTL_SERVER__PORT={port + 1}"
         return PortInUse(
             f"port {port} on {host} is in use",
             cause="another program listens there",
-            hint=f"stop it, or choose another {another}",
+            hint=f"stop it, or choose another {way}",
         )
+
     if error.errno == errno.EACCES:
         return UsageError(
             f"port {port} on {host} needs more privileges", hint="choose a port from 1024 on"

@@ -45,8 +45,8 @@ def serve_with_reload(
     """Serve with one process until a stop signal, and replace it after each change of its files.
 
     The files are the configuration, and below its folder every Python module and every file of a
-    package; with `app` also those below the current folder. The address of the server does not
-    change.
+    package; with `app` also the modules and packages below the current folder. The address of the
+    server does not change.
 
     Args:
         load: reads the configuration again, as `settings` was read.
@@ -83,17 +83,21 @@ class _ReloadingSupervisor(Supervisor):
 
     async def _serve(self) -> None:
         watching = asyncio.create_task(self._watch())
-        await asyncio.sleep(0)  # it watches from here on, before the first process reads the files
+        # It watches from here on, before the first process reads the files.
+        await asyncio.sleep(0)
         try:
             current = await self._start_worker()
             await current.wait_until_ready()
             if not self._signals and not current.is_ready:
                 raise start_error([current])
+
             self._replace_current(current)
             self._started.set()
             if not self._signals:
                 self._announce_start()
+
             if await self._wait_unless_stopped(asyncio.shield(watching)):
+                # The watch ends only with an error.
                 watching.result()
             await self._announce_live_runs()
             await asyncio.gather(*(worker.wait_until_ended() for worker in self._workers))
@@ -139,6 +143,7 @@ class _ReloadingSupervisor(Supervisor):
         except AgentctlError as failure:
             self._report_failure(failure)
             return
+
         await worker.wait_until_ready()
         if self._signals:
             return
@@ -146,13 +151,17 @@ class _ReloadingSupervisor(Supervisor):
             self._workers.discard(worker)
             self._report_failure(worker.failure or InternalError(f"the process {worker.end}"))
             return
+
         previous = self._slots[0]
         self._replace_current(worker)
         self._report("reload: new requests are served by the new process")
         if previous not in self._workers:
+            # It has ended by itself.
             return
+
         previous.give_way()
-        if count := await previous.count_live_runs(COUNT_SECONDS):
+        count = await previous.count_live_runs(COUNT_SECONDS)
+        if count:
             runs = "1 live run" if count == 1 else f"{count} live runs"
             seconds = self._settings.server.drain_seconds
             self._report(

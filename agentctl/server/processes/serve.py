@@ -38,8 +38,11 @@ QUIET_LOOKS = 2
 """Looks in sequence that find none, before a server that leaves drains."""
 
 GC_THRESHOLDS = (10_000, 20, 20)
-"""Allocations that start a collection of the young generation, and the collections of one
-generation that start one of the next."""
+"""The arguments of `gc.set_threshold`.
+
+Allocations that start a collection of the young generation, and collections of one generation that
+start a collection of the next one.
+"""
 
 SHOWN_RUNS = 20
 """Ids of cancelled runs in one log line."""
@@ -74,7 +77,7 @@ def serve(settings: Settings, announcements: Announcements, app: str | None = No
     anything else is opened. A missing database is created.
 
     Args:
-        app: the application of a user as `module:name`; None for that of agentctl.
+        app: the application of a user as `module:name`; None for the application of agentctl.
 
     Raises:
         PortInUse: another program listens on the port.
@@ -172,6 +175,8 @@ async def _observe_server(app: Application, controller: ServerController) -> Asy
         if not state.settings.metrics.listen:
             yield
             return
+
+        # It needs a package that is installed for metrics only.
         from agentctl.server.observability.metrics import ServerMetrics
 
         hosting = state.running_service.hosting
@@ -263,20 +268,21 @@ class DrainingServer(HttpServer):
         self.drain()
 
     async def _wait_for_clients(self) -> None:
+        """Wait until no client is served any more, for `LEAVE_SECONDS` at most."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LEAVE_SECONDS
-        quiet = 0
+        quiet_looks = 0
         # Look twice: the kernel may have handed over more connections, and a request that has just
         # come starts its run soon.
-        while quiet < QUIET_LOOKS and loop.time() < deadline:
+        while quiet_looks < QUIET_LOOKS and loop.time() < deadline:
             await asyncio.sleep(PAUSE_SECONDS)
-            quiet = 0 if self._has_clients() else quiet + 1
+            quiet_looks = 0 if self._has_clients() else quiet_looks + 1
 
     async def _drain(self) -> None:
         """Drain in step with the other processes.
 
-        A request or stream of this process may belong to a run of another one, so no process ends
-        before all have done the same step.
+        A request or stream of this process may belong to a run of another process, so no process
+        ends before all have done the same step.
         """
         service = self._state.running_service
         engine = service.hosting.engine
@@ -286,11 +292,14 @@ class DrainingServer(HttpServer):
             self._controller.stopping(len(engine.root_runs()))
             await service.drain()
             await self._controller.wait_for_others(deadline - loop.time())
-            if live := engine.root_runs():
-                run_ids = ", ".join(run.run_id for run in live[:SHOWN_RUNS])
-                more = f" and {len(live) - SHOWN_RUNS} more" if len(live) > SHOWN_RUNS else ""
+
+            live_runs = engine.root_runs()
+            if live_runs:
+                run_ids = ", ".join(run.run_id for run in live_runs[:SHOWN_RUNS])
+                hidden_count = len(live_runs) - SHOWN_RUNS
+                more = f" and {hidden_count} more" if hidden_count > 0 else ""
                 text = "drain_seconds have passed: %d runs are cancelled: %s%s"
-                _log.warning(text, len(live), run_ids, more)
+                _log.warning(text, len(live_runs), run_ids, more)
             await engine.cancel_runs()
             await self._controller.wait_for_others(STEP_TOLERANCE_SECONDS)
             if self._leaving is not None:

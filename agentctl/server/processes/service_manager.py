@@ -26,9 +26,12 @@ _BEATS_PER_INTERVAL = 2
 """Signs of life in the time after which the manager kills the server."""
 
 LEAVE_SECONDS = 10.0
-"""Time for requests on connections that are open when the port is released, and once more for those
-that are open when the runs have ended. A connection ends earlier by itself: one without a first
-request after `transport.connection.HEADER_SECONDS`, one that is kept alive after five seconds."""
+"""Time for requests on connections that are open when the port is released.
+
+And once more for connections that are open when the runs have ended. A connection ends earlier by
+itself: without a first request after `transport.connection.HEADER_SECONDS`, kept alive after five
+seconds.
+"""
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 """A positive number of 64 bits. `isdigit` accepts other digits as well, and any number of them."""
@@ -47,45 +50,47 @@ def take_socket() -> socket.socket | None:
     Raises:
         UsageError: it passed several sockets, or one that is not a TCP socket.
     """
-    numbers = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS")}
+    process_id = os.environ.pop("LISTEN_PID", "")
+    count = os.environ.pop("LISTEN_FDS", "")
     os.environ.pop("LISTEN_FDNAMES", None)
-    if numbers["LISTEN_PID"] != str(os.getpid()) or not _NUMBER.fullmatch(numbers["LISTEN_FDS"]):
+    # Of another process: a parent of this one has kept the variables.
+    if process_id != str(os.getpid()) or not _NUMBER.fullmatch(count):
         return None
-    if (count := int(numbers["LISTEN_FDS"])) != 1:
+
+    if int(count) != 1:
         raise UsageError(
-            f"the service manager passed {count} sockets, but the server has one",
+            f"the service manager passed {int(count)} sockets, but the server has one",
             hint="keep one ListenStream= in the socket unit",
         )
-    passed = socket.socket(fileno=_FIRST_DESCRIPTOR)
-    passed.set_inheritable(False)
-    is_tcp = passed.type == socket.SOCK_STREAM and passed.family != socket.AF_UNIX
-    if not is_tcp or not passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+
+    listener = socket.socket(fileno=_FIRST_DESCRIPTOR)
+    listener.set_inheritable(False)
+    is_tcp = listener.type == socket.SOCK_STREAM and listener.family != socket.AF_UNIX
+    if not is_tcp or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise UsageError(
             "the service manager passed a socket that is not a listening TCP socket",
             hint="set ListenStream=ADDRESS:PORT and Accept=no in the socket unit",
         )
-    return passed
+    return listener
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceManager:
-    """The receiver of the states of this process.
-
-    Attributes:
-        address: its datagram socket; None without a service manager.
-        watchdog_seconds: time without a sign of life after which it kills the server, or None.
-    """
+    """The receiver of the states of this process."""
 
     address: str | None = None
+    """Its datagram socket; None without a service manager."""
+
     watchdog_seconds: float | None = None
+    """Time without a sign of life after which it kills the server, or None."""
 
     @classmethod
     def from_environment(cls) -> ServiceManager:
         """Return the manager of this process, and remove its variables from the environment."""
         address = os.environ.pop("NOTIFY_SOCKET", None)
         microseconds = os.environ.pop("WATCHDOG_USEC", "")
-        process = os.environ.pop("WATCHDOG_PID", None)
-        if not _NUMBER.fullmatch(microseconds) or process not in (None, str(os.getpid())):
+        process_id = os.environ.pop("WATCHDOG_PID", None)
+        if not _NUMBER.fullmatch(microseconds) or process_id not in (None, str(os.getpid())):
             return cls(address)
         return cls(address, int(microseconds) / 1_000_000)
 
@@ -93,6 +98,7 @@ class ServiceManager:
         """Send states, such as `READY=1`; a manager that is gone changes nothing."""
         if self.address is None:
             return
+
         # An address with @ is in the abstract namespace of Linux.
         name = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
         with (
@@ -112,6 +118,7 @@ class ServiceManager:
         if self.address is None or self.watchdog_seconds is None:
             yield
             return
+
         loop = asyncio.get_running_loop()
         pause = self.watchdog_seconds / _BEATS_PER_INTERVAL
         timer: asyncio.Handle

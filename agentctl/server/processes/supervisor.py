@@ -49,7 +49,11 @@ SIGNAL_SPREAD_SECONDS = 0.1
 _log = logging.getLogger("agentctl.server")
 
 MINIMUM_PAUSE = 0.1
+"""Seconds before the first worker that ended early is replaced."""
+
 MAXIMUM_PAUSE = 5.0
+"""Seconds before the last of many workers that ended early is replaced."""
+
 STEADY_SECONDS = 5.0
 """A worker that has served for this time is replaced without a pause."""
 
@@ -92,19 +96,21 @@ class Supervisor:
         app: str | None = None,
     ) -> None:
         self._settings = settings
-        self._app = app
-        self._metrics = metrics
-        self._slots: dict[int, WorkerHandle] = {}
         self._settings_text = settings_to_text(settings)
         self._listener = listener
-        self._manager = ServiceManager.from_environment()
+        self._metrics = metrics
         self._announcements = announcements
+        self._app = app
+        self._manager = ServiceManager.from_environment()
+
+        self._slots: dict[int, WorkerHandle] = {}
         self._workers: set[WorkerHandle] = set()
-        self._killed: list[int] = []
-        self._signals = 0
-        self._stopping = asyncio.Event()
         self._starting: set[int] = set()
         self._complete = asyncio.Event()
+
+        self._signals = 0
+        self._stopping = asyncio.Event()
+        self._killed: list[int] = []
 
     async def run(self) -> None:
         """Prepare the databases and keep the workers running until a signal."""
@@ -116,11 +122,12 @@ class Supervisor:
                 async with self._publish_metrics():
                     await self._serve()
             finally:
-                remaining = list(self._workers)
-                for worker in remaining:
+                remaining_workers = list(self._workers)
+                for worker in remaining_workers:
                     worker.kill()
-                for worker in remaining:
+                for worker in remaining_workers:
                     await worker.wait_until_ended()
+
         if self._killed:
             processes = ", ".join(map(str, self._killed))
             raise InternalError(
@@ -140,13 +147,17 @@ class Supervisor:
         return serve_metrics(self._metrics, render)
 
     async def _serve(self) -> None:
-        first = [await self._start_worker() for _ in range(self._settings.server.workers)]
-        self._slots = dict(enumerate(first))
-        await asyncio.gather(*(worker.wait_until_ready() for worker in first))
-        if not self._signals and not any(worker.is_ready for worker in first):
-            raise start_error(first)
-        self._starting = set(range(len(first)))
-        keeping = asyncio.gather(*map(self._keep_slot, first, range(len(first))))
+        """Start all workers, and keep their number until a signal."""
+        first_workers = [await self._start_worker() for _ in range(self._settings.server.workers)]
+        slots = range(len(first_workers))
+        self._slots = dict(enumerate(first_workers))
+        await asyncio.gather(*(worker.wait_until_ready() for worker in first_workers))
+        # If none starts, another attempt would fail as well: the configuration is wrong.
+        if not self._signals and not any(worker.is_ready for worker in first_workers):
+            raise start_error(first_workers)
+
+        self._starting = set(slots)
+        keeping = asyncio.gather(*map(self._keep_slot, first_workers, slots))
         try:
             if await self._wait_unless_stopped(self._complete.wait()):
                 self._announce_start()
@@ -158,6 +169,7 @@ class Supervisor:
             await asyncio.gather(keeping, return_exceptions=True)
 
     async def _keep_slot(self, worker: WorkerHandle, slot: int) -> None:
+        """Replace the worker of a slot again and again, until a signal."""
         backoff = Backoff()
         while True:
             self._slots[slot] = worker
@@ -166,11 +178,14 @@ class Supervisor:
                 self._starting.discard(slot)
                 if not self._starting:
                     self._complete.set()
+
             await worker.wait_until_ended()
             self._workers.discard(worker)
             if self._signals:
-                self._release_step()  # The other workers must not wait for this one.
+                # The other workers must not wait for this one.
+                self._release_step()
                 return
+
             pause = backoff.next_pause(worker.served_seconds)
             _log.error("worker process %d %s; starting another one", worker.pid, worker.end)
             replacement: WorkerHandle | None = None
@@ -186,16 +201,19 @@ class Supervisor:
             worker = replacement
 
     async def _start_worker(self) -> WorkerHandle:
+        """Start a worker; stop it at once if a signal has come meanwhile."""
         worker = await WorkerHandle.start(
             self._listener, self._settings_text, self._release_step_soon, self._app
         )
         self._workers.add(worker)
-        worker.check_exit()  # SIGCHLD may have come before the worker was in the set.
+        # SIGCHLD may have come before the worker was in the set.
+        worker.check_exit()
         if self._signals:
             worker.stop(at_once=self._signals > 1, leave=False)
         return worker
 
     async def _wait_unless_stopped(self, awaitable: Awaitable[object]) -> bool:
+        """Wait until a signal at most; return True if the awaitable has ended before."""
         task = asyncio.ensure_future(awaitable)
         stopped = asyncio.create_task(self._stopping.wait())
         try:
@@ -213,23 +231,31 @@ class Supervisor:
     async def _announce_live_runs(self) -> None:
         reports = [worker.count_live_runs(COUNT_SECONDS) for worker in self._workers]
         counts = await asyncio.gather(*reports)
-        numbers = [count for count in counts if count is not None]
+        known_counts = [count for count in counts if count is not None]
+        total = sum(known_counts) if len(known_counts) == len(counts) else None
         with contextlib.suppress(OSError):
-            self._announcements.stop(sum(numbers) if len(numbers) == len(counts) else None)
+            self._announcements.stop(total)
 
     def _check_workers(self) -> None:
         for worker in self._workers:
             worker.check_exit()
 
     def _stop(self) -> None:
+        """Handle a stop signal: the first one drains, the second one ends the workers at once."""
         self._signals += 1
-        first = self._signals == 1
+        is_first = self._signals == 1
         self._manager.notify("STOPPING=1", "STATUS=waits for the end of the runs")
+
+        # The socket of a service manager remains: the next server accepts new connections.
         leave = take_socket() is not None
         for worker in self._workers:
-            worker.stop(at_once=not first, leave=leave)
-        seconds = END_SECONDS + (self._settings.server.drain_seconds if first else 0)
-        seconds += 2 * LEAVE_SECONDS if leave and first else 0
+            worker.stop(at_once=not is_first, leave=leave)
+
+        seconds = END_SECONDS
+        if is_first:
+            seconds += self._settings.server.drain_seconds
+            if leave:
+                seconds += 2 * LEAVE_SECONDS
         asyncio.get_running_loop().call_later(seconds, self._kill_late_workers)
         self._stopping.set()
 
@@ -246,15 +272,15 @@ class Supervisor:
 
         Without a stop signal, a worker stops by itself and does not wait for the others.
         """
-        serving = [worker for worker in self._workers if worker.is_ready]
-        common = min((worker.steps for worker in serving), default=0)
-        for worker in serving:
-            worker.proceed(common if self._signals else worker.steps)
+        serving_workers = [worker for worker in self._workers if worker.is_ready]
+        common_steps = min((worker.steps for worker in serving_workers), default=0)
+        for worker in serving_workers:
+            worker.proceed(common_steps if self._signals else worker.steps)
 
     def _kill_late_workers(self) -> None:
         for worker in self._workers:
             worker.kill()
-            # One that still imports agents ends late as well, but it has no live runs.
+            # A worker that still imports agents ends late as well, but it has no live runs.
             if worker.is_ready:
                 _log.error("worker process %d did not end in time and was killed", worker.pid)
                 self._killed.append(worker.pid)
@@ -270,10 +296,12 @@ async def prepare_databases(settings: Settings) -> None:
         await databases.close()
 
 
-def start_error(first: list[WorkerHandle]) -> AgentctlError:
-    """Return the error of a first worker, or describe how one ended."""
-    reported = (worker.failure for worker in first if worker.failure is not None)
-    return next(reported, InternalError(f"a worker process {first[0].end}"))
+def start_error(first_workers: list[WorkerHandle]) -> AgentctlError:
+    """Return the error that a first worker has sent, or describe how the first one ended."""
+    for worker in first_workers:
+        if worker.failure is not None:
+            return worker.failure
+    return InternalError(f"a worker process {first_workers[0].end}")
 
 
 class Backoff:
@@ -311,20 +339,24 @@ class WorkerHandle:
         on_step: Callable[[], None],
     ) -> None:
         self.metrics = metrics
-        self._process = process
-        self._reader = reader
-        self._writer = writer
-        self._ready_at: float | None = None
-        self._live_runs: int | None = None
-        self._on_step = on_step
-        self._released_steps = 0
-        self._ready_or_ended = asyncio.Event()
-        self._live_runs_known = asyncio.Event()
-        self._exited = asyncio.Event()
-        self._watching = asyncio.create_task(self._watch())
         self.failure: AgentctlError | None = None
         self.served_seconds = 0.0
         self.steps = 0
+
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._on_step = on_step
+
+        # Its messages so far.
+        self._ready_at: float | None = None
+        self._live_runs: int | None = None
+        self._released_steps = 0
+        self._ready_or_ended = asyncio.Event()
+        self._live_runs_known = asyncio.Event()
+
+        self._exited = asyncio.Event()
+        self._watching = asyncio.create_task(self._watch())
 
     @classmethod
     async def start(
@@ -341,6 +373,7 @@ class WorkerHandle:
         Args:
             settings: the settings as a line of text.
             on_step: is called when the worker has done a step of the shutdown and waits.
+            app: the application of a user as `module:name`; None without one.
 
         Raises:
             Unavailable: the system cannot start another process.
@@ -350,26 +383,31 @@ class WorkerHandle:
         by_name = getattr(sys.modules["__main__"], "__spec__", None) is not None
         path = [] if by_name and not sys.flags.safe_path else ["-P"]
         command = [sys.executable, *path, "-m", "agentctl.server.processes.worker_main"]
-        (ours, theirs) = socket.socketpair()
-        (our_metrics, their_metrics) = socket.socketpair()
-        with theirs, their_metrics:
-            inherited = (listener.fileno(), theirs.fileno(), their_metrics.fileno())
+
+        own_socket, worker_socket = socket.socketpair()
+        own_metrics, worker_metrics = socket.socketpair()
+        # This process keeps its ends only: the end of the worker closes the channels then.
+        with worker_socket, worker_metrics:
+            inherited = (listener.fileno(), worker_socket.fileno(), worker_metrics.fileno())
+            arguments = [*map(str, inherited), *filter(None, [app])]
             try:
                 process = subprocess.Popen(
-                    [*command, *map(str, inherited), *filter(None, [app])],
+                    [*command, *arguments],
                     pass_fds=inherited,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
                 )
             except OSError as error:
-                ours.close()
-                our_metrics.close()
+                own_socket.close()
+                own_metrics.close()
                 raise Unavailable(
                     "No worker process can be started", cause=os.strerror(error.errno or 0).lower()
                 ) from None
-        reader, writer = await asyncio.open_connection(sock=ours)
+
+        reader, writer = await asyncio.open_connection(sock=own_socket)
         writer.write(settings.encode() + b"\n")
-        return cls(process, reader, writer, await MetricsChannel.open(our_metrics), on_step)
+        metrics = await MetricsChannel.open(own_metrics)
+        return cls(process, reader, writer, metrics, on_step)
 
     @property
     def pid(self) -> int:
@@ -385,9 +423,11 @@ class WorkerHandle:
         """The reason of its exit, as a predicate: "was killed by SIGKILL"."""
         code = self._process.returncode
         if code is not None and code < 0:
+            # A real-time signal has no name.
             with contextlib.suppress(ValueError):
                 return f"was killed by {signal.Signals(-code).name}"
             return f"was killed by signal {-code}"
+
         if self.failure is None:
             return f"ended with exit code {code}"
         return ": ".join(filter(None, ["failed", self.failure.detail, self.failure.cause]))
@@ -447,12 +487,15 @@ class WorkerHandle:
             self._exited.set()
 
     async def _watch(self) -> None:
-        listening = asyncio.create_task(self._read_messages())
+        """Wait for the exit of the process and for its last messages; release all who wait."""
+        reading = asyncio.create_task(self._read_messages())
         await self._exited.wait()
         if self._ready_at is not None:
             self.served_seconds = time.monotonic() - self._ready_at
-        await asyncio.wait({listening}, timeout=FINAL_MESSAGE_SECONDS)
-        listening.cancel()
+
+        # A process that the worker has left behind may keep its end of the channel open.
+        await asyncio.wait({reading}, timeout=FINAL_MESSAGE_SECONDS)
+        reading.cancel()
         self._writer.close()
         self.metrics.close()
         self._ready_or_ended.set()
@@ -462,7 +505,9 @@ class WorkerHandle:
         with contextlib.suppress(OSError):
             async for line in self._reader:
                 if not line.endswith(b"\n"):
-                    return  # The worker was killed while it wrote.
+                    # The worker was killed while it wrote.
+                    return
+
                 message = json.loads(line)
                 if "ready" in message:
                     self._ready_at = time.monotonic()

@@ -33,6 +33,7 @@ def load_application(reference: str) -> Application:
             cause=failure.what,
             hint=failure.hint or "name a module and its application: --app my_module:app",
         ) from None
+
     if not isinstance(app, Application):
         raise UsageError(
             f"--app {reference} is not an application of agentctl.create_app",
@@ -58,6 +59,7 @@ async def run_lifespan(app: Application) -> AsyncIterator[Mapping[str, Any]]:
     except Exception as error:
         hint = "correct the lifespan of the application"
         raise InvalidConfiguration(_describe("start", error), hint=hint) from error
+
     try:
         yield state or {}
     finally:

@@ -62,15 +62,17 @@ _ERROR_CLASSES: dict[str, type[errors.AgentctlError]] = {
         errors.UsageError,
     )
 }
-"""Errors that prevent a start; any other one is a bug of agentctl."""
+"""Errors that prevent a start; any other error is a bug of agentctl."""
 
 
 def error_to_message(error: Exception) -> dict[str, Any]:
     """Return the message of an error; of an unexpected exception only the name of its class."""
+    # Its text may have a secret.
     if not isinstance(error, errors.AgentctlError):
         name = type(error).__name__
         hint = "this is a bug in agentctl: please report it with the command that you ran"
         error = errors.InternalError(f"internal failure ({name})", hint=hint)
+
     return {
         "kind": type(error).__name__,
         "detail": error.detail,
@@ -96,10 +98,12 @@ def main() -> int:
         text = supervisor.read_line()
         if text is None:
             return 1
+
         supervisor.end_if_it_dies_before_the_start()
         settings = settings_from_text(text.decode())
         log_to_stderr(settings.log, with_process_id=True)
         try:
+            # Imported here, so that an error of the import is sent, too.
             from agentctl.server.processes.serve import serve_on_socket
 
             serve_on_socket(listener, settings, supervisor, *sys.argv[4:])
@@ -141,7 +145,8 @@ class _SupervisorChannel:
 
         def watch() -> None:
             poll = select.poll()
-            poll.register(self._socket, 0)  # only the end of the channel
+            # Without events, only the end of the channel is reported.
+            poll.register(self._socket, 0)
             while not self._has_started.is_set():
                 if poll.poll(200) and not self._has_started.is_set():
                     os._exit(1)
@@ -183,6 +188,7 @@ class _SupervisorChannel:
             self._supervisor_died = True
             self._may_proceed.set()
             server.leave()
+
         *lines, self._unread = self._unread.split(b"\n")
         commands: dict[bytes, Callable[[], object]] = {
             DRAIN: server.drain,
@@ -195,6 +201,7 @@ class _SupervisorChannel:
             commands[line]()
 
     def _receive(self) -> bool:
+        """Read what has arrived; return False at the end of the channel."""
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
         except OSError:

@@ -91,8 +91,10 @@ KEY_HEADER = "agentctl-console-key"
 COOKIE_PREFIX = "agentctl-console-"
 
 MAXIMUM_TOKEN_BYTES = 2_800
-"""Compressed bytes of the kept tokens: browsers store 4,096 bytes of a cookie. A longer token is
-not kept; without its refresh token it may fit."""
+"""Compressed bytes of the kept tokens: browsers store 4,096 bytes of a cookie.
+
+A longer token is not kept; without its refresh token it may fit.
+"""
 
 MAXIMUM_TABS = 4
 """Cookies at a time, so that they fit into the header of a request."""
@@ -111,16 +113,15 @@ _PAGE_URL = re.compile(r"https?://[^\s?#@]+")
 
 
 class _Kept(NamedTuple):
-    """The content of a cookie, texts without spaces.
-
-    Attributes:
-        refresh_token: empty for a token that is not renewed.
-        renew_at: seconds since the epoch; 0 if it is not known.
-    """
+    """The content of a cookie, texts without spaces."""
 
     token: str
+
     refresh_token: str = ""
+    """Empty for a token that is not renewed."""
+
     renew_at: str = "0"
+    """Seconds since the epoch; 0 if it is not known."""
 
 
 class _Asset(NamedTuple):
@@ -155,13 +156,11 @@ def _show(call: Call, name: bytes, main: bytes) -> Response:
     """Return a page by its name and its main module."""
     _require_console(call)
     issuer = call.caller.app_state.settings.console.oidc_issuer
+
     page = _load_console().page
-    for place, value in (
-        (_NAME, name),
-        (_MAIN, main),
-        (_ISSUER, escape(urlsplit(issuer).netloc).encode()),
-    ):
-        page = page.replace(place, value)
+    page = page.replace(_NAME, name)
+    page = page.replace(_MAIN, main)
+    page = page.replace(_ISSUER, escape(urlsplit(issuer).netloc).encode())
     return _compressible(call, page, b"text/html; charset=utf-8", _PAGE_HEADERS)
 
 
@@ -205,32 +204,45 @@ def _compressible(
     *,
     compressed: bytes | None = None,
 ) -> BytesResponse:
-    if not re.search(
+    """Return a response that is compressed if the client accepts gzip.
+
+    Args:
+        compressed: the compressed content; None to compress it now.
+    """
+    fields = {**headers, "Vary": "Accept-Encoding"}
+    # `gzip;q=0` is a refusal.
+    accepts_gzip = re.search(
         r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", call.headers.get("accept-encoding", "")
-    ):
-        return BytesResponse(plain, 200, content_type, {**headers, "Vary": "Accept-Encoding"})
+    )
+    if not accepts_gzip:
+        return BytesResponse(plain, 200, content_type, fields)
+
+    # Without a time, equal contents have equal bytes.
     body = gzip.compress(plain, mtime=0) if compressed is None else compressed
-    fields = {**headers, "Vary": "Accept-Encoding", "Content-Encoding": "gzip"}
-    return BytesResponse(body, 200, content_type, fields)
+    return BytesResponse(body, 200, content_type, {**fields, "Content-Encoding": "gzip"})
 
 
 @functools.cache
 def _load_console() -> _Console:
+    """Read all files of the console, once for this process."""
     root = files("agentctl.server") / "console"
     assets = dict[tuple[str, str], _Asset]()
     digest = hashlib.sha256()
     for folder in _FOLDERS:
         for file in sorted((root / folder).iterdir(), key=lambda file: file.name):
             content_type = _CONTENT_TYPES.get("." + file.name.rpartition(".")[2])
-            if content_type is not None:
-                plain = file.read_bytes()
-                assets[folder, file.name] = _Asset(
-                    plain, gzip.compress(plain, mtime=0), content_type
-                )
-                digest.update(f"{folder}/{file.name} {len(plain)}\n".encode() + plain)
+            if content_type is None:
+                continue
+
+            plain = file.read_bytes()
+            compressed = gzip.compress(plain, mtime=0)
+            assets[folder, file.name] = _Asset(plain, compressed, content_type)
+            digest.update(f"{folder}/{file.name} {len(plain)}\n".encode() + plain)
+
     version = digest.hexdigest()[:16]
     page = (root / "index.html").read_bytes()
-    return _Console(page.replace(_PLACE, f"console/assets/{version}".encode()), assets, version)
+    page = page.replace(_PLACE, f"console/assets/{version}".encode())
+    return _Console(page, assets, version)
 
 
 async def keep_console_token(call: Call) -> Response:
@@ -245,7 +257,7 @@ async def restore_console_token(call: Call) -> Response:
     """Return the token that is kept for a tab, renewed by the provider if it is about to expire.
 
     Raises:
-        NotFound: there is none, or the key is another one.
+        NotFound: no token is kept, or the key is another one.
         Unauthenticated: the provider, or this server, does not accept the sign-in any more.
         TooManyRequests, Unavailable: the provider cannot be asked now.
     """
@@ -254,6 +266,7 @@ async def restore_console_token(call: Call) -> Response:
     kept = _read_kept(call, key)
     if client is None or not kept.refresh_token or time.time() < float(kept.renew_at):
         return _build_response(kept)
+
     try:
         tokens = await client.refresh(kept.refresh_token)
         await _check_token(call, tokens.token)
@@ -269,9 +282,13 @@ async def forget_console_token(call: Call) -> Response:
     client = call.caller.app_state.oidc_client
     response = BytesResponse(b"", 204, None)
     _set_cookie(call, response, f"{_cookie_name(key)}=; Max-Age=0")
-    with suppress(AgentctlError):  # The page has signed out, also without the provider.
-        if client is not None and (refresh_token := _read_kept(call, key).refresh_token):
-            await client.revoke(refresh_token)
+
+    # The page has signed out, also without the provider.
+    with suppress(AgentctlError):
+        if client is not None:
+            refresh_token = _read_kept(call, key).refresh_token
+            if refresh_token:
+                await client.revoke(refresh_token)
     return response
 
 
@@ -288,9 +305,10 @@ def require_page(call: Call) -> None:
 
 
 def _read_key(call: Call) -> bytes:
-    """Return the key of the tab."""
+    """Return the key of the tab; BadRequest if the request has none."""
     require_page(call)
     try:
+        # 32 bytes are 43 characters, and a page sends them without the padding.
         key = base64.b64decode(call.headers.get(KEY_HEADER, "") + "=", b"-_", validate=True)
     except (binascii.Error, ValueError):
         key = b""
@@ -302,18 +320,21 @@ def _read_key(call: Call) -> bytes:
 def _read_kept(call: Call, key: bytes) -> _Kept:
     """Return the kept tokens of a tab; NotFound: there are none, or the key is another one."""
     content = _decrypt(_read_cookies(call).get(_cookie_name(key), ""), key)
-    fields = [] if content is None else content.decode("ascii", "replace").split(" ")
+    fields: list[str] = []
+    if content is not None:
+        fields = content.decode("ascii", "replace").split(" ")
     if len(fields) != len(_Kept._fields) or not _SECONDS.fullmatch(fields[-1]):
         raise NotFound("No token is kept for this page")
     return _Kept(*fields)
 
 
 def _keep_tokens(call: Call, key: bytes, tokens: Tokens) -> Response:
-    """Keep the tokens of a provider for a tab; return the response with the one for this server."""
+    """Keep the tokens of a provider for a tab; return the response with the token."""
     kept = _Kept(tokens.token, tokens.refresh_token, str(int(tokens.renew_at)))
     # A token without an end needs no renewal.
     if not tokens.renew_at or len(_compress(kept)) > MAXIMUM_TOKEN_BYTES:
         kept = _Kept(tokens.token)
+
     response = _build_response(kept)
     _keep(call, response, key, kept)
     return response
@@ -321,19 +342,24 @@ def _keep_tokens(call: Call, key: bytes, tokens: Tokens) -> Response:
 
 def _build_response(kept: _Kept) -> BytesResponse:
     """Return the response with a token, and the seconds until it can be renewed, 0 for never."""
-    seconds = max(RETRY_SECONDS, math.ceil(int(kept.renew_at) - time.time()))
-    return json_response({"token": kept.token, "renew_in": seconds if kept.refresh_token else 0})
+    renew_in = 0
+    if kept.refresh_token:
+        renew_in = max(RETRY_SECONDS, math.ceil(int(kept.renew_at) - time.time()))
+    return json_response({"token": kept.token, "renew_in": renew_in})
 
 
 def _keep(call: Call, response: Response, key: bytes, kept: _Kept) -> None:
     """Add the cookie of a tab to a response, unless it is too large."""
     content = _compress(kept)
-    name = _cookie_name(key)
     if len(content) > MAXIMUM_TOKEN_BYTES:
         return
-    others = [other for other in _read_cookies(call) if other != name]
-    for other in others[: max(0, len(others) - MAXIMUM_TABS + 1)]:
-        _set_cookie(call, response, f"{other}=; Max-Age=0")
+
+    # Browsers send the oldest cookie first: the tabs that were opened last keep theirs.
+    name = _cookie_name(key)
+    other_names = [cookie_name for cookie_name in _read_cookies(call) if cookie_name != name]
+    surplus = max(0, len(other_names) - MAXIMUM_TABS + 1)
+    for other_name in other_names[:surplus]:
+        _set_cookie(call, response, f"{other_name}=; Max-Age=0")
     _set_cookie(call, response, f"{name}={_encrypt(content, key)}")
 
 
@@ -346,10 +372,11 @@ def _read_cookies(call: Call) -> dict[str, str]:
 
 
 def _set_cookie(call: Call, response: Response, cookie: str) -> None:
-    # Without a path it is that of the request, under any prefix of a proxy. Fields are given one
-    # by one: a mapping has one Set-Cookie only.
-    secure = call.url.scheme == "https" or call.headers.get("origin", "").startswith("https:")
-    field = f"{cookie}; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
+    # A proxy may have ended the TLS connection of the browser.
+    is_secure = call.url.scheme == "https" or call.headers.get("origin", "").startswith("https:")
+    # Without a path it is the path of the request, under any prefix of a proxy.
+    field = f"{cookie}; HttpOnly; SameSite=Strict{'; Secure' if is_secure else ''}"
+    # Fields are given one by one: a mapping has one Set-Cookie only.
     response.raw_headers.append((b"set-cookie", field.encode("ascii")))
 
 
@@ -357,14 +384,17 @@ def _cookie_name(key: bytes) -> str:
     return COOKIE_PREFIX + hashlib.sha256(_PURPOSE + key).hexdigest()[:16]
 
 
-def _encrypt(token: bytes, key: bytes) -> str:
+def _encrypt(content: bytes, key: bytes) -> str:
+    """Return the value of a cookie: the nonce and the content, encrypted with the key of a tab."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = os.urandom(_NONCE_BYTES)
-    return base64.urlsafe_b64encode(nonce + AESGCM(key).encrypt(nonce, token, _PURPOSE)).decode()
+    sealed = AESGCM(key).encrypt(nonce, content, _PURPOSE)
+    return base64.urlsafe_b64encode(nonce + sealed).decode()
 
 
 def _decrypt(value: str, key: bytes) -> bytes | None:
+    """Return the content of a cookie; None if it was not encrypted with this key."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     try:
@@ -418,7 +448,7 @@ async def finish_console_sign_in(
 
 
 async def _check_token(call: Call, token: str) -> None:
-    """Check that this server accepts a token of the provider."""
+    """Check that this server accepts a token of the provider; BadRequest if it does not."""
     verifier = call.caller.app_state.verifier
     assert verifier is not None
     try:
@@ -433,7 +463,7 @@ async def _check_token(call: Call, token: str) -> None:
 
 
 def _check_fields(redirect_uri: str, *others: str) -> None:
-    """Check the bounds of the fields."""
+    """Check the bounds of the fields; ValidationFailed if one exceeds them."""
     if max(map(len, (redirect_uri, *others))) > MAXIMUM_FIELD_LENGTH:
         raise ValidationFailed(f"A field is longer than {MAXIMUM_FIELD_LENGTH} characters")
     if not _PAGE_URL.fullmatch(redirect_uri):
@@ -441,7 +471,7 @@ def _check_fields(redirect_uri: str, *others: str) -> None:
 
 
 def _require_client(call: Call) -> OidcClient:
-    """Return the client of the provider."""
+    """Return the client of the provider; NotFound if the console has no provider."""
     require_page(call)
     client = call.caller.app_state.oidc_client
     if client is None:

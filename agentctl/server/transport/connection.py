@@ -78,20 +78,22 @@ class LingeringTransport:
 
 
 class TimedConnection(HttpToolsProtocol):
-    """The base of `HttpProtocol`: deadlines, the end of a connection, and its hand-over.
-
-    Attributes:
-        header_seconds: from the start of a connection, or from the first byte of a later request,
-            to the end of the headers.
-        body_seconds: from the end of the headers to the end of the body.
-        stalled_seconds: time until a client that reads nothing of a response is disconnected.
-        keeps_alive: False if each further response closes its connection.
-    """
+    """The base of `HttpProtocol`: deadlines, the end of a connection, and its hand-over."""
 
     header_seconds: ClassVar[float] = HEADER_SECONDS
+    """Maximum time until the end of the headers.
+
+    It begins with the connection, or with the first byte of a later request.
+    """
+
     body_seconds: ClassVar[float] = BODY_SECONDS
+    """Maximum time from the end of the headers to the end of the body."""
+
     stalled_seconds: ClassVar[float] = 30.0
+    """Time until a client that reads nothing of a response is disconnected."""
+
     keeps_alive: ClassVar[bool] = True
+    """False if each further response closes its connection."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -34,12 +34,10 @@ class HttpServer(uvicorn.Server):
     Args:
         app: the ASGI application, without a lifespan.
         graceful_seconds: time for open requests to end after the stop.
-
-    Attributes:
-        request_state: the `state` of each request.
     """
 
     request_state: Mapping[str, Any] = {}
+    """The `state` of each request."""
 
     def __init__(self, app: ASGIApp, graceful_seconds: int) -> None:
         self._protocol = build_protocol_class()
