@@ -122,7 +122,7 @@ def _check_server(server: McpServer, places: Mapping[str, Place]) -> None:
             "must have exactly one of command and url"
         )
 
-    unused_keys = _HTTP_KEYS
+    unused_keys: tuple[str, ...] = _HTTP_KEYS
     chosen_key = "command"
     if server.url:
         unused_keys = _STDIO_KEYS

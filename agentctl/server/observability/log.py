@@ -52,10 +52,12 @@ def log_to_stderr(log: Log, *, with_process_id: bool = False) -> None:
     root = logging.getLogger()
     if root.handlers:
         return
+
     level = getattr(logging, log.level.upper())
+    process_id = os.getpid() if with_process_id else None
+    formatter = _JsonFormatter if log.format == "json" else _TextFormatter
     handler = _StderrHandler()
-    process = os.getpid() if with_process_id else None
-    handler.setFormatter((_JsonFormatter if log.format == "json" else _TextFormatter)(process))
+    handler.setFormatter(formatter(process_id))
     root.addHandler(handler)
     root.setLevel(max(level, _LIBRARY_LEVEL))
     logging.getLogger("agentctl").setLevel(level)
@@ -71,16 +73,20 @@ class _StderrHandler(logging.Handler):
             self._number = sys.stderr.fileno()
 
     def emit(self, record: logging.LogRecord) -> None:
-        # A closed stderr is not an error: the work continues.
         try:
             line = self.format(record) + "\n"
         except Exception:
             self.handleError(record)
             return
+
+        # A closed stderr is not an error: the work continues.
         with contextlib.suppress(OSError, ValueError):
             if self._number is None:
+                # A test, or a program, has replaced it by an object without a descriptor.
                 sys.stderr.write(line)
                 return
+
+            # A pipe may take a part of a long line.
             rest = line.encode("utf-8", "backslashreplace")
             while rest:
                 rest = rest[os.write(self._number, rest) :]
@@ -98,20 +104,22 @@ class _LineFormatter(logging.Formatter):
     def _format_time(self, created: float) -> str:
         """Return a time as RFC 3339, UTC, with milliseconds. The last second is cached."""
         second = int(created)
+        # A copy: another thread may replace it meanwhile.
         text = self._shown
         if second != self._second:
-            text = self._shown = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._shown = text
             self._second = second
         return f"{text}.{int((created - second) * 1_000):03d}Z"
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  (the name is that of logging)
-        """Return a traceback, without the rest of one that is too long."""
-        left = MAXIMUM_TEXT_LENGTH
+        """Return a traceback, cut to `MAXIMUM_TEXT_LENGTH`."""
+        remaining_length = MAXIMUM_TEXT_LENGTH
         pieces = []
         for piece in traceback.TracebackException(*ei, compact=True).format():
-            pieces.append(cut_text(piece, left))
-            left -= len(pieces[-1])
-            if left <= 0:
+            pieces.append(cut_text(piece, remaining_length))
+            remaining_length -= len(pieces[-1])
+            if remaining_length <= 0:
                 break
         return "".join(pieces).removesuffix("\n")
 
@@ -124,6 +132,7 @@ class _LineFormatter(logging.Formatter):
 
 
 def _collect_fields(record: logging.LogRecord) -> dict[str, FieldValue]:
+    """Return the fields of a line: of its record, and of the log context."""
     more: Mapping[str, FieldValue] = getattr(record, FIELDS_ATTRIBUTE, {})
     fields: dict[str, FieldValue] = {**more, **current_log_context()}
     for name, value in fields.items():
@@ -137,20 +146,25 @@ class _TextFormatter(_LineFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         process = "" if self._process is None else f" [{self._process}]"
-        fields = _collect_fields(record)
-        texts = {name: str(value) for name, value in fields.items() if value is not None}
-        if texts and not _UNQUOTED_VALUE.fullmatch("".join(texts.values())):
-            for name, text in texts.items():
-                if not _UNQUOTED_VALUE.fullmatch(text):
-                    texts[name] = json.dumps(escape_controls(text), ensure_ascii=False)
         line = (
             f"{self._format_time(record.created)} {record.levelname}{process} {record.name}: "
             f"{escape_controls(self._format_message(record))}"
         )
+
+        fields = _collect_fields(record)
+        texts = {name: str(value) for name, value in fields.items() if value is not None}
+        # Most lines need no quotes: all values are compared at once.
+        if texts and not _UNQUOTED_VALUE.fullmatch("".join(texts.values())):
+            for name, text in texts.items():
+                if not _UNQUOTED_VALUE.fullmatch(text):
+                    texts[name] = json.dumps(escape_controls(text), ensure_ascii=False)
         if texts:
             line += f" ({' '.join([f'{name}={text}' for name, text in texts.items()])})"
+
         raised = escape_controls(self._format_traceback(record), lines=True)
-        return f"{line}\n{raised}".replace("\n", "\n    ") if raised else line
+        if not raised:
+            return line
+        return f"{line}\n{raised}".replace("\n", "\n    ")
 
 
 class _JsonFormatter(_LineFormatter):
@@ -166,12 +180,18 @@ class _JsonFormatter(_LineFormatter):
         if self._process is not None:
             line["process"] = self._process
         line.update(_collect_fields(record))
-        if raised := self._format_traceback(record):
+        raised = self._format_traceback(record)
+        if raised:
             line["exception"] = raised
+
+        # Most lines are ASCII, which orjson writes faster. It refuses lone
+        # surrogates with a TypeError.
         with contextlib.suppress(TypeError):
             text = orjson.dumps(line)
             if text.isascii() and b"\x7f" not in text:
                 return text.decode("ascii")
+
+        # The rest is escaped by the library of Python, as orjson writes UTF-8 only.
         fields = {
             name: replace_unstorable(value) if isinstance(value, str) else value
             for name, value in line.items()

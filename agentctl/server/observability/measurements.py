@@ -29,8 +29,10 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 _OTHER = "other"
 
 SAMPLE_SECONDS = 0.25
+"""Interval of the samples."""
+
 WARNING_SECONDS = 1.0
-"""Lag above this is logged."""
+"""A longer lag is logged."""
 
 WARNING_INTERVAL_SECONDS = 60.0
 """Minimum time between two warnings."""
@@ -55,18 +57,20 @@ class RequestCounters:
         self._kinds: dict[tuple[str | None, str, int], DurationHistogram] = {}
 
     def count(self, request: FinishedRequest) -> None:
+        """Count a finished request."""
         method = request.method if request.method in _METHODS else _OTHER
         key = (request.operation, method, (request.status or 0) // 100)
-        counted = self._kinds.get(key)
-        if counted is None:
-            counted = self._kinds[key] = DurationHistogram(DURATION_BUCKETS)
-        counted.add(request.seconds)
+        durations = self._kinds.get(key)
+        if durations is None:
+            durations = DurationHistogram(DURATION_BUCKETS)
+            self._kinds[key] = durations
+        durations.add(request.seconds)
 
     def by_kind(self) -> Iterator[tuple[RequestKind, DurationHistogram]]:
         """Yield the durations of each kind of request."""
-        for (operation, method, hundreds), counted in self._kinds.items():
+        for (operation, method, hundreds), durations in self._kinds.items():
             status = f"{hundreds}xx" if hundreds else NO_STATUS
-            yield RequestKind(operation or NO_OPERATION, method, status), counted
+            yield RequestKind(operation or NO_OPERATION, method, status), durations
 
 
 class LoopLag:
@@ -96,15 +100,16 @@ class LoopLag:
             timer.cancel()
 
     def _record(self, lag: float, now: float) -> None:
+        """Add a sample, and log the longest lag since the last warning."""
         self.samples.add(lag)
-        if lag <= WARNING_SECONDS and not self._longest:
+        if lag > WARNING_SECONDS:
+            self._longest = max(self._longest, lag)
+        if not self._longest or now < self._quiet_until:
             return
-        self._longest = max(self._longest, lag if lag > WARNING_SECONDS else 0.0)
-        if now < self._quiet_until:
-            return
-        self._quiet_until = now + WARNING_INTERVAL_SECONDS
+
         longest = self._longest
         self._longest = 0.0
+        self._quiet_until = now + WARNING_INTERVAL_SECONDS
         _log.warning(
             "the event loop was blocked for %.1f s, for example by a tool that does not await:"
             " all requests and runs of this process waited",

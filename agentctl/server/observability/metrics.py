@@ -140,7 +140,9 @@ class ServerMetrics:
         ]
         text = "Tokens that providers have reported; those of a cache are also input."
         yield _build_counter("tokens", text, ("model", "type"), tokens)
-        if (tracer := self.engine.tracer) is not None:
+
+        tracer = self.engine.tracer
+        if tracer is not None:
             text = "Spans that were not exported, because the collector does not accept them."
             yield _build_counter("spans_dropped", text, (), [((), float(tracer.dropped))])
 
@@ -153,16 +155,20 @@ class ServerMetrics:
         ):
             counts = [((db,), getattr(count, field)) for db, count in counters.waiting.items()]
             yield _build_gauge(name, text, ("database",), counts)
+
         unknown = [((db,), float(count.unknown)) for db, count in counters.waiting.items()]
         text = "Approved calls of which no one knew whether they were made."
         yield _build_counter("approvals_unknown", text, ("database",), unknown)
+
+        # A cancelled approval has no decision: its run has ended.
         decided = [
             ((status,), counters.decided[status])
             for status in get_args(ApprovalStatus)
-            if status not in ("pending", "cancelled")  # no decision: their run has ended
+            if status not in ("pending", "cancelled")
         ]
         text = "Decisions about approvals."
         yield _build_counter("approvals_decided", text, ("decision",), decided)
+
         text = "Time that runs waited in the queue before they began."
         yield _build_histogram("queue_wait_seconds", text, (), [((), counters.queue_seconds)])
         text = "Time from the pause of a run to a decision."
@@ -177,10 +183,12 @@ class ServerMetrics:
         ):
             counts = [((webhook,), float(count)) for webhook, count in counted.items()]
             yield _build_counter(f"webhooks_{name}", text, ("webhook",), counts)
+
         waiting = counters.waiting.items()
         numbers = [((webhook,), float(row.count)) for webhook, row in waiting]
         text = "Events that wait for their next attempt, in the database."
         yield _build_gauge("webhooks_waiting", text, ("webhook",), numbers)
+
         at = now()
         ages = [
             ((webhook,), max(at - (row.oldest_at or at), 0) / 1_000_000) for webhook, row in waiting
@@ -193,6 +201,7 @@ class ServerMetrics:
         states = [((name,), float(server.state == "connected")) for name, server in servers.items()]
         text = "1 if the MCP server is connected, else 0."
         yield _build_gauge("mcp_connected", text, ("server",), states)
+
         counts = {name: server.counters for name, server in servers.items()}
         text = "Opened connections to MCP servers."
         opened = [((name,), float(count.connections)) for name, count in counts.items()]
@@ -200,6 +209,7 @@ class ServerMetrics:
         text = "Failed attempts to connect to MCP servers, and lost connections."
         failed = [((name,), float(count.failures)) for name, count in counts.items()]
         yield _build_counter("mcp_failures", text, ("server",), failed)
+
         ends = [
             ((name, end), float(count.calls[end]))
             for name, count in counts.items()
@@ -220,6 +230,7 @@ class ServerMetrics:
         ):
             values = [((name, load.kind), getattr(load, field)) for name, load in loads.items()]
             yield _build_gauge(f"database_{field}", text, ("database", "kind"), values)
+
         notified = [
             ((name,), float(load.is_notified))
             for name, load in loads.items()
@@ -227,6 +238,7 @@ class ServerMetrics:
         ]
         text = "1 if notifications of other servers arrive, 0 if this process has to poll."
         yield _build_gauge("database_notified", text, ("database",), notified)
+
         oldest = self.observer.oldest_heartbeat if self.jobs.lease.is_held else None
         ages = [] if oldest is None else [((), max(now() - oldest, 0) / 1_000_000)]
         text = "Age of the oldest heartbeat of all processes; only the one that sweeps has it."

@@ -32,7 +32,7 @@ MAXIMUM_PENDING_REQUESTS = 8
 """A worker with this number of pending requests gets no further one until it responds."""
 
 RESPONSE_TIMEOUT_SECONDS = 2.0
-"""After this time the metrics are published without those of the worker."""
+"""After this time the metrics are published without the metrics of the worker."""
 
 _UP = "agentctl_worker_up"
 _UP_HEAD = f"# HELP {_UP} 1 if the process reported its metrics in time.\n# TYPE {_UP} gauge\n"
@@ -68,12 +68,16 @@ class MetricsChannel:
         """Return the metrics of the worker in this slot; None if it fails or is late."""
         if self._reading.done() or len(self._pending) >= MAXIMUM_PENDING_REQUESTS:
             return None
+
         self._last_number += 1
-        response = asyncio.get_running_loop().create_future()
+        response: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._pending[self._last_number] = response
         self._writer.write(b"%d %d\n" % (self._last_number, slot))
         await asyncio.wait([response], timeout=RESPONSE_TIMEOUT_SECONDS)
-        return response.result() if response.done() and not response.cancelled() else None
+        # A late response stays pending, so that a blocked worker gets no more requests.
+        if not response.done() or response.cancelled():
+            return None
+        return response.result()
 
     def close(self) -> None:
         self._reading.cancel()
@@ -84,11 +88,15 @@ class MetricsChannel:
             while True:
                 number, length = map(int, (await self._reader.readuntil()).split())
                 text = (await self._reader.readexactly(length)).decode()
-                if (response := self._pending.pop(number, None)) is not None:
-                    if text:
-                        response.set_result(text)
-                    else:
-                        response.cancel()
+                pending_response = self._pending.pop(number, None)
+                if pending_response is None:
+                    continue
+                if text:
+                    pending_response.set_result(text)
+                else:
+                    pending_response.cancel()
+
+        # The worker has ended.
         for response in self._pending.values():
             response.cancel()
 

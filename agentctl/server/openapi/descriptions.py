@@ -38,7 +38,7 @@ def describe_operation(
 ) -> dict[str, Any]:
     """Return the arguments of FastAPI's `APIRoute` that describe an operation.
 
-    The description is that of a server with authorization.
+    The description is for a server with authorization.
 
     Args:
         name: the operation id.
@@ -72,8 +72,8 @@ def describe_operation(
 def name_form(body: RequestBody) -> str:
     """Return the name of the schema of a body as a form.
 
-    Generators of clients need another name than that of the JSON body: they choose the content type
-    by the class of the value.
+    Generators of clients need another name than the name of the JSON body: they choose the content
+    type by the class of the value.
     """
     return f"{body.record.__name__.removesuffix('Body')}Form"
 

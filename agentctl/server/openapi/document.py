@@ -92,6 +92,7 @@ def build_document(operations: Iterable[Operation]) -> dict[str, Any]:
     )
     bodies = [operation.body for operation in operations if operation.body is not None]
     document["components"]["schemas"] |= _build_schemas(bodies)
+
     for methods in document["paths"].values():
         for operation in methods.values():
             _add_examples(operation)
@@ -143,13 +144,13 @@ def _build_schemas(bodies: Iterable[RequestBody]) -> dict[str, Any]:
 
 
 def _describe(records: Iterable[Any]) -> dict[str, Any]:
-    """Return the schemas of records, and of those that they refer to, by name."""
+    """Return the schemas of records, and of the records that they refer to, by name."""
     _, schemas = TypeAdapter.json_schemas(
         ((record, "serialization", TypeAdapter(record)) for record in records),
         ref_template=REFERENCE,
     )
-    found: dict[str, Any] = schemas["$defs"]
-    return found
+    definitions: dict[str, Any] = schemas["$defs"]
+    return definitions
 
 
 def _add_examples(operation: dict[str, Any]) -> None:

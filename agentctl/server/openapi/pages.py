@@ -126,7 +126,8 @@ async def get_openapi(call: Call) -> Response:
     """Return the OpenAPI document."""
     # The first call builds it.
     document = await asyncio.to_thread(call.caller.app_state.build_openapi_document)
-    if root_path := call.scope.get("root_path", ""):
+    root_path = call.scope.get("root_path", "")
+    if root_path:
         document = b'{"servers":' + orjson.dumps([{"url": root_path}]) + b"," + document[1:]
     return BytesResponse(document)
 

@@ -26,9 +26,9 @@ def build_signature_function(
 
     Args:
         declared: the parameters in the path, the query and the header.
-        path_names: the path parameters: the name in the path, and that of the parameter.
+        path_names: the names of the path parameters, by their names in the path.
     """
-    public_names = {argument: name for name, argument in path_names.items()}
+    public_names = {name: path_name for path_name, name in path_names.items()}
     parameters = [
         parameter.replace(
             name=public_names.get(parameter.name, parameter.name),

@@ -35,8 +35,10 @@ PARSE_BYTES = 8_192
 """Bytes that are parsed at once: the position of the parser is known in steps of this size."""
 
 MAXIMUM_PIPELINED = 16
-"""Requests that wait for the response to an earlier one of their connection; more are not served,
-and the connection is closed after the responses."""
+"""Requests that wait for the response to an earlier request of their connection.
+
+More are not served, and the connection is closed after the responses.
+"""
 
 CHUNK_OVERHEAD = 8
 """Allowed overhead for each byte of a chunked body; chunks of one byte have five bytes of it."""
@@ -131,7 +133,8 @@ class HttpProtocol(TimedConnection):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._phase == HEAD:
             super().on_header(name, value)
-        else:  # A trailer is not a header field. Few programs read it, each in its own way.
+        else:
+            # A trailer is not a header field. Few programs read it, each in its own way.
             self._is_kept = False
 
     def on_headers_complete(self) -> None:

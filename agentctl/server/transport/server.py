@@ -17,9 +17,11 @@ from agentctl.server.transport.protocol import HttpProtocol, build_protocol_clas
 from agentctl.work.event_loop import build_loop_class
 
 KEEP_ALIVE_SECONDS = 75
-"""Time until an idle connection is closed: longer than the 5 seconds of httpx and of clients that
-use it, and the 60 of most proxies. A request on a connection that the server closes at the same
-time fails, and a client cannot repeat it safely.
+"""Time until an idle connection is closed.
+
+Longer than the 5 seconds of httpx and of clients that use it, and the 60 seconds of most proxies. A
+request on a connection that the server closes at the same time fails, and a client cannot repeat it
+safely.
 """
 
 DATE_SECONDS = 1.0
@@ -93,8 +95,8 @@ class HttpServer(uvicorn.Server):
         return any(connection.awaits_request for connection in self._connections())
 
     def _connections(self) -> list[HttpProtocol]:
-        found = list(self.server_state.connections)
-        return [connection for connection in found if isinstance(connection, HttpProtocol)]
+        connections = list(self.server_state.connections)
+        return [connection for connection in connections if isinstance(connection, HttpProtocol)]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
