@@ -21,9 +21,9 @@ def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
     """Run a command and return its exit code (docs/contract.md "Command line").
 
     Args:
-        arguments: the words after `agentctl`; None: those of this process, which the call ends if
-            work of tools would delay its exit.
-        io: the streams to use; None: those of this process.
+        arguments: the words after `agentctl`; None for the words of this process, which the call
+            ends if work of tools would delay its exit.
+        io: the streams to use; None for the streams of this process.
     """
     try:
         if arguments is None:
@@ -62,7 +62,7 @@ def _open_closed_streams() -> None:
     )
     for name, flags, mode in streams:
         if getattr(sys, name) is None:
-            # The system gives the lowest free number: that of the stream.
+            # The system gives the lowest free number: the number of the stream.
             number = os.open(os.devnull, flags)
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
@@ -94,7 +94,8 @@ def _run_command(arguments: Sequence[str] | None, io: IO | None) -> int:
 
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words == ["--version"]:
-        with suppress(OSError):  # the root command fails in the same way, and reports it
+        # If this fails, the root command fails in the same way, and reports it.
+        with suppress(OSError):
             print(f"agentctl {__version__}", file=io.out if io else sys.stdout, flush=True)
             return 0
     try:

@@ -102,11 +102,13 @@ async def find_approval(target: Target, text: str, db: str | None) -> ApprovalRe
         matching = ApprovalFilter(id_prefix=text, db_id=db, page=page)
         read = await find_reader(target) or target.operations.get_approvals
         rows = (await read(matching)).value["data"]
+
     candidates = {
         row["approval_id"]: f"{row['status']}  {row['tool_name']}  {row['created_at']}"
         for row in rows
     }
     approval_id = choose_id("approvals", text, candidates)
+
     for row in rows:
         if row["approval_id"] == approval_id:
             return row
@@ -141,6 +143,7 @@ def confirm_call(
             )
         if not approval["arguments_hash"].removeprefix("sha256:").startswith(digits):
             raise Conflict("--hash is that of another call", hint=f"look at it with: {look}")
+
     is_confirmed = yes or seen_hash is not None or approval["status"] != "pending"
     hint = "pass --hash HASH, the one of the call that you have seen, or --yes"
     check_confirmable(yes=is_confirmed, hint=hint)
@@ -170,6 +173,8 @@ async def send_ruling(
     if not out.is_table:
         out.show_record(document, APPROVAL, "approval_id")
     target.report_done(f"{decided['status']}: {decided['kind']} of {decided['tool_name']}")
+
+    # A server claims the next leg; a local command does not execute it.
     if target.local is None:
         return
     run_id = decided["root_run_id"]
@@ -235,8 +240,10 @@ def build_waiting(
     target: Target, run_id: str, approvals: Sequence[Mapping[str, Any]]
 ) -> WaitsForDecision:
     """Return the error of a command whose run waits for people."""
-    pending = [each for each in approvals if each.get("status") in (None, "pending")]
-    needs_others = any(each.get("policy") == "other" for each in pending)
+    # The approvals in the event of a pause have no status: all of them are pending.
+    pending = [row for row in approvals if row.get("status") in (None, "pending")]
+    needs_others = any(row.get("policy") == "other" for row in pending)
+
     hint = f"list what it waits for with: {target.command(f'approvals list --run {run_id}')}"
     if len(pending) == 1:
         hint = f"decide with: {name_command(target, pending[0])}"
@@ -267,6 +274,7 @@ def describe_call(approval: Record, edited: Mapping[str, Any] | None = None) -> 
     component = approval.get("component_id")
     where = f" of {approval['component_type']} {component}" if component else ""
     yield f"{approval['kind']} {approval['approval_id']}{where}"
+
     facts = [
         ("tool", approval["tool_name"]),
         ("question", approval.get("question")),
@@ -280,9 +288,10 @@ def describe_call(approval: Record, edited: Mapping[str, Any] | None = None) -> 
         for name in dict.fromkeys([*before, *(edited or ())])
     ]
     facts.append(("hash", approval["arguments_hash"]))
-    known = [(label, str(value)) for label, value in facts if value]
-    width = max(len(label) for label, _ in known)
-    for label, value in known:
+
+    known_facts = [(label, str(value)) for label, value in facts if value]
+    width = max(len(label) for label, _ in known_facts)
+    for label, value in known_facts:
         yield f"  {label:<{width}}  {value}"
 
 
@@ -300,7 +309,7 @@ def _format_value(value: object) -> str:
 
 
 def ask_value(label: str, schema: Schema | None, given: Mapping[str, Any] | None = None) -> Any:
-    """Ask for a value; for each property if the schema is that of an object.
+    """Ask for a value; for each property if the schema is the schema of an object.
 
     Args:
         given: the present values of the properties, which an empty line keeps.
@@ -314,6 +323,7 @@ def ask_value(label: str, schema: Schema | None, given: Mapping[str, Any] | None
         if given is not None:
             return _ask_one(label, {"type": "object"}, dict(given), is_optional=False)
         return _ask_one(label, schema, None, is_optional=False)
+
     values = dict(given or {})
     required = schema.get("required") or ()
     for name, part in properties.items():
@@ -326,16 +336,19 @@ def ask_value(label: str, schema: Schema | None, given: Mapping[str, Any] | None
 
 
 def _ask_one(label: str, schema: Schema, default: Any, *, is_optional: bool) -> Any:
-    kept = "" if default is None else f" [{_to_text(default)}]"
-    about = schema.get("description") or schema.get("title")
-    if isinstance(about, str):
-        note(about)
+    """Ask for one value until it fits its schema; an empty line takes the default."""
+    shown_default = "" if default is None else f" [{_to_text(default)}]"
+    description = schema.get("description") or schema.get("title")
+    if isinstance(description, str):
+        note(description)
+
     while True:
-        answer = ask(f"{label} ({_describe_type(schema)}){kept}: ")
+        answer = ask(f"{label} ({_describe_type(schema)}){shown_default}: ")
         if answer is None:
             raise ConfirmationDeclined("no answer, nothing was changed")
         if not answer and (default is not None or is_optional):
             return default
+
         value = parse_value(answer, schema)
         problem = _find_problem(value, schema)
         if problem is None:
@@ -345,25 +358,34 @@ def _ask_one(label: str, schema: Schema, default: Any, *, is_optional: bool) -> 
 
 def _find_problem(value: Any, schema: Schema) -> str | None:
     """Return why a value does not fit; the server checks the whole schema."""
-    if problem := find_json_problem(value):
+    problem = find_json_problem(value)
+    if problem:
         return problem
+
     choices = schema.get("enum")
     if isinstance(choices, list) and value not in choices:
         return f"must be one of {', '.join(map(_to_text, choices))}"
-    wanted = schema.get("type")
-    expected = _TYPES.get(wanted) if isinstance(wanted, str) else None
-    is_number_for_bool = wanted in ("integer", "number") and isinstance(value, bool)
-    if expected is not None and (not isinstance(value, expected) or is_number_for_bool):
-        return f"must be {'JSON of type ' if wanted in ('array', 'object') else 'of type '}{wanted}"
-    return None
+
+    type_name = schema.get("type")
+    expected_type = _TYPES.get(type_name) if isinstance(type_name, str) else None
+    if expected_type is None:
+        return None
+
+    # In Python a bool is an integer.
+    is_bool_for_number = type_name in ("integer", "number") and isinstance(value, bool)
+    if isinstance(value, expected_type) and not is_bool_for_number:
+        return None
+    if type_name in ("array", "object"):
+        return f"must be JSON of type {type_name}"
+    return f"must be of type {type_name}"
 
 
 def _describe_type(schema: Schema) -> str:
     choices = schema.get("enum")
     if isinstance(choices, list):
         return " or ".join(map(_to_text, choices))
-    wanted = schema.get("type")
-    return wanted if isinstance(wanted, str) else "JSON or text"
+    type_name = schema.get("type")
+    return type_name if isinstance(type_name, str) else "JSON or text"
 
 
 def _to_text(value: Any) -> str:

@@ -148,10 +148,11 @@ class Archive:
                     try:
                         first = await anext(pieces, b"")
                     except NotFound:
-                        continue  # it was deleted after the list was read
+                        # It was deleted after the list was read.
+                        continue
                     except BytesMissing:
-                        kept = ("file_id", "name", "session_id", "size", "sha256")
-                        self.missing.append({key: row.get(key) for key in kept})
+                        named_fields = ("file_id", "name", "session_id", "size", "sha256")
+                        self.missing.append({key: row.get(key) for key in named_fields})
                         continue
                     yield name(row), _check_content(row, first, pieces)
 

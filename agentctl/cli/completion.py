@@ -47,30 +47,43 @@ def complete_in_bash(run: Callable[[], object]) -> None:
     )
     if divided:
         os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(number)}
+
     with redirect_stdout(StringIO()) as output:
         try:
             run()
         finally:
+            # Typer ends with an exception.
             start = _BREAK.sub("", words[number]) if number < len(words) else ""
             for line in output.getvalue().splitlines():
-                if ending := line.removeprefix(start) if divided else line:
+                ending = line.removeprefix(start) if divided else line
+                if ending:
                     current_io().out.write(f"{ending}\n")
 
 
 def _join_words(words: list[str], number: int) -> tuple[list[str], int, bool]:
-    joined: list[str] = []
+    """Join the parts of words that bash has divided at `:` and `=`.
+
+    Args:
+        number: the index of the part that is completed.
+
+    Returns:
+        The whole words, the index of the word that is completed, and True if any was divided.
+    """
+    joined_words: list[str] = []
     current = 0
-    open_ends = False
+    is_open = False
     for at, word in enumerate(words):
         is_break = bool(word) and not word.strip(":=")
-        if joined and (is_break or open_ends):
-            joined[-1] += word
+        if joined_words and (is_break or is_open):
+            joined_words[-1] += word
         else:
-            joined.append(word)
-        open_ends = is_break
+            joined_words.append(word)
+        is_open = is_break
+
         if at == number:
-            current = len(joined) - 1
-    return joined, current, len(joined) < len(words)
+            current = len(joined_words) - 1
+
+    return joined_words, current, len(joined_words) < len(words)
 
 
 def complete(subject: Subject, parameters: Mapping[str, Any], incomplete: str) -> list[str]:
@@ -79,7 +92,8 @@ def complete(subject: Subject, parameters: Mapping[str, Any], incomplete: str) -
         try:
             values = list(_list_values(subject, parameters))
         except (Exception, SystemExit):
-            values = []  # a message would destroy the line that the user types
+            # A message would destroy the line that the user types.
+            values = []
     return [value for value in dict.fromkeys(values) if value.startswith(incomplete)]
 
 
@@ -91,6 +105,7 @@ def _list_values(subject: Subject, parameters: Mapping[str, Any]) -> Iterable[st
         from agentctl.records.authorization import KNOWN_SCOPES
 
         return [USER_SCOPES_NAME, *KNOWN_SCOPES, resolve_admin_scope(None)]
+
     import asyncio
 
     from agentctl.work.event_loop import run_event_loop
@@ -109,6 +124,7 @@ def _list_values(subject: Subject, parameters: Mapping[str, Any]) -> Iterable[st
 
 
 async def _read_ids(subject: Subject, operations: Operations) -> list[str]:
+    """Return the ids of the newest records of a kind."""
     page = Page(limit=MAXIMUM_LIMIT, sort_by="updated_at")
     rows: Any
     if subject == "run":
@@ -124,4 +140,5 @@ async def _read_ids(subject: Subject, operations: Operations) -> list[str]:
     else:
         assert subject in ("agent", "team", "workflow")
         rows = (await operations.get_components(subject)).value
+
     return [str(row[f"{subject}_id"]) for row in rows]

@@ -75,8 +75,11 @@ def list_demo_steps(settings: Settings, path: Path, url: str) -> Iterator[str]:
     """Yield the lines that a server of the demo prints: its real model, and commands to try it."""
     from agentctl.config.providers import list_used_models
 
-    for model in dict.fromkeys((each.model, each.provider) for each in list_used_models(settings)):
-        yield "model: {} of {}".format(*model)
+    # Several entries may have one model.
+    names = dict.fromkeys((model.model, model.provider) for model in list_used_models(settings))
+    for name, provider in names:
+        yield f"model: {name} of {provider}"
+
     script = Path(sys.argv[0]).absolute()
     directory = (script if script.name == "agentctl" else Path(sys.executable)).parent
     variables = f"AGENTCTL_CONFIG={shlex.quote(str(path))}"

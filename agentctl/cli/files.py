@@ -50,6 +50,7 @@ def create_file(path: Path, data: bytes) -> None:
                     path.unlink()
                 raise
     except FileExistsError:
+        # It raises the error with a hint, unless the file is gone again.
         check_absent(path)
         raise
     except OSError as failure:
@@ -110,6 +111,7 @@ def creating_file(path: Path) -> Iterator[BinaryIO]:
         raise
     except OSError as failure:
         raise _unwritable_file(path, failure) from None
+
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor is no path
             yield file

@@ -44,13 +44,19 @@ DECISION_POLL_SECONDS = 1.0
 """Seconds between two reads of a run that waits for a decision."""
 
 RECONNECT_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
-"""Seconds before each attempt to resume an interrupted stream: enough time for a restart. An event
-resets the sequence, except after many short streams."""
+"""Seconds before each attempt to resume an interrupted stream: enough time for a restart.
+
+An event resets the sequence, except after many short streams.
+"""
 
 SHORT_STREAM_SECONDS = 5.0
+"""A stream that ends earlier is short."""
+
 MAXIMUM_SHORT_STREAMS = 20
-"""Streams in a row, each shorter than `SHORT_STREAM_SECONDS`, after which an event no longer resets
-the delays: a server that sends one event for each connection would otherwise never end a watch."""
+"""Short streams in a row after which an event no longer resets the delays.
+
+A server that sends one event for each connection would otherwise never end a watch.
+"""
 
 
 class Idle(Enum):
@@ -125,8 +131,9 @@ class WatchedRun:
     """A run whose record or events are read until its end.
 
     Args:
-        component, session_id: of the run. If both are given, the caller may have no right to read
-            its record by id.
+        component: the component of the run; None if it is not known.
+        session_id: the session of the run; None if it is not known. With both, the record is not
+            read by the id of the run, which the caller may have no right to.
 
     Attributes:
         last: the number of the last event; -1 before the first.
@@ -217,6 +224,8 @@ class WatchedRun:
                 await self._show_stream(output_format)
                 if lines.output.end:
                     return
+
+                # The stream has ended without the last event.
                 self.state = dict((await self.read_document()).value)
                 if self.state["status"] in FINAL_STATUSES:
                     lines.conclude(self.state)
@@ -225,10 +234,12 @@ class WatchedRun:
                     await self._wait_for_decision(output_format)
                     continue
             except (Unavailable, TooManyRequests) as failure:
-                is_broken = isinstance(failure, InvalidResponse)  # the next stream would be, too
+                # The next stream would be broken, too.
+                is_broken = isinstance(failure, InvalidResponse)
                 if self.target.local is not None or not self._is_known or is_broken:
                     raise
                 cause = failure
+
             is_short = time.monotonic() - began < SHORT_STREAM_SECONDS
             short_streams = short_streams + 1 if is_short else 0
             if self.last > before and short_streams < MAXIMUM_SHORT_STREAMS:
@@ -250,10 +261,12 @@ class WatchedRun:
         request = ResumeRequest(self.session_id, self.last)
         events = self.target.operations.follow_run(*self.component, self.run_id, request)
         if output_format in TEXT_FORMATS:
-            events = with_activity(events, self.component[1], lambda: self.lines.in_line)
-        marked = with_idle_markers(events, IDLE_SECONDS)
-        async with contextlib.aclosing(marked):
-            async for event in marked:
+            _, component_id = self.component
+            events = with_activity(events, component_id, lambda: self.lines.in_line)
+
+        marked_events = with_idle_markers(events, IDLE_SECONDS)
+        async with contextlib.aclosing(marked_events):
+            async for event in marked_events:
                 if isinstance(event, Idle):
                     await self._handle_idle()
                 elif event.seq > self.last:
@@ -274,9 +287,12 @@ class WatchedRun:
             stored = "stored only for runs that were started with --stream or --background"
             where = f"in the stream of run {parent}" if parent else stored
             self._note(f"no events yet: they are {where}; waiting for the end of the run")
+
         local = self.target.local
-        if local is None:  # a server ends the runs of dead workers itself
+        if local is None:
+            # A server ends the runs of dead workers itself.
             return
+
         from agentctl.admin.runs_doctor.find import is_orphaned
 
         if await is_orphaned(local.service.hosting, self.run_id, self.db):
@@ -296,6 +312,7 @@ class WatchedRun:
         what = f"waiting for {describe_wait(self.state['approvals'])}"
         is_shown = output_format in (*TEXT_FORMATS, "jsonl")
         async with showing_progress(what) if is_shown else contextlib.nullcontext():
+            # It may continue and pause again between two reads.
             while self.state["status"] == "PAUSED" and self.state.get("paused_at") == paused_at:
                 await asyncio.sleep(DECISION_POLL_SECONDS)
                 self.state = dict((await self.read_document(SUMMARY_VIEW)).value)
@@ -309,5 +326,5 @@ class WatchedRun:
 
 
 def is_settled(record: RunRecord) -> bool:
-    """Return True if the run has ended, or goes on only after a decision."""
+    """Return True if the run has ended, or continues only after a decision."""
     return record["status"] == "PAUSED" or record["status"] in FINAL_STATUSES

@@ -94,26 +94,37 @@ async def resolve_short_ids(
 
 
 async def _resolve(operations: Operations, noun: Noun, text: str, values: Mapping[str, Any]) -> str:
+    """Return the whole id that a text is the beginning of; the text if it is no short id.
+
+    Args:
+        values: the values of the parameters, which may name a database.
+    """
     if not is_id_prefix(text):
         return text
+
     where = SessionLocator(db_id=values.get("db"), table=values.get("table"))
     candidates: dict[str, str] = {}
     cursor = None
     try:
         if noun == "session":
+            # Callers choose ids of sessions: a whole id may be short.
             with suppress(NotFound):
                 await operations.get_session_by_id(text, where, view="summary")
                 return text
+
         for _ in range(MAXIMUM_PAGES):
             page = await _read_page(operations, noun, text, where, cursor)
             for row in page["data"]:
-                if (record_id := str(row[f"{noun}_id"])).startswith(text):
+                record_id = str(row[f"{noun}_id"])
+                if record_id.startswith(text):
                     candidates[record_id] = _describe(noun, row)
             cursor = page["meta"].get("next_cursor")
             if not cursor:
                 break
     except Forbidden:
+        # The command itself may be allowed: it gets the text.
         return text
+
     return choose_id("memories" if noun == "memory" else f"{noun}s", text, candidates)
 
 
@@ -130,6 +141,7 @@ async def _read_page(
 
         files = FileFilter(db_id=where.db_id, page=Page(limit=MAXIMUM_LIMIT, cursor=cursor))
         return (await operations.get_files(files)).value
+
     page = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
     if noun == "memory":
         from agentctl.interface.requests.memories import MemoryFilter
@@ -152,15 +164,18 @@ def choose_id(noun: str, text: str, candidates: Mapping[str, str]) -> str:
         candidates: a description of each record, by id.
 
     Raises:
-        UsageError: there are several. A note on stderr lists them.
+        UsageError: several ids were found. A note on stderr lists them.
     """
     if text in candidates or not candidates:
         return text
     if len(candidates) == 1:
         return next(iter(candidates))
+
     for candidate, description in list(candidates.items())[:MAXIMUM_CANDIDATES]:
         note(f"{candidate}  {description[:DESCRIPTION_LENGTH]}")
-    if (more := len(candidates) - MAXIMUM_CANDIDATES) > 0:
-        note(f"and {more} more")
+    hidden_count = len(candidates) - MAXIMUM_CANDIDATES
+    if hidden_count > 0:
+        note(f"and {hidden_count} more")
+
     hint = "give more characters of the id"
     raise UsageError(f"the ids of {len(candidates)} {noun} begin with {text}", hint=hint)

@@ -29,8 +29,11 @@ MINIMUM_WIDTH = 10
 """Columns that are drawn for on a terminal with fewer."""
 
 _NO_WRAP = "\x1b[?7l"
-"""Makes a terminal cut long lines: one that draws characters wider than expected must not wrap a
-draft, which is erased by its number of lines."""
+"""Makes a terminal cut long lines.
+
+A terminal that draws characters wider than expected must not wrap a draft, which is erased by its
+number of lines.
+"""
 
 _WRAP = "\x1b[?7h"
 """Makes a terminal wrap long lines again."""
@@ -45,24 +48,28 @@ class IO:
     The environment variables COLUMNS, LINES, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, TERM and
     AGENTCTL_NO_INPUT are read when a property is, so a test that sets them needs no other argument.
 
-    Attributes:
-        stdin, out, err: text streams with a `buffer`; data goes to `out`, all else to `err`.
-        progress: the console of the progress line that is on the screen; None without one.
-        draft: the last line on the terminal `out` that is not final; empty without one.
-        verbose: `--verbose` was given: `detail` writes lines.
-        quiet: `--quiet` was given: `note` writes none, and no progress is shown.
-        asks: False with `--no-input`.
+    The streams are text streams with a `buffer`. Data goes to `out`, all else to `err`.
     """
 
     stdin: TextIO
     out: TextIO
     err: TextIO
     color: Literal["auto", "always", "never"] = "auto"
+
     progress: Console | None = None
+    """The console of the progress line that is on the screen; None without one."""
+
     draft: str = ""
+    """The last line on the terminal `out` that is not final; empty without one."""
+
     verbose: bool = False
+    """`--verbose` was given: `detail` writes lines."""
+
     quiet: bool = False
+    """`--quiet` was given: `note` writes none, and no progress is shown."""
+
     asks: bool = True
+    """False with `--no-input`."""
 
     @classmethod
     def of_process(cls) -> IO:
@@ -146,14 +153,19 @@ class IO:
         """
         if self.quiet:
             return
+
+        # Both streams are the same terminal: the draft is drawn again below the line.
         draft = self.draft if self.err_is_terminal else ""
         if draft:
             self.write_above("", "")
+
         if self.progress is None and not (style and self.styles(self.err)):
             self.err.write(f"{line}\n")
         else:
-            (self.progress or self.console(self.err)).print(line, style=style, soft_wrap=True)
+            console = self.progress or self.console(self.err)
+            console.print(line, style=style, soft_wrap=True)
         self.err.flush()
+
         if draft:
             self.write_above("", draft)
 
@@ -234,6 +246,7 @@ def read_token_file(name: str) -> str:
     Raises:
         UsageError: the file cannot be read, is not ASCII text or is empty.
     """
+    detail = f"no token can be read from {'stdin' if name == '-' else name}"
     try:
         if name == "-":
             data = current_io().stdin.buffer.read(_MAXIMUM_TOKEN_BYTES)
@@ -241,16 +254,14 @@ def read_token_file(name: str) -> str:
             with Path(name).open("rb") as file:
                 data = file.read(_MAXIMUM_TOKEN_BYTES)
         token = data.decode("ascii").strip()
-        cause = "it is empty"
     except OSError as error:
-        token = ""
         cause = (error.strerror or "it cannot be read").lower()
-    except UnicodeDecodeError:
-        token = ""
-        cause = "it is not ASCII text"
+        raise UsageError(detail, cause=cause) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(detail, cause="it is not ASCII text") from error
+
     if not token:
-        place = "stdin" if name == "-" else name
-        raise UsageError(f"no token can be read from {place}", cause=cause)
+        raise UsageError(detail, cause="it is empty")
     return token
 
 

@@ -107,6 +107,7 @@ class ListOutput(FieldsOutput):
         """
         page: Any = getattr(filter, "page", filter)
         if self.all_pages:
+            # A row that changes while the pages are read keeps its place in the order of creation.
             created = {"sort_by": "created_at"} if hasattr(page, "sort_by") else {}
             whole = with_page(filter, limit=MAXIMUM_LIMIT, **created)
             writer = ListWriter(self, columns, id_field)
@@ -114,6 +115,7 @@ class ListOutput(FieldsOutput):
                 target, lambda cursor: read(with_page(whole, cursor=cursor)), page.cursor
             )
             return
+
         document = await read_page(target, read, filter)
         self.show_page(document, columns, id_field, noun)
         if note_rest is not None:
@@ -160,6 +162,7 @@ class WatchedOutput(ListOutput):
                 self, target, read, filter, columns, id_field, noun=noun, note_rest=note_rest
             )
             return
+
         again = partial(read_page, target, read, filter)
         seconds = self.every or DEFAULT_SECONDS
         await watch_list(WatchedList(target, again, self, columns, id_field, seconds))
@@ -179,25 +182,29 @@ async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
     meta = document.value["meta"]
     if len(rows) >= page.limit or not meta.get("next_cursor"):
         return document
+
+    # The first answer ended before the page was full.
     meta.pop("searched_until", None)
-    found = list[Row](rows)
-    reached = meta["next_cursor"]
+    page_rows = list[Row](rows)
+    next_cursor = meta["next_cursor"]
 
     def read_rest(cursor: str | None) -> Awaitable[Document[Any]]:
-        return read(with_page(filter, cursor=cursor, limit=page.limit - len(found)))
+        return read(with_page(filter, cursor=cursor, limit=page.limit - len(page_rows)))
 
     async with showing_progress("searching"):
-        async for more, cursor in walk_pages(read_rest, reached):
-            found += more
-            reached = cursor
-            if len(found) >= page.limit:
+        async for more_rows, cursor in walk_pages(read_rest, next_cursor):
+            page_rows += more_rows
+            next_cursor = cursor
+            if len(page_rows) >= page.limit:
                 break
-    known: dict[str, Any] = {"next_cursor": reached}
+
+    known: dict[str, Any] = {"next_cursor": next_cursor}
     if "total_count" in meta:
-        known["total_count"] = max(meta["total_count"], len(found))
-        if reached is None and page.cursor is None:
+        known["total_count"] = max(meta["total_count"], len(page_rows))
+        if next_cursor is None and page.cursor is None:
+            # The whole list was read, and it is this page.
             known |= {"total_is_capped": False, "total_pages": 1}
-    return build_document({"data": found, "meta": {**meta, **known}})
+    return build_document({"data": page_rows, "meta": {**meta, **known}})
 
 
 def note_unindexed(target: Target, document: Document[Any], noun: str) -> None:
@@ -267,10 +274,13 @@ class ListWriter:
     def _add(self, rows: Sequence[Record]) -> None:
         if not rows:
             return
-        if self._out.fields is not None and not self._count:
-            self._columns = choose_columns(rows, self._columns, self._out.fields)
+
+        # Only a row shows which fields there are.
         is_first = not self._count
+        if self._out.fields is not None and is_first:
+            self._columns = choose_columns(rows, self._columns, self._out.fields)
         self._count += len(rows)
+
         if self._out.is_table:
             self._waiting += rows
             if len(self._waiting) >= TABLE_ROWS:

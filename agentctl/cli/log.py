@@ -42,6 +42,7 @@ class LocalLog(logging.Handler):
         text = record.getMessage()
         failure: BaseException | None = getattr(record, "failure", None)
         error = record.exc_info[1] if record.exc_info else failure
+
         if record.levelno < logging.WARNING:
             self._io.note(escape_controls(text), style="dim")
         elif record.name == _STORE_LOGGER:
@@ -55,9 +56,11 @@ class LocalLog(logging.Handler):
 
     def take_last(self) -> LogEntry | None:
         """Return the last kept entry, the private reason of a failed run, and drop all of them."""
-        last = self._kept[-1] if self._kept else None
+        if not self._kept:
+            return None
+        last = self._kept[-1]
         self._kept.clear()
-        return last and last._replace(text=_RUN_PREFIX.sub("", last.text))
+        return last._replace(text=_RUN_PREFIX.sub("", last.text))
 
     def flush_kept(self) -> None:
         """Note the kept entries that were not taken, such as a failed tool in a successful run."""
@@ -73,17 +76,18 @@ class LocalLog(logging.Handler):
 def capturing_log() -> Iterator[LocalLog]:
     """Send the log to a `LocalLog` within the block."""
     log = LocalLog()
-    root = logging.getLogger()
-    own = logging.getLogger("agentctl")
-    level = own.level
+    root_logger = logging.getLogger()
+    own_logger = logging.getLogger("agentctl")
+
+    previous_level = own_logger.level
     if current_io().verbose:
-        own.setLevel(logging.DEBUG)
-    root.addHandler(log)
+        own_logger.setLevel(logging.DEBUG)
+    root_logger.addHandler(log)
     try:
         yield log
     finally:
-        root.removeHandler(log)
-        own.setLevel(level)
+        root_logger.removeHandler(log)
+        own_logger.setLevel(previous_level)
         log.flush_kept()
 
 

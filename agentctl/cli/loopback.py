@@ -13,9 +13,13 @@ from agentctl.errors import Unavailable, UsageError
 PATH = "/callback"
 
 MAXIMUM_HEAD_BYTES = 16_384
+"""Maximum size of the head of a request: other programs may connect, too."""
+
 HEAD_SECONDS = 5.0
+"""Maximum time until the head of a request has arrived."""
+
 MAXIMUM_CONNECTIONS = 64
-"""Bounds of the requests and of connections at a time: other programs may connect, too."""
+"""Maximum number of connections at a time."""
 
 _NOT_EXPECTED = ("404 Not Found", "This is not the response for the sign-in at the terminal.")
 
@@ -26,7 +30,7 @@ class LoopbackListener:
     """A listener on 127.0.0.1, as an async context manager.
 
     Args:
-        port: 0 for any free one.
+        port: 0 for any free port.
 
     Raises:
         UsageError: the port is in use.
@@ -59,7 +63,8 @@ class LoopbackListener:
         text = "The sign-in failed: see the terminal." if error else "The terminal goes on."
         self._outcome.set_result(f"{text} You can close this page.")
         self._server.close()
-        await asyncio.sleep(0)  # the answer is written before the command ends
+        # The answer is written before the command ends.
+        await asyncio.sleep(0)
         self._fields.cancel()
 
     @property
@@ -85,6 +90,7 @@ class LoopbackListener:
             ) from None
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request: the expected one with the outcome of the sign-in, others with 404."""
         self._connections += 1
         with contextlib.suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             status, text = _NOT_EXPECTED
@@ -93,9 +99,11 @@ class LoopbackListener:
                     head = await reader.readuntil(b"\r\n\r\n")
                 fields = _parse_fields(head)
                 if self._is_expected(fields) and not self._fields.done():
+                    # The browser waits until the sign-in has ended.
                     self._fields.set_result(fields)
                     status = "200 OK"
                     text = await self._outcome
+
             body = _PAGE.format(text=text).encode()
             lines = (
                 f"HTTP/1.1 {status}",
@@ -108,6 +116,7 @@ class LoopbackListener:
             )
             writer.write("\r\n".join((*lines, "", "")).encode() + body)
             await writer.drain()
+
         self._connections -= 1
         writer.close()
 
@@ -117,12 +126,19 @@ class LoopbackListener:
 
 
 def _parse_fields(head: bytes) -> dict[str, str]:
-    """Return the parameters of the redirect; none for another request, or one that is ambiguous."""
+    """Return the parameters of the redirect; an empty dictionary for any other request.
+
+    A request that has a parameter twice is ambiguous, and no redirect.
+    """
     method, _, rest = head.decode("latin-1").partition(" ")
     try:
         target = urlsplit(rest.partition(" ")[0])
         pairs = parse_qsl(target.query, keep_blank_values=True, max_num_fields=50)
     except ValueError:
         return {}
+
+    if method != "GET" or target.path != PATH:
+        return {}
     fields = dict(pairs)
-    return fields if method == "GET" and target.path == PATH and len(fields) == len(pairs) else {}
+    has_repeated_field = len(fields) != len(pairs)
+    return {} if has_repeated_field else fields

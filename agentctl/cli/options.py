@@ -114,20 +114,25 @@ def check_list_options(context: typer.Context) -> None:
 
     Raises:
         UsageError: with `--all`, an option selects one page, or an order in which rows change their
-            places; with `--search`, an option selects another order than that of creation.
+            places; with `--search`, an option selects another order than the order of creation.
     """
-    source = {name: context.get_parameter_source(name) for name in context.params}
-    given = {name for name, each in source.items() if each and each.name == "COMMANDLINE"}
-    is_by_use = "sort_by" in given and context.params["sort_by"] == "updated_at"
+    given_names = set[str]()
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source and source.name == "COMMANDLINE":
+            given_names.add(name)
+
+    is_by_use = "sort_by" in given_names and context.params["sort_by"] == "updated_at"
     if is_by_use and context.params.get("search") is not None:
         raise UsageError(
             "--search and --sort-by updated_at exclude each other",
             cause="a search finds sessions in the order of their creation",
         )
+
     if not context.params["all_pages"]:
         return
     for name in ("limit", "page", "watch"):
-        if name in given:
+        if name in given_names:
             raise UsageError(f"--all and --{name} exclude each other")
     if is_by_use:
         raise UsageError(
@@ -138,39 +143,55 @@ def check_list_options(context: typer.Context) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ComponentChoice:
-    """The options that name a component, of which a command takes at most one."""
+    """The options that name a component; a command takes at most one of them."""
 
     agent: AgentId = None
     team: TeamId = None
     workflow: WorkflowId = None
 
     def resolve(self) -> ComponentRef | None:
-        """Return the component that an option names, None without one."""
+        """Return the component that an option names; None without such an option."""
         kinds: tuple[ComponentKind, ...] = ("agent", "team", "workflow")
-        chosen = [(kind, value) for kind in kinds if (value := getattr(self, kind)) is not None]
-        if len(chosen) > 1:
+        chosen_components: list[ComponentRef] = []
+        for kind in kinds:
+            component_id = getattr(self, kind)
+            if component_id is not None:
+                chosen_components.append((kind, component_id))
+
+        if len(chosen_components) > 1:
             raise UsageError("--agent, --team and --workflow exclude each other")
-        return chosen[0] if chosen else None
+        return chosen_components[0] if chosen_components else None
 
 
 NO_CHOICE = ComponentChoice()
 
 
 def select_component(filter: F, component: ComponentRef | None) -> F:
-    """Return the filter for the runs of a component, of which `ComponentChoice` has the name."""
+    """Return the filter for the runs of a component, which the options of `ComponentChoice` name.
+
+    Raises:
+        UsageError: the filter has a component already.
+    """
     if component is None:
         return filter
+
     values: Any = filter
     if values.component_type is not None or values.component_id is not None:
         raise UsageError("--agent, --team and --workflow exclude --type and --component")
-    chosen: F = replace(values, component_type=component[0], component_id=component[1])
-    return chosen
+    kind, component_id = component
+    changed_filter: F = replace(values, component_type=kind, component_id=component_id)
+    return changed_filter
 
 
 def parse_object(option: str, text: str | None) -> dict[str, Any] | None:
-    """Return the JSON object of an option, None without one; UsageError for any other text."""
+    """Return the JSON object of an option; None if it is not given.
+
+    Raises:
+        UsageError: it has any other text.
+    """
     if text is None:
         return None
+
     try:
         value = parse_json(text)
     except ValueError:
@@ -179,7 +200,9 @@ def parse_object(option: str, text: str | None) -> dict[str, Any] | None:
         raise UsageError(
             f"{option} must be a JSON object", hint=f"""quote it: {option} '{{"key": "value"}}'"""
         )
-    if problem := find_json_problem(value):
+
+    problem = find_json_problem(value)
+    if problem:
         raise UsageError(f"{option} {problem}")
     return value
 

@@ -63,13 +63,16 @@ async def decide(
     if await target.may_call(operation_ids(kind).decide_approval):
         place = kind, approval["component_id"], approval["approval_id"]
         return await operations.decide_approval(*place, ruling)
+
     root = (await operations.get_run(approval["root_run_id"], form=SUMMARY_VIEW)).value
-    named = replace(ruling, approval_id=approval["approval_id"])
-    request = ContinueRequest((named,), background=True)
+    own_ruling = replace(ruling, approval_id=approval["approval_id"])
+    request = ContinueRequest((own_ruling,), background=True)
     run = (await operations.continue_run(*component_of_run(root), root["run_id"], request)).value
+
+    # The record of the run has a part of the fields of its approvals.
     record: Any = dict(approval)
     for summary in run["approvals"]:
-        if summary["approval_id"] == named.approval_id:
+        if summary["approval_id"] == own_ruling.approval_id:
             record |= summary
     return build_document(record)
 
@@ -77,11 +80,11 @@ async def decide(
 async def _read_page(operations: Operations, matching: ApprovalFilter) -> Document[ApprovalPage]:
     """Return a page of the approvals of the caller's runs, newest first.
 
-    They are those of the run or the session of the filter, else those of its paused runs. A cursor
-    is the number of rows before the page.
+    They belong to the run or the session of the filter, else to the paused runs of the caller. A
+    cursor is the number of rows before the page.
     """
-    equal = {name: getattr(matching, name) for name in _COMPARED}
-    given = {name: value for name, value in equal.items() if value is not None}
+    compared_values = {name: getattr(matching, name) for name in _COMPARED}
+    required = {name: value for name, value in compared_values.items() if value is not None}
     page = matching.page
     cursor = page.cursor or str((page.page - 1) * page.limit)
     if not cursor.isdecimal():
@@ -92,7 +95,7 @@ async def _read_page(operations: Operations, matching: ApprovalFilter) -> Docume
         rows += [
             row
             for row in await _read_approvals(operations, run)
-            if given.items() <= row.items()
+            if required.items() <= row.items()
             and row["approval_id"].startswith(matching.id_prefix or "")
             and matching.run_id in (None, row["run_id"], row["root_run_id"])
         ]
@@ -118,14 +121,16 @@ async def _list_runs(
     """Yield the root runs that a filter selects and that have approvals."""
     db_id = matching.db_id
     if matching.run_id is not None:
+        # The filter may name a member; the approvals are in the record of the root run above it.
         with contextlib.suppress(NotFound):
-            named: str | None = matching.run_id
-            while named is not None:
-                run = (await operations.get_run(named, db_id=db_id, form=SUMMARY_VIEW)).value
-                named = run["parent_run_id"]
+            run_id: str | None = matching.run_id
+            while run_id is not None:
+                run = (await operations.get_run(run_id, db_id=db_id, form=SUMMARY_VIEW)).value
+                run_id = run["parent_run_id"]
             if run["approvals"]:
                 yield dict(run)
         return
+
     runs = RunFilter(
         status="PAUSED" if matching.session_id is None else None,
         session_id=matching.session_id,
@@ -133,20 +138,25 @@ async def _list_runs(
         form=SUMMARY_VIEW,
         page=Page(limit=MAXIMUM_LIMIT),
     )
-    count = 0
-    async for row in read_rows(operations.get_runs, runs):
-        if row["approvals"] and row["parent_run_id"] is None:
-            yield row
-        count += 1
-        if count >= MAXIMUM_ROWS:
+    read_count = 0
+    async for run_row in read_rows(operations.get_runs, runs):
+        if run_row["approvals"] and run_row["parent_run_id"] is None:
+            yield run_row
+        read_count += 1
+        if read_count >= MAXIMUM_ROWS:
             return
 
 
 async def _read_approvals(operations: Operations, run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the approvals of a root run as records: their summaries, with the events of pauses."""
-    missing = {each["approval_id"] for each in run["approvals"]}
-    rows = dict[str, dict[str, Any]]()
+    """Return the approvals of a root run as records: their summaries, with the events of pauses.
+
+    A summary has the state of an approval; what was asked, and by which component, is in the
+    event of the pause.
+    """
+    wanted_ids = {summary["approval_id"] for summary in run["approvals"]}
+    asked_approvals = dict[str, dict[str, Any]]()
     place = *component_of_run(run), run["run_id"]
+
     events = operations.follow_run(*place, ResumeRequest(run["session_id"]))
     async with contextlib.aclosing(events):  # type: ignore[type-var]
         async for event in events:
@@ -155,10 +165,12 @@ async def _read_approvals(operations: Operations, run: Mapping[str, Any]) -> lis
                 kind, component_id = find_component(parsed.data) or place[:2]
                 where = {"component_type": kind, "component_id": component_id}
                 for asked in parsed.data.get("approvals") or ():
-                    rows[asked["approval_id"]] = {**asked, **where}
-            if missing <= rows.keys():
+                    asked_approvals[asked["approval_id"]] = {**asked, **where}
+            if wanted_ids <= asked_approvals.keys():
                 break
-    whole = dict.fromkeys(ApprovalRecord.__annotations__) | {
+
+    # A field that is in neither place is null.
+    common_fields = dict.fromkeys(ApprovalRecord.__annotations__) | {
         "arguments": {},
         "root_run_id": run["run_id"],
         "session_id": run["session_id"],
@@ -166,4 +178,7 @@ async def _read_approvals(operations: Operations, run: Mapping[str, Any]) -> lis
         "component_type": place[0],
         "component_id": place[1],
     }
-    return [whole | rows.get(summary["approval_id"], {}) | summary for summary in run["approvals"]]
+    return [
+        common_fields | asked_approvals.get(summary["approval_id"], {}) | summary
+        for summary in run["approvals"]
+    ]

@@ -117,6 +117,8 @@ def report_error(failure: Exception) -> int:
         if isinstance(failure.filename, str):
             cause = f"{failure.filename}: {cause}"
         return _write_error("reading or writing failed", cause, None)
+
+    # Its text may have a secret.
     name = type(failure).__name__
     hint = "this is a bug in agentctl: please report it with the command that you ran"
     return _write_error(f"internal error ({name})", None, hint)
@@ -135,25 +137,42 @@ def _explain_arguments() -> str | None:
 
 
 def _report_usage(failure: typer.TyperException) -> int:
+    """Write the error of a command line that Typer does not accept; return the exit code."""
     wrong_value = _describe_wrong_value(failure)
     if wrong_value is not None:
         # It has the allowed values: a hint at the help would only be noise.
         return _write_error(wrong_value, None, None, failure.exit_code)
 
+    # The message of Typer, with its suggestion as a hint.
     text = " ".join(failure.format_message().split())
+    detail = text
+    guess: str | None = None
     match = _SUGGESTION.fullmatch(text)
-    detail, guess = (match[1], match[2] or match[3]) if match else (text, None)
-    wrong = _WRONG_WORD.search(detail)
-    if guess is not None and wrong is not None:
-        near = [name for name in guess.split(", ") if suggest_name(wrong[1], [name.strip("'-")])]
-        guess = ", ".join(near)
+    if match:
+        detail = match[1]
+        guess = match[2] or match[3]
+
+    # Only near names: Typer also suggests others.
+    wrong_word = _WRONG_WORD.search(detail)
+    if guess is not None and wrong_word is not None:
+        similar_names = [
+            name for name in guess.split(", ") if suggest_name(wrong_word[1], [name.strip("'-")])
+        ]
+        guess = ", ".join(similar_names)
+
     context = getattr(failure, "ctx", None)
     command = context.command_path if context is not None else "agentctl"
     content = "commands" if detail.lower().startswith("no such command") else "parameters"
-    hint = f"did you mean {guess}?" if guess else f"`{command} --help` lists its {content}"
-    hint = _REMOVED.get(f"{command} {wrong[1]}", hint) if wrong is not None else hint
-    if command == "agentctl runs start" and (words := _EXTRA_WORDS.search(detail)):
-        component, _, message = words[1].partition(" ")
+    hint = f"`{command} --help` lists its {content}"
+    if guess:
+        hint = f"did you mean {guess}?"
+    if wrong_word is not None:
+        hint = _REMOVED.get(f"{command} {wrong_word[1]}", hint)
+
+    # Frequent mistakes.
+    extra_words = _EXTRA_WORDS.search(detail)
+    if command == "agentctl runs start" and extra_words:
+        component, _, message = extra_words[1].partition(" ")
         hint = f"write: {command} --agent {component} --message {shlex.quote(message or 'TEXT')}"
     if _NO_TOKEN.match(detail):
         hint = "other users can read command lines: use --token-file FILE, or AGENTCTL_TOKEN"
@@ -167,6 +186,7 @@ def _report_usage(failure: typer.TyperException) -> int:
 
 
 def _describe_wrong_value(failure: typer.TyperException) -> str | None:
+    """Return the text for a value that its parameter does not take; None for another failure."""
     parameter = getattr(failure, "param", None)
     errors = getattr(failure.__cause__, "errors", None)
     allowed = None if parameter is None else describe_allowed_values(parameter)
@@ -184,11 +204,13 @@ def _write_error(detail: str, cause: str | None, hint: str | None, code: int = 1
         lines.append(f"  cause: {escape_controls(cause)}")
     if hint:
         lines += ["", f"hint: {escape_controls(hint)}"]
+
     err = current_io().err
     try:
         err.write("\n".join(lines) + "\n")
         err.flush()
-    except OSError:  # the exit code reports the error
+    except OSError:
+        # The exit code reports the error.
         _discard_output()
     return code
 

@@ -45,25 +45,33 @@ class CommandSignature:
         order: tuple[Any, ...] = (...,),
     ) -> None:
         self._signature = Signature(function, without=without, order=order)
-        self._options = {
-            each.name: (each, option)
-            for each in self._signature.parameters
-            if (option := find_declared(each.annotation, Option))
-        }
+        self._options: dict[str, tuple[Parameter, Option]] = {}
+        for parameter in self._signature.parameters:
+            option = find_declared(parameter.annotation, Option)
+            if option:
+                self._options[parameter.name] = (parameter, option)
+
+        # A field of a request without an option, such as a cursor of the API, is no parameter.
         self.parameters = [
-            self._build_parameter(each)
-            for each in self._signature.parameters
-            if each.name in self._options or find_declared(each.annotation, Query) is None
+            self._build_parameter(parameter)
+            for parameter in self._signature.parameters
+            if parameter.name in self._options or find_declared(parameter.annotation, Query) is None
         ]
-        has_output = any(each.name == "output" for each in self.parameters)
-        moved = _LAST if has_output and order[-1] is ... else ()
-        last = [name for name in moved if name not in order]
-        self.parameters.sort(key=lambda each: last.index(each.name) if each.name in last else -1)
+
+        has_output = any(parameter.name == "output" for parameter in self.parameters)
+        moved_names = _LAST if has_output and order[-1] is ... else ()
+        last_names = [name for name in moved_names if name not in order]
+        self.parameters.sort(
+            key=lambda parameter: (
+                last_names.index(parameter.name) if parameter.name in last_names else -1
+            )
+        )
 
     def build_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Build the arguments of the function from the values of the parameters."""
-        fields = {each.name: each.default for each in self._signature.parameters}
+        fields = {parameter.name: parameter.default for parameter in self._signature.parameters}
         fields |= {name: value for name, value in values.items() if name in fields}
+
         for parameter, option in self._options.values():
             value = values[_name_of(option)]
             if is_time(parameter.annotation):
@@ -71,6 +79,7 @@ class CommandSignature:
             elif parameter.default == ():
                 value = tuple(value or ())
             fields[parameter.name] = value
+
         arguments = self._signature.build_arguments(fields)
         for argument in arguments.values():
             if isinstance(argument, CommandOutput):
@@ -78,18 +87,22 @@ class CommandSignature:
         return arguments
 
     def _build_parameter(self, parameter: Parameter) -> Parameter:
+        """Return the parameter of the command for a field of a request, or for itself."""
         if parameter.name not in self._options:
             return parameter
+
         _, option = self._options[parameter.name]
         marks = () if option.noun is None else (ShortId(option.noun),)
-        plain = get_args(parameter.annotation)[0]
+        plain_type = get_args(parameter.annotation)[0]
         default = parameter.default
-        if plain == tuple[str, ...]:
-            plain = list[str] | None
+        if plain_type == tuple[str, ...]:
+            # Typer repeats an option whose type is a list.
+            plain_type = list[str] | None
             default = None
         elif is_time(parameter.annotation):
-            plain = str | None
-        annotation: Any = Annotated[(plain, *marks, build_option(parameter.annotation))]
+            plain_type = str | None
+
+        annotation: Any = Annotated[(plain_type, *marks, build_option(parameter.annotation))]
         return parameter.replace(name=_name_of(option), annotation=annotation, default=default)
 
 
@@ -98,8 +111,10 @@ def expand_options(function: Any) -> Any:
 
     A coroutine function is executed with `run_until_done`.
     """
-    if hasattr(function, "__signature__"):  # `with_target` did it
+    if hasattr(function, "__signature__"):
+        # `with_target` did it.
         return function
+
     own = CommandSignature(function)
 
     @functools.wraps(function)
@@ -152,11 +167,14 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
 
 def declare_parameters(command: Any, parameters: Sequence[Parameter]) -> None:
     """Set the parameters of a command, which Typer reads from these two attributes."""
-    for each in parameters:
-        if isinstance(each.default, ParameterInfo) and each.default.default is ...:
-            each.default.default = False if each.annotation is bool else None
+    for parameter in parameters:
+        info = parameter.default
+        if isinstance(info, ParameterInfo) and info.default is ...:
+            # Not required: `option()` and `flag()` leave the default out.
+            info.default = False if parameter.annotation is bool else None
+
     command.__signature__ = inspect.Signature(parameters)
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 
 def _name_of(option: Option) -> str:

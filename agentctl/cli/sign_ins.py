@@ -49,22 +49,24 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """The sign-in of a person at a server, with the tokens of `auth.oidc.Tokens`.
-
-    Attributes:
-        kind: the token of the provider that the server takes.
-        user: the principal of the server.
-        name: the name of the person at the provider; may be empty.
-        kept_in: the place of the tokens.
-    """
+    """The sign-in of a person at a server, with the tokens of `auth.oidc.Tokens`."""
 
     server: str
     issuer: str
     client_id: str
+
     kind: str
+    """The token of the provider that the server takes."""
+
     user: str
+    """The principal of the server."""
+
     name: str
+    """The name of the person at the provider; may be empty."""
+
     kept_in: str
+    """The place of the tokens."""
+
     expires_at: float = 0.0
     renew_at: float = 0.0
     token: str = ""
@@ -140,9 +142,11 @@ class StoredTokens:
 
 
 async def open_tokens(url: str) -> StoredTokens | None:
-    """Return the tokens of the sign-in at a server, None without one; see `find_sign_in`."""
-    if (sign_in := describe_sign_in(url)) is None:
+    """Return the tokens of the sign-in at a server; None without a sign-in; see `find_sign_in`."""
+    sign_in = describe_sign_in(url)
+    if sign_in is None:
         return None
+
     if sign_in.kept_in != "file":
         import asyncio
 
@@ -152,7 +156,7 @@ async def open_tokens(url: str) -> StoredTokens | None:
 
 
 def find_sign_in(url: str) -> SignIn | None:
-    """Return the sign-in at a server with its tokens, None without one.
+    """Return the sign-in at a server with its tokens; None without a sign-in.
 
     Raises:
         UsageError: the URL is not valid.
@@ -162,19 +166,22 @@ def find_sign_in(url: str) -> SignIn | None:
     sign_in = describe_sign_in(url)
     if sign_in is None or sign_in.kept_in == "file":
         return sign_in
-    secrets = _ask_keyring(lambda keyring: keyring.get_password(_SERVICE, sign_in.server))
-    given = _parse_object(secrets or "")
-    if not all(isinstance(given.get(name), str) for name in _SECRETS):
+
+    text = _ask_keyring(lambda keyring: keyring.get_password(_SERVICE, sign_in.server))
+    secrets = _parse_object(text or "")
+    if not all(isinstance(secrets.get(name), str) for name in _SECRETS):
         raise Unavailable(
             "The keyring does not have the tokens of the sign-in", hint=_hint(sign_in.server)
         )
-    return replace(sign_in, token=given["token"], refresh_token=given["refresh_token"])
+    return replace(sign_in, token=secrets["token"], refresh_token=secrets["refresh_token"])
 
 
 def describe_sign_in(url: str) -> SignIn | None:
     """Return the sign-in at a server as its file has it: with empty tokens if the keyring has them.
 
-    The errors are those of `find_sign_in`, without those of the keyring.
+    Raises:
+        UsageError: the URL is not valid.
+        InvalidConfiguration: the file is damaged, or other users can read it.
     """
     from agentctl.remote.address import parse_address
 
@@ -186,7 +193,9 @@ def describe_sign_in(url: str) -> SignIn | None:
         return None
     except OSError as failure:
         raise _unusable(path, failure) from None
+
     with file:
+        # Of the open file: the path could name another one by now.
         status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise InvalidConfiguration(
@@ -195,6 +204,7 @@ def describe_sign_in(url: str) -> SignIn | None:
                 hint=f"sign in again: agentctl login --url {server}; or run chmod 600 on the file",
             )
         record = _parse_object(file.read(_MAXIMUM_BYTES).decode("utf-8", "replace"))
+
     record = dict.fromkeys(_SECRETS, "") | record
     is_whole = all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items())
     if not is_whole or record["server"] != server:
@@ -218,9 +228,11 @@ def changing_sign_in(server: str) -> Iterator[Callable[[SignIn], None]]:
     path = _find_path(server)
     with _locked(path):
         was_in_keyring = False
-        with suppress(InvalidConfiguration):  # A new sign-in replaces a damaged one.
+        # A new sign-in replaces a damaged one.
+        with suppress(InvalidConfiguration):
             before = describe_sign_in(server)
             was_in_keyring = before is not None and before.kept_in == "keyring"
+
         try:
             with replacing_private_file(path) as write:
 
@@ -233,7 +245,8 @@ def changing_sign_in(server: str) -> Iterator[Callable[[SignIn], None]]:
                         )
                     write(json.dumps(record, indent=2).encode())
                     if was_in_keyring and sign_in.kept_in != "keyring":
-                        with suppress(Unavailable):  # A locked one is a reason for the change.
+                        # A locked keyring is a reason for the change.
+                        with suppress(Unavailable):
                             _delete_from_keyring(server)
 
                 yield store
@@ -242,15 +255,17 @@ def changing_sign_in(server: str) -> Iterator[Callable[[SignIn], None]]:
 
 
 def forget_sign_in(server: str) -> SignIn | None:
-    """Delete the sign-in at a server here; return it with its last tokens, None without one.
+    """Delete the sign-in at a server here; return it with its last tokens, None without a sign-in.
 
     Raises:
         InvalidConfiguration, Unavailable: as of `find_sign_in` and `changing_sign_in`.
     """
     path = _find_path(server)
     with _locked(path):
-        if (sign_in := find_sign_in(server)) is None:
+        sign_in = find_sign_in(server)
+        if sign_in is None:
             return None
+
         if sign_in.kept_in == "keyring":
             _delete_from_keyring(server)
         try:
@@ -299,15 +314,20 @@ def _renew(server: str, refused: str) -> SignIn:
 
     with changing_sign_in(server) as store:
         sign_in = find_sign_in(server)
-        if sign_in is not None and sign_in.token != refused:
+        if sign_in is None:
+            raise _ended(server, "signed out")
+        if sign_in.token != refused:
+            # Another command has renewed it.
             return sign_in
-        if sign_in is None or not sign_in.refresh_token:
-            raise _ended(server, "the provider gave no refresh token" if sign_in else "signed out")
+        if not sign_in.refresh_token:
+            raise _ended(server, "the provider gave no refresh token")
+
         client = build_client(sign_in.issuer, sign_in.client_id, sign_in.kind)
         try:
             tokens = asyncio.run(client.refresh(sign_in.refresh_token))
         except BadRequest as failure:
             raise _ended(server, failure.cause or failure.detail) from None
+
         renewed = sign_in.with_tokens(tokens)
         store(renewed)
         return renewed
@@ -358,26 +378,31 @@ def _delete_from_keyring(server: str) -> None:
 
 
 def _ask_keyring(work: Callable[[Any], T]) -> T:
-    """Call the keyring in a thread, because a locked one may wait for a person."""
-    found: list[T] = []
+    """Call the keyring in a thread, because a locked keyring may wait for a person.
+
+    Raises:
+        Unavailable: it does not respond, or refuses.
+    """
+    answers: list[T] = []
     causes: list[str] = []
 
     def ask() -> None:
         try:
             import keyring
 
-            found.append(work(keyring))
+            answers.append(work(keyring))
         except ImportError:
             causes.append("the package keyring is not installed")
-        except Exception as failure:  # Each backend has its own errors.
+        except Exception as failure:
+            # Each backend has its own errors.
             is_locked = type(failure).__name__ == "KeyringLocked"
             causes.append("it is locked" if is_locked else "it refused the request")
 
     thread = threading.Thread(target=ask, name="keyring", daemon=True)
     thread.start()
     thread.join(KEYRING_SECONDS)
-    if found:
-        return found[0]
+    if answers:
+        return answers[0]
     raise Unavailable(
         "The keyring cannot be used",
         cause=causes[0] if causes else f"no answer within {KEYRING_SECONDS:g} seconds",

@@ -91,9 +91,13 @@ class TargetOptions:
         """Return the options as they are typed, with a leading space; empty if none is given."""
         words = ""
         for option in fields(self):
-            if value := getattr(self, option.name):
-                words += f" {_flag_of(option.name)}"
-                words += "" if value is True else f" {shlex.quote(str(value))}"
+            value = getattr(self, option.name)
+            if not value:
+                continue
+
+            words += f" {_flag_of(option.name)}"
+            if value is not True:
+                words += f" {shlex.quote(str(value))}"
         return words
 
     def reject(self, names: tuple[str, ...], reason: str) -> None:
@@ -105,20 +109,21 @@ class TargetOptions:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An open connection to a server, or to the local service.
-
-    Attributes:
-        place: where they are executed, for messages: `on http://127.0.0.1:7777`.
-        options: the options that select this target: ` --url http://127.0.0.1:7777`.
-        local: the local service; None on a server.
-        token: the token that is sent to the server; None without one.
-    """
+    """An open connection to a server, or to the local service."""
 
     operations: Operations
+
     place: str
+    """The place where they are executed, for messages: `on http://127.0.0.1:7777`."""
+
     options: str = ""
+    """The options that select this target: ` --url http://127.0.0.1:7777`."""
+
     local: LocalTarget | None = None
+    """The local service; None on a server."""
+
     token: str | None = field(default=None, repr=False)
+    """The token that is sent to the server; None without one."""
 
     async def list_allowed(self) -> set[str] | None:
         """Return the operations that the caller may call; None if the server does not list them.
@@ -144,22 +149,24 @@ class Target:
         return f"agentctl {words}{self.options}"
 
     def build_release_hint(self, session_ids: Sequence[str], db: str | None) -> str:
-        """Return the hint of an error about held sessions of a database; None: the default one."""
+        """Return the hint of an error about held sessions.
+
+        Args:
+            db: the id of their database; None for the default database.
+        """
         words = ["sessions", "release", *session_ids, *(("--db", db) if db else ())]
         return f"an administrator can end the hold with: {self.command(shlex.join(words))}"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTarget:
-    """The local service, its settings and its log: the user is the operator and may read all.
-
-    Attributes:
-        opened: the service; None for a command that only reads, for which none is opened.
-    """
+    """The local service, its settings and its log: the user is the operator and may read all."""
 
     settings: Settings
     log: LocalLog
+
     opened: Service | None
+    """The service; None for a command that only reads, for which none is opened."""
 
     @property
     def service(self) -> Service:
@@ -185,7 +192,7 @@ async def open_target(
         server_flags: given flags that need a server.
         only_locally: the hint if a server is selected; empty: the command can be remote.
         reads_token: the command uses AGENTCTL_TOKEN locally too.
-        fallback_token: the token for a server if no other one is given.
+        fallback_token: the token for a server if no other token is given.
         reads: locally open these reads only, and no service; None for a service.
 
     Raises:
@@ -197,24 +204,43 @@ async def open_target(
         if url is not None:
             raise UsageError(f"this works only locally, not on {url}", hint=only_locally)
         options.reject(("as_user",), "the command covers the runs of every user")
+
     if url is None:
         opened = _open_local(
             options, create=create, server_flags=server_flags, reads_token=reads_token, reads=reads
         )
     else:
         options.reject(("as_user",), "a server takes the user from the token")
-        token = resolve_token(options.token_file)
-        source = None
-        if token is None and (file := contexts.credential_file(context, url)):
-            token = read_token_file(str(file))
-        if token is None:
-            from agentctl.cli.sign_ins import open_tokens
-
-            if (source := await open_tokens(url)) is not None:
-                token = await source.read()
+        token, source = await _find_token(options, url, context)
         opened = _open_remote(options, url, token or fallback_token, source)
+
     async with opened as target:
         yield target
+
+
+async def _find_token(
+    options: TargetOptions, url: str, context: contexts.Context | None
+) -> tuple[str | None, TokenSource | None]:
+    """Return the token for a server: given, of the context, or of a sign-in.
+
+    Returns:
+        The token, and the sign-in that renews it; None without either.
+    """
+    token = resolve_token(options.token_file)
+    if token is not None:
+        return token, None
+
+    file = contexts.credential_file(context, url)
+    if file:
+        return read_token_file(str(file)), None
+
+    # Imported here: most commands need no sign-in.
+    from agentctl.cli.sign_ins import open_tokens
+
+    source = await open_tokens(url)
+    if source is None:
+        return None, None
+    return await source.read(), source
 
 
 def with_target(
@@ -301,44 +327,63 @@ async def _run_with_target(
 
 
 async def _explain_not_found(failure: NotFound, target: Target, values: Mapping[str, Any]) -> None:
+    """Add to a failure the place, the id that was not found, and a way to the right one.
+
+    Args:
+        values: the values of the parameters of the command.
+    """
     noun = failure.detail.removesuffix(" not found").lower()
     if failure.cause is None:
         failure.cause = f"not found {target.place}"
     if noun not in _LISTS:
         return
-    names = (noun, f"{noun}_id", f"{noun}_ids", *(("component_id",) if noun in KINDS else ()))
-    given = [values[name] for name in names if values.get(name)]
-    ids = [each for value in given for each in ((value,) if isinstance(value, str) else value)]
+
+    names = [noun, f"{noun}_id", f"{noun}_ids"]
+    if noun in KINDS:
+        names.append("component_id")
+    ids: list[str] = []
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, str):
+            ids += [value] if value else []
+        else:
+            ids += value or ()
+
     if len(ids) == 1 and ids[0] not in failure.detail:
         failure.detail = f"{failure.detail}: {ids[0]}"
     if failure.hint is None:
         failure.hint = f"list them with: {target.command(_LISTS[noun])}"
-        with contextlib.suppress(AgentctlError):  # the error about the id is the one to report
+        # The error about the id is the one to report.
+        with contextlib.suppress(AgentctlError):
             failure.hint = await _find_hint(target, noun, ids, values) or failure.hint
 
 
 async def _find_hint(
     target: Target, noun: str, ids: Sequence[str], values: Mapping[str, Any]
 ) -> str | None:
-    """Return a hint about ids of which nothing was found; None if there is no better one.
+    """Return a hint about ids that were not found; None if there is no better hint.
 
     It asks only for what the caller may read: a hint adds no denial to the audit log.
     """
     look = f"list them with: {target.command(_LISTS[noun])}"
     if noun not in KINDS:
-        is_cut = any(map(is_short, ids))
-        return f"give at least {MINIMUM_ID_PREFIX} characters of an id; {look}" if is_cut else None
+        if any(map(is_short, ids)):
+            return f"give at least {MINIMUM_ID_PREFIX} characters of an id; {look}"
+        return None
+
     allowed = await target.list_allowed() or set()
-    named = values.get("run_id") or next(iter(values.get("run_ids") or ()), None)
-    if isinstance(named, str) and "get_run" in allowed:
-        run = (await target.operations.get_run(named, form=SUMMARY_VIEW)).value
-        if parent := run["parent_run_id"]:
-            return f"it is the run of a member: name the run that started it, {parent}"
+    run_id = values.get("run_id") or next(iter(values.get("run_ids") or ()), None)
+    if isinstance(run_id, str) and "get_run" in allowed:
+        run = (await target.operations.get_run(run_id, form=SUMMARY_VIEW)).value
+        parent_id = run["parent_run_id"]
+        if parent_id:
+            return f"it is the run of a member: name the run that started it, {parent_id}"
+
     if not ids or operation_ids(noun).list not in allowed:
         return None
     components = (await target.operations.get_components(noun)).value
-    near = suggest_name(ids[0], [str(row[f"{noun}_id"]) for row in components])
-    return f"did you mean {near}? {look}" if near else None
+    similar_id = suggest_name(ids[0], [str(row[f"{noun}_id"]) for row in components])
+    return f"did you mean {similar_id}? {look}" if similar_id else None
 
 
 def resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context | None]:

@@ -88,12 +88,15 @@ class RunOutput:
         if not self.run_id:
             self.run_id = event.run_id
             self.session_id = str(event.data.get("session_id") or "")
-        own = event.run_id == self.run_id
-        self.has_members = self.has_members or not own
+
+        is_own = event.run_id == self.run_id
+        self.has_members = self.has_members or not is_own
+        # The run waits for what its members ask, too.
         if event.kind is EventKind.PAUSED:
             self._asked += event.data.get("approvals") or ()
-        if not own:
+        if not is_own:
             return
+
         if event.kind is EventKind.STARTED:
             self._started_at = event.at
         elif event.kind is EventKind.CONTENT:
@@ -188,20 +191,25 @@ def report_run_end(
         raise _build_failure(target, run_id, end)
     if status == "CANCELLED":
         raise RunFailed(f"run {run_id} was cancelled", cause=end.get("cancel_reason"))
-    metrics = end.get("metrics") or {}
-    total = find_tokens(end)
+
     text = f"run {run_id} {str(status).lower()}"
     if seconds is not None:
         text += f" in {format_elapsed(seconds)}"
+
+    total = find_tokens(end)
     if total is not None:
         text += f", {total:,} tokens"
-        inward, outward = (metrics.get(f"{side}_tokens") or 0 for side in ("input", "output"))
-        # `metrics` are those of the run alone.
-        text += f" ({inward:,} in, {outward:,} out)" if total == inward + outward != 0 else ""
+        # `metrics` has the tokens of the run alone, the total those of its members, too.
+        metrics = end.get("metrics") or {}
+        input_tokens = metrics.get("input_tokens") or 0
+        output_tokens = metrics.get("output_tokens") or 0
+        if total == input_tokens + output_tokens != 0:
+            text += f" ({input_tokens:,} in, {output_tokens:,} out)"
     note(text)
 
 
 def _build_failure(target: Target, run_id: str, end: Mapping[str, Any]) -> RunFailed:
+    """Return the error of a command whose run has failed, with what the user can do about it."""
     error = end.get("error") or {}
     code = str(error.get("code"))
     failure = RunFailed(f"run {run_id} failed", cause=f"{code}: {error.get('detail')}")
@@ -209,6 +217,7 @@ def _build_failure(target: Target, run_id: str, end: Mapping[str, Any]) -> RunFa
         request = f", request {end['request_id']}" if end.get("request_id") else ""
         failure.hint = f"the server log has the details of run {run_id}{request}"
         return failure
+
     # The local user is the operator and sees the log.
     settings = target.local.settings
     entry = target.local.log.take_last()
@@ -216,11 +225,13 @@ def _build_failure(target: Target, run_id: str, end: Mapping[str, Any]) -> RunFa
     failure.hint = hint and hint.format(file=settings.path)
     if entry is None:
         return failure
+
     for model in settings.models:
         variable = model.api_key_env
         if variable and not os.environ.get(variable) and f"model {model.id}: " in entry.text:
             failure.hint = f"set the variable {variable}, which the model {model.id} reads"
             return failure
+
     if isinstance(entry.error, AgentctlError):
         failure.cause = entry.error.detail
         failure.hint = entry.error.hint

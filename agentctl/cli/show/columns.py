@@ -40,11 +40,16 @@ def _format_state(record: Record) -> str:
     look = get_look(phase)
     is_unicode = (current_io().out.encoding or "utf-8").lower().startswith("utf")
     glyph = look.glyph if is_unicode else look.ascii
-    warning = f" ! {phase['warning']}" if phase["warning"] else ""
-    more = format_distance(record.get("paused_at")) if phase["name"] == "paused" else None
-    if phase["name"] == "queued" and (place := record.get("queue_position")) is not None:
-        more = f"#{place}"
-    return f"{glyph} {phase['words']}{f' {more}' if more else ''}{warning}"
+
+    text = f"{glyph} {phase['words']}"
+    if phase["name"] == "paused":
+        age = format_distance(record.get("paused_at"))
+        text += f" {age}" if age else ""
+    elif phase["name"] == "queued" and record.get("queue_position") is not None:
+        text += f" #{record['queue_position']}"
+    if phase["warning"]:
+        text += f" ! {phase['warning']}"
+    return text
 
 
 def _describe_origin(run: Record) -> str | None:
@@ -136,10 +141,14 @@ def _get_of_match(record: Record, name: str) -> object:
 
 def _add_match(columns: Columns) -> Columns:
     """Return the columns of a list with the text that a search has found."""
-    run_id, snippet = (partial(_get_of_match, name=name) for name in ("run_id", "snippet"))
-    tsv = [Column("match_run_id", run_id), Column("match_snippet", snippet)]
-    found = Column("match_snippet", snippet, heading="found", look="text")
-    return Columns([*columns.tsv, *tsv], [*columns.table[:2], found, *columns.table[2:]])
+    run_id = partial(_get_of_match, name="run_id")
+    snippet = partial(_get_of_match, name="snippet")
+    tsv_columns = [Column("match_run_id", run_id), Column("match_snippet", snippet)]
+    # After the first two: the rest may be hidden on a narrow terminal.
+    table_column = Column("match_snippet", snippet, heading="found", look="text")
+    return Columns(
+        [*columns.tsv, *tsv_columns], [*columns.table[:2], table_column, *columns.table[2:]]
+    )
 
 
 SESSIONS = Columns(

@@ -57,19 +57,23 @@ class EventLines:
         if not self.output.run_id:
             self.output.take(event)
             return
-        own = event.run_id == self.output.run_id
-        name = "" if own else event.component_name
+
+        is_own = event.run_id == self.output.run_id
+        name = "" if is_own else event.component_name
         if event.kind is EventKind.CONTENT:
-            if not own:
+            # `output` writes the text of the run itself.
+            if not is_own:
                 self._write_member_text(event.run_id, name, event.text)
         else:
-            if not own:
+            if not is_own:
                 self._end_member_line(event.run_id)
             elif self._answer is not None and event.kind is EventKind.TOOL_CALL_STARTED:
                 self._answer.end_part()
-            line = None if own and event.is_about_run else describe_event(event)
+
+            line = None if is_own and event.is_about_run else describe_event(event)
             if line is not None:
                 self._write_line(name, line)
+
         self.output.take(event)
 
     @property
@@ -167,18 +171,21 @@ async def with_activity(
     Args:
         in_line: returns True while the line with the text has not ended: nothing is shown then.
     """
+    # The things that the run waits for, by the ids of calls and `_QUEUE`.
     waits: dict[str, str] = {}
-    spoke = False
+    has_spoken = False
     async with contextlib.aclosing(events):  # type: ignore[type-var]
         while True:
-            subject = ", ".join(dict.fromkeys(waits.values()))
-            subject = subject or ("the next event" if spoke else "the first token")
+            subject = "the next event" if has_spoken else "the first token"
+            if waits:
+                subject = ", ".join(dict.fromkeys(waits.values()))
             text = f"{component}: waiting for {subject}"
             try:
                 async with contextlib.nullcontext() if in_line() else showing_progress(text):
                     event = await anext(events)
             except StopAsyncIteration:
                 return
+
             kind = find_event_kind(event.name)
             if kind is EventKind.TOOL_CALL_STARTED:
                 parsed = parse_event(event.name, event.data, event.seq)
@@ -190,5 +197,5 @@ async def with_activity(
                 waits[_QUEUE] = f"its turn, place {place} in the queue of its session"
             elif kind is EventKind.STARTED:
                 waits.pop(_QUEUE, None)
-            spoke = spoke or kind in (EventKind.CONTENT, EventKind.TOOL_CALL_STARTED)
+            has_spoken = has_spoken or kind in (EventKind.CONTENT, EventKind.TOOL_CALL_STARTED)
             yield event

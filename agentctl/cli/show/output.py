@@ -128,23 +128,28 @@ class CommandOutput:
         if self.format == "json" and self.fields is None:
             write_json(document.raw)
             return
+
         page = document.value
         records, columns = self._select(page["data"], columns)
         if self.format == "json":
             write_value({**page, "data": records})
             return
+
         self.show_records(records, columns, id_field)
         meta = page["meta"]
-        if not (cursor := meta.get("next_cursor")):
+        cursor = meta.get("next_cursor")
+        if not cursor:
             return
+
         shown = f"more {noun} exist"
         if "total_count" in meta:
             total = f"{meta['total_count']}{'+' if meta['total_is_capped'] else ''}"
             shown = f"showing {len(records)} of {total}"
         # A cursor can be longer than the line of a terminal, where no one types it.
-        is_for_people = self.is_table and current_io().err_is_terminal
-        rest = "--all lists all, -o json has the cursor of the next page"
-        note(f"{shown}; {rest if is_for_people else f'next page: --cursor {cursor}'}")
+        if self.is_table and current_io().err_is_terminal:
+            note(f"{shown}; --all lists all, -o json has the cursor of the next page")
+        else:
+            note(f"{shown}; next page: --cursor {cursor}")
 
     def show_record(
         self, document: Document[Any] | Record, columns: Sequence[Column], id_field: str
@@ -157,6 +162,7 @@ class CommandOutput:
         if self.format == "json" and self.fields is None:
             write_json(document.raw)
             return
+
         (record,), chosen = self._select([document.value], columns)
         if self.format == "json":
             write_value(record)
@@ -189,8 +195,10 @@ class CommandOutput:
             io = current_io()
             if not io.out_is_terminal and not io.styles(io.out):
                 _write_lines(format_table(records, columns.table))
-            elif hidden := print_table(records, columns.table, io):
-                note(f"hidden: {', '.join(hidden)} (-o wide shows all)")
+                return
+            hidden_names = print_table(records, columns.table, io)
+            if hidden_names:
+                note(f"hidden: {', '.join(hidden_names)} (-o wide shows all)")
         elif self.format == "wide":
             names = {column.name for column in columns.table}
             rest = [column for column in columns.tsv if column.name not in names]
@@ -318,19 +326,25 @@ def choose_columns(records: Sequence[Record], columns: Columns, fields: str) -> 
         UsageError: a name is empty or is no field.
     """
     names = list(dict.fromkeys(name.strip() for name in fields.split(",")))
-    tsv = {column.name: column for column in columns.tsv}
-    table = {column.name: column for column in columns.table}
-    known = list(dict.fromkeys([*tsv, *table, *(name for record in records for name in record)]))
-    hint = f"use: {', '.join(known)}"
+    tsv_columns = {column.name: column for column in columns.tsv}
+    table_columns = {column.name: column for column in columns.table}
+    record_names = [name for record in records for name in record]
+    known_names = list(dict.fromkeys([*tsv_columns, *table_columns, *record_names]))
+
+    hint = f"use: {', '.join(known_names)}"
     if not all(names):
         raise UsageError("--fields has an empty name", hint=hint)
-    unknown = [name for name in names if name not in known]
-    if records and unknown:
-        raise UsageError(f"--fields has no field {unknown[0]!r}", hint=hint)
-    plain = {name: Column(name) for name in names}
+    unknown_names = [name for name in names if name not in known_names]
+    if records and unknown_names:
+        raise UsageError(f"--fields has no field {unknown_names[0]!r}", hint=hint)
+
+    # The column of the form itself, else of the other one, else the field as it is.
+    plain_columns = {name: Column(name) for name in names}
+    by_name_in_tsv = {**plain_columns, **table_columns, **tsv_columns}
+    by_name_in_table = {**plain_columns, **tsv_columns, **table_columns}
     return Columns(
-        tsv=[{**plain, **table, **tsv}[name] for name in names],
-        table=[{**plain, **tsv, **table}[name] for name in names],
+        tsv=[by_name_in_tsv[name] for name in names],
+        table=[by_name_in_table[name] for name in names],
     )
 
 

@@ -128,7 +128,7 @@ async def run_all(
 
 def successes(results: Sequence[T | BaseException]) -> list[T]:
     """Return the results without the exceptions."""
-    return [each for each in results if not isinstance(each, BaseException)]
+    return [result for result in results if not isinstance(result, BaseException)]
 
 
 def report_failures(ids: Sequence[str], results: Sequence[object]) -> None:
@@ -139,14 +139,19 @@ def report_failures(ids: Sequence[str], results: Sequence[object]) -> None:
             exception was reported on stderr with its id.
     """
     failures = [
-        (name, each) for name, each in zip(ids, results, strict=True) if isinstance(each, Exception)
+        (name, result)
+        for name, result in zip(ids, results, strict=True)
+        if isinstance(result, Exception)
     ]
     if failures and len(ids) == 1:
-        raise failures[0][1]
+        _, failure = failures[0]
+        raise failure
+
     for name, failure in failures:
         if isinstance(failure, AgentctlError) and name not in failure.detail:
             failure.detail = f"{failure.detail}: {name}"
         report_error(failure)
+
     if failures:
         raise PartFailed(f"{len(failures)} of {len(ids)} failed")
 

@@ -40,26 +40,31 @@ _LOOKS: dict[str, dict[str, Any]] = {
 
 
 class Column(NamedTuple):
-    """A column, and the way to read it from a record.
-
-    Attributes:
-        name: the field, and the heading in TSV.
-        read: the value to show instead of the field.
-        heading: the heading in tables instead of the name: `session_id` would be SESSION ID.
-        look: in tables on a narrow terminal: `plain` is never cut, `text` is, `whole` is wrapped,
-            `id` becomes its least unique prefix; all but `whole` and the first column are hidden
-            if there is no room.
-        keep: never hidden.
-        style: returns the style of rich for a cell.
-    """
+    """A column, and the way to read it from a record."""
 
     name: str
+    """The field, and the heading in TSV."""
+
     read: Callable[[Record], object] | None = None
+    """The value to show instead of the field."""
+
     heading: str = ""
+    """The heading in tables instead of the name: `session_id` would be SESSION ID."""
+
     look: Literal["plain", "text", "whole", "id"] = "plain"
+    """Its form in tables on a narrow terminal.
+
+    `plain` is never cut, `text` is, `whole` is wrapped, `id` becomes its least unique prefix. All
+    but `whole` and the first column are hidden if there is no room.
+    """
+
     right: bool = False
+
     keep: bool = False
+    """Never hidden."""
+
     style: Callable[[Record], str] | None = None
+    """Returns the style of rich for a cell."""
 
     @property
     def label(self) -> str:
@@ -93,15 +98,13 @@ def plain_columns(*names: str) -> list[Column]:
 
 
 class Columns(NamedTuple):
-    """The columns of a list.
-
-    Attributes:
-        tsv: all columns, in an order that never changes.
-        table: the columns by importance.
-    """
+    """The columns of a list."""
 
     tsv: Sequence[Column]
+    """All columns, in an order that never changes."""
+
     table: Sequence[Column]
+    """The columns by importance."""
 
 
 class _Filled(NamedTuple):
@@ -204,22 +207,26 @@ def wrap_with_indent(head: str, text: str, width: int | None) -> list[str]:
     room = (width or 0) - indent
     if room < MINIMUM_TEXT_WIDTH or display_width(text) <= room:
         return [head + text]
+
     lines = []
     line = ""
     for word in text.split(" "):
-        joined = f"{line} {word}" if line else word
-        if display_width(joined) <= room:
-            line = joined
+        longer_line = f"{line} {word}" if line else word
+        if display_width(longer_line) <= room:
+            line = longer_line
             continue
+
         if line:
             lines.append(line)
         line = word
         while display_width(line) > room:
-            kept = _count_fitting(line, room)
-            kept = max(line.rfind("/", 1, kept + 1), 0) or kept
-            lines.append(line[:kept])
-            line = line[kept:]
+            # A word that is longer than a line.
+            length = _count_fitting(line, room)
+            length = max(line.rfind("/", 1, length + 1), 0) or length
+            lines.append(line[:length])
+            line = line[length:]
     lines.append(line)
+
     return [head + lines[0], *(" " * indent + line for line in lines[1:])]
 
 

@@ -104,10 +104,15 @@ def view_rows(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield _view_row(
                 f"claims.{name}", value, meaning or _describe_claim(name, value, view["times"])
             )
+
     for entry in view["scopes"]:
-        meaning = f"grants {', '.join(entry['allows'])}" if entry["allows"] else "grants nothing"
-        if not entry["allows"] and (near := suggest_scope(entry["scope"])):
-            meaning += f": did you mean {near}?"
+        if entry["allows"]:
+            meaning = f"grants {', '.join(entry['allows'])}"
+        else:
+            meaning = "grants nothing"
+            similar_scope = suggest_scope(entry["scope"])
+            if similar_scope:
+                meaning += f": did you mean {similar_scope}?"
         if entry["role"] is not None:
             meaning = f"by the role {entry['role']} of {entry['claim']}: {meaning}"
         elif entry["claim"] != "scopes":

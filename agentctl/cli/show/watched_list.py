@@ -59,6 +59,7 @@ def check_watch(watch: bool, every: float | None, form: output.Format) -> None:
         raise UsageError("--every needs --watch")
     if not watch or form == "jsonl":
         return
+
     streams = current_io()
     if form not in ("table", "wide"):
         reason = f"it has no meaning with -o {form}"
@@ -66,6 +67,7 @@ def check_watch(watch: bool, every: float | None, form: output.Format) -> None:
         reason = "stdout is not a terminal that can be redrawn"
     else:
         return
+
     raise UsageError(
         f"--watch cannot show the list: {reason}",
         hint="pass -o jsonl for one line of JSON for each change",
@@ -104,7 +106,8 @@ async def read_again(
 
 
 async def _print_changes(watched: WatchedList) -> None:
-    known: dict[str, Record] = {}
+    """Write a line of JSON for each change of the rows, until Ctrl-C."""
+    known_records: dict[str, Record] = {}
     is_lost = False
     async for document in read_again(watched.target, watched.read, watched.seconds):
         if isinstance(document, AgentctlError):
@@ -112,13 +115,14 @@ async def _print_changes(watched: WatchedList) -> None:
                 note(f"{document.detail}; retrying every {watched.seconds:g} s")
             is_lost = True
             continue
+
         if is_lost:
             note("the server is available again")
         is_lost = False
         records = watched.select(document)
-        for change in find_changes(known, records):
+        for change in find_changes(known_records, records):
             output.write_value(change)
-        known = records
+        known_records = records
 
 
 def find_changes(

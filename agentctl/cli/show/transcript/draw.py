@@ -109,19 +109,22 @@ class Printer:
         The left part is cut to fit; with `look.full` it is wrapped, with a hanging indent.
         """
         room = self.console.width - indent
-        taken = right.cell_len + 2 if right else 0
-        if not self.look.full and room - taken >= MINIMUM_WIDTH // 2:
-            left = _cut(left, room - taken)
+        right_width = right.cell_len + 2 if right else 0
+        if not self.look.full and room - right_width >= MINIMUM_WIDTH // 2:
+            left = _cut(left, room - right_width)
+
         lines = [Text().append_text(line) for line in left.wrap(self.console, room)] or [Text()]
         if len(lines) > 1:
             rest = Text(" ").join(lines[1:])
             wrapped = rest.wrap(self.console, room - HANGING_INDENT)
             lines = [lines[0], *(Text(" " * HANGING_INDENT).append_text(line) for line in wrapped)]
+
         if right is not None:
-            if lines[-1].cell_len + taken > room:
+            if lines[-1].cell_len + right_width > room:
                 lines.append(Text())
             lines[-1].pad_right(max(0, room - lines[-1].cell_len - right.cell_len))
             lines[-1].append_text(right)
+
         for line in lines:
             self.print(line, indent=indent)
 
@@ -181,19 +184,22 @@ class Printer:
         facts = [f"run {clean_line(run_id[:SHORT_ID] if self.look.short_ids else run_id)}"]
         if moment is not None:
             day = format_day(moment, self.look)
-            last = self._day
-            if last and day != last:
+            if self._day and day != self._day:
                 self.print(Text(day, style="dim", justify="center"))
             self._day = day
             facts.insert(0, format_time(moment, self.look))
+
         prefix = "" if number is None else f"{number}"
         left = Text(f"{prefix:<{INDENT - 1}} " if prefix else " " * INDENT)
         left.append(clean_line(record.get("user_id") or "user"), style="bold")
         self.print_line(left, Text(" · ".join(facts), style="dim"))
-        if (origin := describe_origin(record)) is not None:
+
+        origin = describe_origin(record)
+        if origin is not None:
             run_id = origin.run_id[:SHORT_ID] if self.look.short_ids else origin.run_id
             line = f"{origin.kind} of {run_id} {origin.place}"
             self.print_line(Text(line, style="dim"), indent=INDENT)
+
         self.print(Text(cut_text(run.input, self.look.full), overflow="fold"), indent=INDENT)
         self.print()
 
@@ -227,17 +233,20 @@ class Printer:
     def print_tool(self, call: DrawnCall, indent: int) -> None:
         """Print a tool call, the decision about it, and its result if it is short."""
         glyph, style = TOOL_LOOKS[call.outcome]
-        duration = "" if call.seconds is None else f" {format_elapsed(call.seconds)}"
-        duration = "" if call.outcome == "waiting" else duration
+        duration = ""
+        if call.seconds is not None and call.outcome != "waiting":
+            duration = f" {format_elapsed(call.seconds)}"
         right = Text(f"{glyph}{duration}", style=style)
         left = Text("ƒ ", style="dim").append(call.name, style="bold")
         left.append(f"({call.arguments})", style="none")
         result = call.result
-        style = "yellow" if call.outcome == "waiting" else "dim"
-        decision = Text(call.decision, style=style)
+
+        # With a decision, or everything shown: each part has its own lines.
         if self.look.full or call.decision:
             self.print_line(left, right, indent=indent)
             if call.decision:
+                decision_style = "yellow" if call.outcome == "waiting" else "dim"
+                decision = Text(call.decision, style=decision_style)
                 self.print_line(decision, indent=indent + MEMBER_INDENT)
             if result and self.look.full:
                 self.print(Text(result, overflow="fold"), indent=indent + MEMBER_INDENT)
@@ -246,6 +255,8 @@ class Printer:
                 line = clean_line(result) if is_shown else format_length(result, call.characters)
                 self.print_line(Text(line, style="dim"), indent=indent + MEMBER_INDENT)
             return
+
+        # Otherwise a short result is part of the line of the call if there is room.
         room = self.console.width - indent - right.cell_len - 2
         line = clean_line(result)
         if not self.look.shows(result):
@@ -257,6 +268,7 @@ class Printer:
             line = ""
         else:
             left = _cut(left, room, end="…)")
+
         self.print_line(left, right, indent=indent)
         if line:
             self.print_line(Text(line, style="dim"), indent=indent + MEMBER_INDENT)
@@ -272,10 +284,11 @@ class Printer:
         if run.tool_calls:
             facts.append(f" · {run.tool_calls} ƒ")
         self.print_line(left, facts, indent=indent)
+
         if is_open:
-            inner = min(indent + MEMBER_INDENT, DEEPEST_INDENT)
-            self.print_items(run, inner)
-            self.print_end(run, inner)
+            inner_indent = min(indent + MEMBER_INDENT, DEEPEST_INDENT)
+            self.print_items(run, inner_indent)
+            self.print_end(run, inner_indent)
 
     def print_end(self, run: DrawnRun, indent: int) -> None:
         """Print the error of a run and the facts about its cancel and stop."""
@@ -288,13 +301,16 @@ class Printer:
             self.print(Text(place, style="dim"), indent=indent + MEMBER_INDENT)
         if record.get(TRACE_URL):
             self.print(Text(f"trace: {clean_line(record[TRACE_URL])}", style="dim"), indent=indent)
+
+        # The sentence about the end, without the error that stands above it.
         phase = describe_run({**record, "error": None})
         if not phase["sentence"]:
             return
         reason = record.get("cancel_reason")
-        said = f' · reason: "{clean_line(reason)}"' if reason else ""
+        quoted_reason = f' · reason: "{clean_line(reason)}"' if reason else ""
         style = "yellow" if phase["warning"] or phase["name"] == "stopping" else "dim"
-        self.print(Text(f"── {clean_line(phase['sentence'])}{said} ──", style=style), indent=indent)
+        text = f"── {clean_line(phase['sentence'])}{quoted_reason} ──"
+        self.print(Text(text, style=style), indent=indent)
 
     def _print_rule(self) -> None:
         self.print(Rule(characters="─", style="dim"))
@@ -322,9 +338,11 @@ def _describe_facts(run: DrawnRun, *, words: bool = True, split: bool = False) -
         facts.append(f" · {clean_line(code)}")
     if phase["warning"]:
         facts.append(f" ! {phase['warning']}", style="yellow")
-    if (seconds := run.seconds) is not None:
-        facts.append(f"{' ·' if words else ''} {format_elapsed(seconds)}")
-    if tokens := format_tokens(run, split=split):
+
+    if run.seconds is not None:
+        facts.append(f"{' ·' if words else ''} {format_elapsed(run.seconds)}")
+    tokens = format_tokens(run, split=split)
+    if tokens:
         facts.append(f" · {tokens}")
     return facts
 

@@ -39,7 +39,8 @@ class LiveAnswer:
     def __init__(self, printer: Printer, *, indent: int = 0) -> None:
         self._printer = printer
         self._indent = indent
-        self._rest: list[str] = []  # joined once: a long text is not copied for each event
+        # Joined once: a long text is not copied for each event.
+        self._rest: list[str] = []
         self._length = 0
         self._next_parse = 0
         self._follows_block = False
@@ -50,6 +51,7 @@ class LiveAnswer:
         self._length += len(text)
         if "\n" not in text or self._length < self._next_parse:
             return
+
         complete, rest = split_blocks("".join(self._rest))
         self._rest = [rest]
         self._length = len(rest)
@@ -117,8 +119,8 @@ class LiveTranscript:
             if item["status"] in ("done", "failed", "waiting"):
                 self._answer.end_part()
                 self._printer.print_tool(DrawnCall.of(item), self._indent)
-        elif item["type"] in ("member", "step") and (run_id := item["run_id"]) is not None:
-            member = self._build_run(run_id)
+        elif item["type"] in ("member", "step") and item["run_id"] is not None:
+            member = self._build_run(item["run_id"])
             if not member.is_live:
                 self._answer.end_part()
                 self._printer.print_member(DrawnMember.of(item, member), self._indent)

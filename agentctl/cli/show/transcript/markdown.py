@@ -53,14 +53,15 @@ class _Table(TableElement):
     """A table without empty lines around it; one block for each row if a word would be cut."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for each in super().__rich_console__(console, options):
-            if isinstance(each, Table):
-                each.show_edge = False
-                least = Measurement.get(console, options.update(width=MAXIMUM_WIDTH), each).minimum
-                if least > options.max_width:
+        for part in super().__rich_console__(console, options):
+            if isinstance(part, Table):
+                part.show_edge = False
+                wide_options = options.update(width=MAXIMUM_WIDTH)
+                if Measurement.get(console, wide_options, part).minimum > options.max_width:
+                    # rich would break words to fit the columns.
                     yield from self._draw_rows()
                     continue
-            yield each
+            yield part
 
     def _draw_rows(self) -> Iterator[Text]:
         heads = self.header.row.cells if self.header and self.header.row else []

@@ -125,8 +125,9 @@ class TranscriptOutput(FieldsOutput):
         """
         form = self.format
         is_transcript = form in ("table", "text", "markdown")
-        given = [name for name in _FLAGS if options.get(name, getattr(self, name, False))]
-        flag = f"--{given[0].replace('_', '-')}" if given else ""
+        given_names = [name for name in _FLAGS if options.get(name, getattr(self, name, False))]
+        flag = f"--{given_names[0].replace('_', '-')}" if given_names else ""
+
         if flag and self.fields is not None:
             raise UsageError(f"{flag} is for a transcript and excludes --fields")
         if flag and not is_transcript:
@@ -135,6 +136,7 @@ class TranscriptOutput(FieldsOutput):
                     f"{flag} has no effect with -o {form}", hint="use -o text or -o markdown"
                 )
             return "text"
+
         return form if is_transcript and self.fields is None else None
 
     def create_look(self, form: Format) -> Look:
@@ -245,9 +247,10 @@ class Pager:
             self._command = []
             self._flush_held()
             return
-        held = "".join(self._held)
+
+        held_text = "".join(self._held)
         self._held = []
-        self.write(held)
+        self.write(held_text)
 
     def _flush_held(self) -> None:
         for text in self._held:
