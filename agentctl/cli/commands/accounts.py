@@ -88,6 +88,7 @@ async def create_account(
         never_expires=never_expires,
         allow_privileged_scopes=allow_privileged_scopes,
     )
+
     try:
         created = await target.operations.create_service_account(account)
     except BadRequest as failure:
@@ -181,13 +182,15 @@ async def _resolve_account_id(target: Target, name: str) -> str:
             return str(record["id"])
         if record.get("state") == "expired" and expired is None:
             expired = str(record["id"])
+
     if expired is None and is_id_prefix(name):
         names = {
             str(record.get("id")): str(record.get("name"))
             async for record in _find_accounts(target, None)
             if str(record.get("id")).startswith(name)
         }
-        if (account_id := choose_id("service accounts", name, names)) != name:
+        account_id = choose_id("service accounts", name, names)
+        if account_id != name:
             return account_id
     if expired is None:
         hint = f"list them with: {target.command('accounts list')}"

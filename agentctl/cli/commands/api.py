@@ -42,6 +42,7 @@ async def call_api(
     connection: Connection | None = getattr(target.operations, "connection", None)
     if connection is None:
         raise UsageError("`api` needs a server", hint="select one with --url or --context")
+
     request = _build_request(method, path, query, body)
     async with connection.open_raw(request) as response:
         content_type = response.headers.get("content-type", "none")

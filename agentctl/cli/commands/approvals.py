@@ -192,8 +192,10 @@ async def _decide(
     """
     text = None if given is None else approvals.read_value(f"--{VALUES[verb]}", given)
     value = parse_object("--arguments", text) if verb == "approve" else None
+
     approval = await approvals.find_approval(target, approval_id, db)
     approvals.check_decidable(approval, verb, target)
+
     if verb in _QUESTIONS:
         question = _QUESTIONS[verb].format(approval["tool_name"], target.place)
         approvals.confirm_call(

@@ -178,8 +178,10 @@ async def _rows_after_retries(target: Target, last: int) -> list[Row]:
 
 
 def _write_rows(rows: list[Row], out: CommandOutput) -> None:
+    """Write entries as they arrive: a table has no headings, and no columns to align."""
     io = current_io()
     width = io.width(io.out) if io.out_is_terminal else None
+
     for row in rows:
         if out.format in ("json", "jsonl"):
             write_value(row)
@@ -210,6 +212,7 @@ async def export_audit(target: Target, to_file: ToFile = None, *, filter: AuditF
                         file.write(part + b"\n")
             note(f"wrote {counter.done} entries to {to_file}")
             return
+
         # On a terminal the entries themselves show the progress.
         at_terminal = current_io().out_is_terminal
         async with nullcontext() if at_terminal else showing_progress(counter):
@@ -304,12 +307,14 @@ def _report_verification(result: Verification, out: CommandOutput) -> None:
         "last_signed_at": result.last_signed_at,
         "findings": [finding._asdict() for finding in result.findings],
     }
+
     out.show_record(report, _VERIFICATION, "verified")
     if out.format != "json":
         for finding in result.findings:
             note(f"{finding.code}: {finding.detail}")
         if not result.heads:
             note("the audit log has no signed heads: set [audit] key_file")
+
     if not report["verified"]:
         raise typer.Exit(1)
 

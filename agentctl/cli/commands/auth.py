@@ -179,17 +179,23 @@ def list_scopes(out: FieldsOutput, config: Config = None) -> None:
 
 
 def _show_explanation(document: Document[ExplainRecord], out: CommandOutput, every: bool) -> None:
+    """Show the checks of a call, and as notes the result, its cause and its remedy.
+
+    Args:
+        every: show all checks in a table, not only those that decide.
+    """
     record = document.value
     if out.format == "json":
         write_json(document.raw)
     else:
-        whole = not out.is_table
         steps = list(record["steps"])
         if out.format == "table" and not every:
             failures = [step for step in steps if step["outcome"] == "failed"]
-            steps = failures or [step for step in steps if step["outcome"] == "passed"][-1:]
-        columns = _ALL_STEP_COLUMNS if whole else _STEP_COLUMNS
+            last_passed = [step for step in steps if step["outcome"] == "passed"][-1:]
+            steps = failures or last_passed
+        columns = _STEP_COLUMNS if out.is_table else _ALL_STEP_COLUMNS
         out.show_list(steps, columns, "name")
+
     who = f" as {record['principal']}" if record["principal"] else ""
     if record["allowed"]:
         note(f"allowed: {record['operation']}{who}")
@@ -201,6 +207,7 @@ def _show_explanation(document: Document[ExplainRecord], out: CommandOutput, eve
         if failed["remedy"]:
             note("")
             note(f"hint: {failed['remedy']}")
+
     if out.format == "table" and not every:
         counts = Counter(step["outcome"] for step in record["steps"])
         reached = f", {counts['skipped']} not reached" if counts["skipped"] else ""
@@ -209,16 +216,15 @@ def _show_explanation(document: Document[ExplainRecord], out: CommandOutput, eve
 
 @dataclass(frozen=True, slots=True)
 class ExplainQuery:
-    """A question about an operation or a scope.
-
-    Attributes:
-        match: the operation with the known ids; None for a scope.
-        scope: the scope; empty for an operation.
-    """
+    """A question about an operation or a scope."""
 
     asked: str
+
     match: RouteMatch | None = None
+    """The operation with the known ids; None for a scope."""
+
     scope: str = ""
+    """The scope; empty for an operation."""
 
 
 def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> ExplainQuery:
@@ -234,13 +240,16 @@ def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> Expla
     if path is not None:
         _reject_unused_ids(ids, {}, f"{what} {path}")
         return ExplainQuery(f"{what.upper()} {path}", _match_route(what.upper(), path))
+
     if what in policy.POLICY:
         named = {name for name in _OPTIONS if f"{{{name}}}" in ROUTES[what].template}
         _reject_unused_ids(ids, named, what)
         return ExplainQuery(what, RouteMatch(what, dict(ids)))
+
     _reject_unused_ids(ids, {}, what)
     if ":" in what:
         return ExplainQuery(what, scope=what)
+
     near = suggest_name(what, [*policy.POLICY, *KNOWN_SCOPES], cutoff=0.6)
     hint = f"did you mean {near!r}?" if near else "`agentctl auth scopes` lists both"
     if what.upper() in {route.method for route in ROUTES.values()} | {"HEAD"}:
@@ -249,15 +258,22 @@ def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> Expla
 
 
 def _match_route(method: str, path: str) -> RouteMatch:
+    """Return the operation of a method and a path.
+
+    Raises:
+        UsageError: there is none; the cause names the methods of the path, or a similar path.
+    """
     table = route_table()
-    served = routable_path(path)
-    match = table.find("GET" if method == "HEAD" else method, served)
+    served_path = routable_path(path)
+    match = table.find("GET" if method == "HEAD" else method, served_path)
     if match is None:
-        methods = ", ".join(table.methods(served))
-        near = f"its methods are {methods}" if methods else suggest_path(table, method, served)
+        methods = ", ".join(table.methods(served_path))
+        cause = suggest_path(table, method, served_path)
+        if methods:
+            cause = f"its methods are {methods}"
         raise UsageError(
             f"{method} {path} is not an operation",
-            cause=near,
+            cause=cause,
             hint="`agentctl auth scopes` lists the operations",
         )
     return match
@@ -279,6 +295,7 @@ def answer_question(asked: ExplainQuery, me: MeRecord) -> dict[str, Any]:
     principal = Principal(subject=me["principal"], scopes=held, admin=me["admin"])
     answer: dict[str, Any] = {"allowed": False, "principal": me["principal"]}
     answer |= {"asked": asked.asked, "by": None}
+
     if asked.match is not None:
         answer["required_scopes"] = list(policy.required_scopes(*asked.match))
         try:
@@ -288,11 +305,13 @@ def answer_question(asked: ExplainQuery, me: MeRecord) -> dict[str, Any]:
         granting = (resolve_admin_scope(None),) if principal.admin else answer["required_scopes"]
         by = policy.describe_grant(principal, asked.match) + describe_origins(origins, granting)
         return answer | {"allowed": True, "by": by}
+
     answer["required_scopes"] = [asked.scope]
     if asked.scope not in held:
         check_mintable_scopes((asked.scope,), resolve_admin_scope(None))
     if principal.admin:
         return answer | {"allowed": True, "by": "the caller is an administrator"}
+
     covering = find_covering_scope(held, asked.scope)
     if covering is None:
         return answer

@@ -103,6 +103,7 @@ async def _read_message(*, is_person: bool) -> str | None:
             await is_readable.wait()
         finally:
             loop.remove_reader(io.stdin.fileno())
+
     line = io.stdin.readline()
     if is_person and not line.endswith("\n"):
         io.err.write("\n")

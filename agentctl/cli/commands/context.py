@@ -168,6 +168,7 @@ def _format_sign_in(record: Mapping[str, Any] | None) -> str:
 def _resolve_token_file(file: Path) -> Path:
     if str(file) == "-":
         raise UsageError("a context stores the path of a token file: stdin has none")
+
     path = Path(os.path.abspath(file.expanduser()))  # noqa: PTH100 - keeps links
     try:
         str(path).encode()
@@ -177,6 +178,7 @@ def _resolve_token_file(file: Path) -> Path:
     except OSError:
         note(f"{path} cannot be read yet")
         return path
+
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         note(f"other users may be able to read {path}: run chmod 600 {path}")
     return path

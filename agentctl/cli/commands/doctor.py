@@ -144,10 +144,12 @@ def show_findings(findings: Sequence[Finding], out: CommandOutput) -> None:
         records = [asdict(finding) for finding in findings]
         out.show_list(records, _COLUMNS, "check")
         return
+
     io = current_io()
     width = io.width(io.out) if io.out_is_terminal else None
     folded = fold_findings(findings)
     widest = max((len(finding.check) for finding, _ in folded), default=0)
+
     for finding, others in folded:
         head = f"{finding.verdict:5}  {finding.check:{widest}}  "
         more = f" (also: {', '.join(others)})" if others else ""

@@ -124,6 +124,7 @@ async def download_file(
             async for piece in pieces:
                 write_bytes(piece)
             return
+
         path = to_file or Path(Path(record["name"]).name)
         counter = Counter("kB downloaded", record["size"] // 1_000)
         hashed = hashlib.sha256()

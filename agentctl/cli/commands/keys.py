@@ -316,6 +316,7 @@ def _start_rotation(
     rotation: Rotation, again: str, overlap: str, wait: float, *, keep: bool
 ) -> None:
     span = parse_until(overlap, now=datetime.now(UTC))
+
     if rotation.removable:
         latest = _format_moment(max(rotation.removable.values()))
         raise Conflict(
@@ -323,13 +324,17 @@ def _start_rotation(
             cause=f"tokens of the replaced key can be valid until {latest}",
             hint=f"{again} --finish; before that time with --yes",
         )
+
     rotation.check()
     if rotation.unfinished:
         note("resuming an interrupted rotation")
+
     remove_after = now() + int((span.total_seconds() + wait) * 1_000_000)
     new = rotation.publish_new_key(remove_after)
     for path in rotation.publishing_files:
         note(f"added the new public key to {path}")
+
+    # A server that does not know the new key yet would reject the tokens that it signs.
     if wait:
         try:
             note(f"waiting {wait:g} s for the servers to load it")
@@ -337,6 +342,7 @@ def _start_rotation(
         except KeyboardInterrupt:
             note(f"interrupted: the old key still signs; complete the rotation with: {again}")
             raise
+
     aside = rotation.activate_new_key(keep=keep)
     note(f"the new key signs tokens now: {new}")
     kept = "was deleted" if aside is None else f"is kept in {aside}; no server needs it"
@@ -351,6 +357,7 @@ def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
         if rotation.unfinished:
             raise Conflict("The old key still signs: the rotation is incomplete", hint=again)
         raise Conflict("There is no rotation to finish", hint=f"start one with: {again}")
+
     latest = max(rotation.removable.values())
     left = (latest - now()) / 1_000_000
     if left > 0:
@@ -359,6 +366,7 @@ def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
             f"for {format_span(left)}"
         )
         confirm("Remove the old public key now?", yes=yes)
+
     rotation.remove_old_keys()
     note(f"removed; servers reject its tokens within {RELOAD_SECONDS:g} s")
     for thumbprint in rotation.removable:

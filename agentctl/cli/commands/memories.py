@@ -185,6 +185,7 @@ async def export_memories(target: Target, to_file: ToFile = None, user: UserId =
             async for memory in memories:
                 write_json(_dump(memory))
             return
+
         with creating_file(to_file) as file:
             async with showing_progress(counter):
                 async for memory in memories:
@@ -211,6 +212,7 @@ async def import_memories(
         memory if user is None else replace(memory, user_id=user)
         for memory in _parse_lines(read_file_or_stdin(source))
     ]
+
     counter = Counter("memories imported", len(memories))
     known: dict[str | None, set[str]] = {}
     skipped = 0

@@ -192,6 +192,7 @@ def _leave_out_broken(settings: Settings) -> Settings:
 def _announce(
     settings: Settings, url: str, metrics: list[str], app: str | None, *, demo: bool, reload: bool
 ) -> None:
+    """Write the lines about a server that listens: each names a value that was chosen."""
     note(f"agentctl {__version__} listens on {url}, configured by {settings.path or app}")
     if app is not None:
         note(f"application: {app}, with its own routes")
@@ -199,18 +200,21 @@ def _announce(
         note(f"authorization: jwt, {settings.authorization.algorithm}")
     else:
         note("authorization: none, every caller is an administrator")
+
     if settings.console.enabled:
         note(f"console: {url}/console")
         if settings.console.chat:
             note(f"chat: {url}/chat")
     if settings.server.guide is not None:
         note(f"guide: {url}/guide/")
+
     if settings.server.workers > 1:
         note(f"workers: {settings.server.workers} processes")
     if reload and settings.path is not None:
         note(f"reload: for development, after changes of modules in {settings.path.parent}")
     for address in metrics:
         note(f"metrics: {address}")
+
     if demo and settings.path is not None:
         for line in list_demo_steps(settings, settings.path, url):
             note(line)

@@ -161,10 +161,12 @@ def _read_token(source: str | None, token_file: str | None) -> str:
                 "do not pass a token on the command line, where other users can read it",
                 hint=_TOKEN_HINT,
             )
+
     if source not in (None, "-"):
         raise UsageError("the only argument is -, for stdin", hint=_TOKEN_HINT)
     if source and token_file:
         raise UsageError("- and --token-file exclude each other", hint=_TOKEN_HINT)
+
     file = source or token_file
     if file == "-" and current_io().stdin_is_terminal:
         note("paste the token, then press Enter and Ctrl-D")

@@ -114,20 +114,25 @@ async def _show_overview(target: Target, filter: OverviewFilter, out: FieldsOutp
     if out.format == "json" and out.fields is None:
         write_json(document.raw)
         return
+
     overview = document.value
     time_length = len("2026-11-29T10:00") if filter.step == "hour" else len("2026-11-29")
     time_column = Column("at", lambda row: row["at"][:time_length])
+
     points = Columns(
         tsv=plain_columns("at", *_COUNTS, *_TIMES, "failures"),
         table=[time_column, *_draw_runs(overview["points"])],
     )
     out.show_list(overview["points"], points, "at")
+
     if out.format != "table":
         return
-    if causes := overview["total"]["failures"]:
+    causes = overview["total"]["failures"]
+    if causes:
         most = causes[0]["runs"]
         write_line("")
         out.show_list(causes, _build_causes(most), "error_code")
+
     if overview["data"]:
         names = _GROUPS[filter.by]
         groups = Columns(
@@ -135,8 +140,10 @@ async def _show_overview(target: Target, filter: OverviewFilter, out: FieldsOutp
         )
         write_line("")
         out.show_list(overview["data"], groups, names[-1])
+
     _note_rest(overview, len(overview["data"]))
-    if count := overview["waiting"]["approvals"]:
+    count = overview["waiting"]["approvals"]
+    if count:
         oldest = format_distance(overview["waiting"]["oldest_at"])
         note(
             f"{count} approvals wait for a person, the oldest for {oldest}: agentctl approvals list"
@@ -230,6 +237,7 @@ def _note_rest(report: Mapping[str, Any], shown: int) -> None:
         f"{report['since'][:16]}Z to {report['before'][:16]}Z: {total['runs']:,} runs,"
         f" {total['total_tokens']:,} tokens{price}"
     )
+
     if total["unpriced_tokens"] and total["cost"] is not None:
         note(f"{total['unpriced_tokens']:,} tokens have no known price")
     if begin := report.get("next_before"):

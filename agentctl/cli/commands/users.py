@@ -89,10 +89,12 @@ async def export_user(
     administrators can export.
     """
     data = (await target.operations.get_user_data(user)).value
-    ids = [database["db_id"] for database in data["databases"]]
+    db_ids = [database["db_id"] for database in data["databases"]]
+
     head = {"format": FORMAT, "user_id": user}
     archive = Archive(file, head, Counter("rows exported"))
-    await archive.write(_list_members(archive, target, user, ids))
+    await archive.write(_list_members(archive, target, user, db_ids))
+
     record = {
         "file": str(file),
         "user_id": user,
@@ -106,24 +108,29 @@ async def export_user(
 
 
 async def _list_members(
-    archive: Archive, target: Target, user: str, ids: list[str]
+    archive: Archive, target: Target, user: str, db_ids: list[str]
 ) -> AsyncGenerator[Member]:
     """Yield the name of each file of the archive, and its content."""
     call = target.operations
     page = OLDEST_FIRST
     yield "README.txt", one_text(_README)
+
     yield "memories.jsonl", _dump(call.get_memories, MemoryFilter(user, page=page))
     for part in SYSTEM_PARTS:
-        yield f"{part}.jsonl", _dump(call.get_user_rows, PersonalRowsFilter(user, part, ids[0]))
-    for db_id in ids:
+        yield f"{part}.jsonl", _dump(call.get_user_rows, PersonalRowsFilter(user, part, db_ids[0]))
+
+    for db_id in db_ids:
         folder = f"databases/{db_id}"
-        files = FileFilter(user, db_id=db_id, page=page)
         yield f"{folder}/sessions.jsonl", _export_sessions(target, user, db_id)
+
         approvals = ApprovalFilter(user_id=user, db_id=db_id, page=page)
         yield f"{folder}/approvals.jsonl", _dump(call.get_approvals, approvals)
+
         for part in PARTS:
             rows = PersonalRowsFilter(user, part, db_id)
             yield f"{folder}/{part}.jsonl", _dump(call.get_user_rows, rows)
+
+        files = FileFilter(user, db_id=db_id, page=page)
         yield f"{folder}/files.jsonl", _dump(call.get_files, files)
         async with aclosing(archive.list_contents(call, files, name_content)) as contents:
             async for member in contents:
@@ -131,6 +138,7 @@ async def _list_members(
 
 
 async def _dump(read: Read[Any], wanted: object) -> Pieces:
+    """Yield each row of all pages of a list as a line of JSON, which counts as one row."""
     import orjson
 
     async with aclosing(read_rows(read, wanted)) as rows:
@@ -139,23 +147,36 @@ async def _dump(read: Read[Any], wanted: object) -> Pieces:
 
 
 async def _export_sessions(target: Target, user: str, db_id: str) -> Pieces:
+    """Yield the export of each session of the user in a database: one line of JSON for each.
+
+    A long session arrives in several parts. Only the empty part after its line counts as a row,
+    so that the counter shows complete sessions.
+
+    Raises:
+        InvalidResponse: the export of a session ended before the end of its line.
+        NotFound: a session was deleted while it was exported.
+    """
     where = SessionLocator(user_id=user, db_id=db_id)
     wanted = SessionFilter(where, page=OLDEST_FIRST)
-    async with aclosing(read_rows(target.operations.get_sessions, wanted)) as rows:
-        async for row in rows:
-            end = b""
+    async with aclosing(read_rows(target.operations.get_sessions, wanted)) as session_rows:
+        async for session_row in session_rows:
+            session_id = session_row["session_id"]
+
+            last_byte = b""
             try:
-                async for part in target.operations.export_session(row["session_id"], where):
+                async for part in target.operations.export_session(session_id, where):
                     yield part, 0
-                    end = part[-1:]
+                    last_byte = part[-1:]
             except NotFound:
-                if end:
+                if last_byte:
+                    # The archive has a part of its line already, and nothing can take it back.
                     raise
-                continue  # it was deleted after the list was read
-            if end != b"\n":
+                # The session was deleted after the list was read.
+                continue
+
+            if last_byte != b"\n":
                 raise InvalidResponse(
-                    f"the export of session {row['session_id']} is not complete",
-                    hint="export again",
+                    f"the export of session {session_id} is not complete", hint="export again"
                 )
             yield b"", 1
 
@@ -181,12 +202,16 @@ async def erase_user(
         raise UsageError("--vacuum and --no-vacuum exclude each other")
     if not dry_run:
         check_confirmable(yes=yes)
-    before = (await target.operations.get_user_data(user)).value
-    rows = [row for row in before["tables"] if row["rows"] and row["erasure"] != "keep"]
+
+    data = (await target.operations.get_user_data(user)).value
+    rows = [row for row in data["tables"] if row["rows"] and row["erasure"] != "keep"]
+    files: list[Any] = []
+
     if not dry_run:
         least = "at least " if any(row.get("is_capped") for row in rows) else ""
         what = f"{least}{sum(row['rows'] for row in rows)} rows of user {user}"
         confirm(f"Erase {what}, {target.place}?", yes=yes)
+
         choice: Vacuum = "auto"
         if vacuum:
             choice = "always"
@@ -194,19 +219,27 @@ async def erase_user(
             choice = "never"
         done = await _erase(target, Erasure(user, cancel, choice))
         rows = done["erased"]
-        before = (await target.operations.get_user_data(user)).value
-    files = [] if dry_run else done["files"]
-    report = _build_report(before, rows, files, dry_run=dry_run)
+        files = done["files"]
+
+        # What is left now: the report names it, and the exit code depends on it.
+        data = (await target.operations.get_user_data(user)).value
+
+    report = _build_report(data, rows, files, dry_run=dry_run)
     if out.format == "json":
         write_value(report)
     else:
         out.show_list(rows, _ERASED, "table")
         _note_rest(report)
     if not dry_run:
-        _check_rest(before, target)
+        _check_rest(data, target)
 
 
 async def _erase(target: Target, erasure: Erasure) -> dict[str, Any]:
+    """Erase the data part by part, and return the erased rows by table and the SQLite files.
+
+    Raises:
+        Conflict: the user has live or paused runs.
+    """
     erased: dict[tuple[str, str], dict[str, Any]] = {}
     files: list[Any] = []
     counter = Counter("rows erased")
@@ -218,11 +251,13 @@ async def _erase(target: Target, erasure: Erasure) -> dict[str, Any]:
                 how = "" if erasure.cancel else ", or with --cancel"
                 error.hint = f"erase again when they have ended{how}"
                 raise
+
             for row in part["erased"]:
                 total = erased.setdefault((row["db_id"], row["table"]), {**row, "rows": 0})
                 total["rows"] += row["rows"]
                 counter.done += row["rows"]
             files += part["files"]
+
             if part["next_cursor"] is None:
                 return {"erased": list(erased.values()), "files": files}
             erasure = replace(erasure, cursor=part["next_cursor"])
@@ -231,6 +266,14 @@ async def _erase(target: Target, erasure: Erasure) -> dict[str, Any]:
 def _build_report(
     data: PersonalDataRecord, rows: list[Any], files: list[Any], *, dry_run: bool
 ) -> dict[str, Any]:
+    """Return the report of an erasure: what was erased, and what stays, until when and why.
+
+    Args:
+        data: The data that is left; in a dry run, all data.
+        rows: The erased rows by table; in a dry run, what would be erased.
+        files: The SQLite files, with what was done to them; empty in a dry run.
+        dry_run: Whether nothing was erased.
+    """
     kept: list[dict[str, Any]] = [
         {
             "what": each["what"],
@@ -240,9 +283,11 @@ def _build_report(
         }
         for each in data["kept"]
     ]
+
     if any(row["table"] == "files" for row in rows):
         reason = "the cleanup of a server deletes them, normally within two hours"
         kept.append({"what": "bytes of files", "rows": None, "until": None, "reason": reason})
+
     for file in files:
         if file["engine"] == "sqlite" and not (file["vacuumed"] and file["log_emptied"]):
             reason = (
@@ -250,6 +295,7 @@ def _build_report(
                 " pages until it is rewritten: users erase --vacuum, while writers can wait"
             )
             kept.append({"what": "remains", "rows": None, "until": None, "reason": reason})
+
     return {
         "user_id": data["user_id"],
         "dry_run": dry_run,
@@ -262,18 +308,23 @@ def _build_report(
 
 
 def _note_rest(report: dict[str, Any]) -> None:
+    """Write to stderr what the table of erased rows does not show."""
     if report["dry_run"]:
         note("nothing was erased")
     if not report["erased"]:
         note(f"user {report['user_id']} has no rows to erase: check the id if that is unexpected")
-    if more := [row["table"] for row in report["erased"] if row.get("is_capped")]:
-        note(f"there may be more rows: {', '.join(sorted(set(more)))}")
+
+    capped_tables = [row["table"] for row in report["erased"] if row.get("is_capped")]
+    if capped_tables:
+        note(f"there may be more rows: {', '.join(sorted(set(capped_tables)))}")
     if report["open_runs"]:
         note(f"{report['open_runs']} live or paused runs: they are cancelled only with --cancel")
+
     for kept in report["kept"]:
         count = "" if kept["rows"] is None else f" ({kept['rows']})"
         until = "" if kept["until"] is None else f", until {kept['until']}"
         note(f"stays: {kept['what']}{count}{until}: {kept['reason']}")
+
     if report["held"]:
         note(f"held: {', '.join(report['held'])}")
 
@@ -294,10 +345,14 @@ def _check_rest(data: PersonalDataRecord, target: Target) -> None:
         if len(data["databases"]) > 1:
             failure.hint += ", each with the --db of its database"
         raise failure
-    left = [row["table"] for row in data["tables"] if row["rows"] and row["erasure"] != "keep"]
-    if left:
+
+    # The erasure found all rows of its time, so these rows were written after it.
+    new_tables = [
+        row["table"] for row in data["tables"] if row["rows"] and row["erasure"] != "keep"
+    ]
+    if new_tables:
         raise PartFailed(
             "The user has new data",
-            cause=f"there are new rows in {', '.join(sorted(set(left)))}",
+            cause=f"there are new rows in {', '.join(sorted(set(new_tables)))}",
             hint="withdraw the access of the user, and erase again",
         )

@@ -126,12 +126,14 @@ async def redeliver(
         raise UsageError("give DELIVERY_ID, or --dead")
     if not dead and (webhook or since):
         raise UsageError("--webhook and --since need --dead")
+
     if dead:
         after = microseconds_ago("--since", since)
         page = Page(limit=MAXIMUM_LIMIT)
         wanted = DeliveryFilter("dead", webhook, created_after=after, page=page)
         rows = read_rows(target.operations.get_webhook_deliveries, wanted)
         ids = [str(row["delivery_id"]) async for row in rows]
+
     for delivery_id in ids:
         await target.operations.redeliver_webhook(delivery_id)
     target.report_done(f"deliveries to make again: {len(ids)}")

@@ -98,6 +98,7 @@ async def cancel_runs(
     request = CancelRequest(session, wait, reason)
     if all and run_ids:
         raise UsageError("--all and RUN_ID exclude each other")
+
     if all:
         if not dry_run:
             check_confirmable(yes=yes)
@@ -109,6 +110,7 @@ async def cancel_runs(
         )
         await _cancel_all(target, matching, request, out, dry_run=dry_run, yes=yes)
         return
+
     filters = {
         "--type": filter.component_type,
         "--component": filter.component_id,
@@ -122,6 +124,7 @@ async def cancel_runs(
     for name, value in {**filters, "--dry-run": dry_run}.items():
         if value:
             raise UsageError(f"{name} is a filter and needs --all")
+
     if not run_ids:
         raise UsageError(
             "no runs given", hint="give a RUN_ID, or --all with filters such as --agent ID"
@@ -215,16 +218,20 @@ async def _cancel_all(
     what = _count_runs(len(runs))
     if members:
         what += f" and {_count_runs(members)} of members"
+
     if dry_run or not runs:
         if runs or not out.is_table:
             out.show_list(runs, columns.RUNS, "run_id")
         outcome = f"{what} would be cancelled" if runs else "no live runs to cancel"
         note(f"{outcome} {target.place}")
         return
+
     confirm(f"Cancel {what}, {target.place}?", yes=yes)
     results = await _request_cancels(target, runs, request)
+
     records = successes(results)
     out.show_list(records, columns.CANCELS, "run_id")
+
     counts = Tally[str](_find_outcome(record) for record in records)
     texts = {
         "stopped": "stopped",
@@ -309,6 +316,7 @@ def _check_stopped(target: Target, records: Sequence[CancelRecord]) -> None:
             f"cancel requested, but {_count_runs(len(pending))} not stopped yet",
             hint=f"check again with: {look}",
         )
+
     held = [record for record in records if describe_phase(record, now())["warning"]]
     if held:
         look = target.command(f"runs get {held[0]['run_id']}")

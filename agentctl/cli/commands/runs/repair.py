@@ -90,6 +90,7 @@ async def fork_run(
     if at is None:
         look = target.command(f"runs get {run_id} --messages")
         raise UsageError("no message given to fork at", hint=f"give --at N; the numbers: {look}")
+
     stream = start.choose_stream(stream, out, background=background)
     request = ForkRequest(
         at=at,
@@ -100,6 +101,7 @@ async def fork_run(
         background=background,
         idempotency_key=idempotency_key,
     )
+
     chosen = ComponentChoice(agent, team).resolve()
     component = await _find_origin(target, run_id, db)
     new = start.RunStart(
@@ -129,10 +131,12 @@ async def _show_repeat(
         return
     except NeedsConfirmation as needed:
         plan = needed.plan
+
     part = "step" if new.component[0] == "workflow" else "message"
     for line in _describe_plan(plan, part):
         note(line)
     confirm(f"Start the {plan['kind']}?", yes=yes)
+
     confirmed = replace(new, request=replace(new.request, confirm=str(plan["confirm"])))
     await start.show_new_run(target, confirmed, out, stream=stream)
 
@@ -145,8 +149,10 @@ def _describe_plan(plan: Mapping[str, Any], part: str) -> Iterator[str]:
         yield "the code of the agent runs again, with all of its effects"
     if plan["calls_unknown"]:
         yield "the server of the run died: calls that it made at last may not be known"
+
     for retry in plan["retries"]:
         yield f"the run was retried already: {clean_line(retry)}"
+
     calls = plan["calls"]
     if calls:
         yield "tool calls that may be made again:"
@@ -154,8 +160,9 @@ def _describe_plan(plan: Mapping[str, Any], part: str) -> Iterator[str]:
         name = clean_line(call["tool_name"])
         arguments = clean_line(call["arguments"])
         yield f"  {name} {arguments} ({_STATES.get(call['state'], 'outcome not known')})"
-    if (more := plan["calls_total"] - len(calls)) > 0:
-        yield f"  and {more} more"
+    more_count = plan["calls_total"] - len(calls)
+    if more_count > 0:
+        yield f"  and {more_count} more"
 
 
 @with_target(only_locally="run it on the machine of the database, with --config FILE")

@@ -143,25 +143,30 @@ async def get_run(
         sent = await target.operations.get_run_model_call(run_id, call, db_id=db)
         _show_sent(out, sent)
         return
+
     if model_calls:
         calls = await list_model_calls(target.operations, run_id, db)
         out.show_list(calls, columns.MODEL_CALLS, "id")
         return
+
     if messages:
         whole = await _read_run(target, run_id, session, where, FULL_VIEW)
         rows = [{"number": n, **each} for n, each in enumerate(whole.value["messages"], 1)]
         out.show_list(rows, columns.MESSAGES, "number")
         return
+
     form = out.resolve(timeline=timeline)
     if form is None:
         document = await _read_run(target, run_id, session, where, FULL_VIEW)
         out.show_record(document, columns.RUN, "run_id")
         return
+
     look = out.create_look(form)
     run = (await _read_run(target, run_id, session, where, look.run_view)).value
     children = await read_members(target.operations, run, where, look.run_view)
     drawn = build_drawn_run(run, children)
     await CausesReader(target.operations, db).add_to(drawn)
+
     with Pager(wanted=not out.no_pager) as pager:
         page = create_page(form, look, pager.write)
         page.print_run(drawn)
@@ -212,10 +217,13 @@ async def watch_run(
             f"run {run_id} of {component[0]} {component[1]}, session {run.session_id},"
             f" is {run.state['status']} {target.place}"
         )
+
     run.last = -1 if after is None else after
     lines = create_event_lines(component[0], out.format, run_id=run_id, whole=run.last < 0)
+
     silent = out.format in ("json", "name")  # nothing is written before the end
     progress = showing_progress("waiting for the end of the run, Ctrl-C does not cancel it")
+
     try:
         async with progress if silent else contextlib.nullcontext():
             await run.follow(out.format, lines)

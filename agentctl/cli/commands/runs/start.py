@@ -112,6 +112,7 @@ async def start_run(
         raise UsageError("no message given", hint="give --message, --file or --input")
     if message == "-" and input == "-":
         raise UsageError("only one of --message and --input can read stdin")
+
     request = RunRequest(
         None if message is None else read_text_or_stdin(message, "message"),
         session,
@@ -127,6 +128,7 @@ async def start_run(
         client_tools=_parse_tools(client_tools),
     )
     stream = choose_stream(stream, out, background=background)
+
     with _adding_hint(target, session):
         uploaded: list[tuple[str, str | None]] = []
         try:
@@ -135,7 +137,8 @@ async def start_run(
             new = build_start(target, component, request)
             await show_new_run(target, new, out, stream=stream)
         except AgentctlError as refused:
-            if not isinstance(refused, Unavailable):  # the run may exist after that
+            # The run may exist if the server did not answer.
+            if not isinstance(refused, Unavailable):
                 await _delete_unused(target, uploaded)
             raise
 
@@ -214,6 +217,7 @@ def _parse_metadata(texts: list[str] | None) -> dict[str, Any] | None:
         if len(texts) > 1:
             raise UsageError("--metadata with a JSON object excludes another --metadata")
         return parse_object("--metadata", texts[0])
+
     pairs: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -228,18 +232,18 @@ def _parse_metadata(texts: list[str] | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """A run to start.
-
-    Attributes:
-        request: a `RunRequest`, `RetryRequest` or `ForkRequest`.
-        is_brief: True if its ids are not noted when it starts.
-    """
+    """A run to start."""
 
     component: ComponentRef
+
     request: Any
+    """A `RunRequest`, `RetryRequest` or `ForkRequest`."""
+
     stream: Callable[[Any], AsyncIterator[StreamEvent]]
     wait: Callable[[Any], Awaitable[Document[RunRecord]]]
+
     is_brief: bool = False
+    """True if its ids are not noted when it starts."""
 
 
 def build_start(target: Target, component: ComponentRef, request: RunRequest) -> RunStart:
@@ -305,9 +309,11 @@ async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None
 
 
 async def _cancel_interrupted(target: Target, new: RunStart, run_output: RunOutput) -> None:
+    """Cancel a run after Ctrl-C, unless it is to continue, and note what becomes of it."""
     run_id = run_output.run_id
     if not run_id:
         return
+
     look = target.command(f"runs get {run_id}")
     if new.request.background:
         target.report_done(f"run {run_id} continues")
@@ -316,6 +322,7 @@ async def _cancel_interrupted(target: Target, new: RunStart, run_output: RunOutp
         # On a server the run continues; a local run of this process ends with it.
         note(f"interrupted: check the run with: {look}")
         return
+
     try:
         cancel = CancelRequest(run_output.session_id, reason="Interrupted at the terminal")
         record = (await target.operations.cancel_run(*new.component, run_id, cancel)).value
@@ -390,14 +397,17 @@ class RunQuestions:
             KeyboardInterrupt: Ctrl-C was typed.
         """
         read = await approvals.read_pending(self._target, run_id)
-        pending = [each for each in known if each["approval_id"] not in self._asked]
-        pending = read or pending
+        not_asked = [each for each in known if each["approval_id"] not in self._asked]
+        pending = read or not_asked
+
         decisions = []
         for approval in pending if self.may_ask else ():
             if approval["policy"] == "user" and approval["approval_id"] not in self._asked:
                 self._asked.add(approval["approval_id"])
                 decision = _ask_about(approval)
-                decisions += [] if decision is None else [decision]
+                if decision is not None:
+                    decisions.append(decision)
+
         if not decisions:
             raise approvals.build_waiting(self._target, run_id, pending)
         return tuple(decisions)
@@ -434,6 +444,7 @@ class RunQuestions:
 
 
 def _ask_about(approval: Mapping[str, Any]) -> Ruling | None:
+    """Show a call and ask about it; return None for a later decision."""
     approvals.show_call(approval)
     match approval["kind"]:
         case "approval":

@@ -234,30 +234,37 @@ async def prune_sessions(
     wanted = IdleFilter(parse_days(idle), kind, component_id, db)
     if dry_run and export is not None:
         raise UsageError("--dry-run and --export exclude each other")
-    found = PruneTotals()
+
+    # Only a dry run and the question need the totals: to count them reads every page.
+    idle_totals = PruneTotals()
     if dry_run or not yes:
         if not dry_run:
             check_confirmable(yes=yes)
-        found = await _count(target, wanted)
+        idle_totals = await _count(target, wanted)
         if dry_run:
-            out.show_record(found.build_record(), _PRUNED, "sessions")
+            out.show_record(idle_totals.build_record(), _PRUNED, "sessions")
             note("nothing was removed")
             return
-        what = f"{found.sessions} sessions with {found.runs} runs ({format_bytes(found.bytes)})"
+
+        size = format_bytes(idle_totals.bytes)
+        what = f"{idle_totals.sessions} sessions with {idle_totals.runs} runs ({size})"
         how = "without an export" if export is None else f"after an export to {export}"
         confirm(f"Remove {what} {how}, {target.place}?", yes=yes)
+
     folder = None if export is None else ExportFolder(export, target.operations)
     removed = PruneTotals()
     try:
-        await _prune(target, wanted, folder, removed, found.sessions or None)
+        await _prune(target, wanted, folder, removed, idle_totals.sessions or None)
     except BaseException:
         note(f"{removed.sessions} sessions were removed")
         raise
+
     files = [] if folder is None else folder.files
     out.show_record(removed.build_record(files), _PRUNED, "sessions")
 
 
 async def _count(target: Target, filter: IdleFilter) -> PruneTotals:
+    """Return the totals of the idle sessions, and how many others are left."""
     totals = PruneTotals()
     counter = Counter("idle sessions counted")
     units = read_pages(target.operations.get_idle_sessions, filter)
@@ -279,22 +286,31 @@ async def _prune(
     removed: PruneTotals,
     total: int | None,
 ) -> None:
+    """Remove the idle sessions page by page, after an export of each page to a folder.
+
+    Args:
+        removed: receives the totals of the removed sessions, also if the command is interrupted.
+        total: number of idle sessions, for the progress; None if they were not counted.
+    """
     counter = Counter("sessions removed", total)
     where = SessionLocator(db_id=filter.db_id)
     units = read_pages(target.operations.get_idle_sessions, filter)
     async with showing_progress(counter), aclosing(units):
         async for rows in units:
-            idle = {row["session_id"]: row for row in rows if row["state"] == "idle"}
+            idle_rows = {row["session_id"]: row for row in rows if row["state"] == "idle"}
             removed.left.update(row["state"] for row in rows if row["state"] != "idle")
-            ids = list(idle)
-            if folder is not None and ids:
-                ids = await folder.write(list(idle.values()), where)
-            if not ids:
+
+            session_ids = list(idle_rows)
+            if folder is not None and session_ids:
+                session_ids = await folder.write(list(idle_rows.values()), where)
+            if not session_ids:
                 continue
-            request = PruneRequest(filter.idle_days, tuple(ids), filter.db_id)
+
+            # The server checks each session again: one that was used meanwhile is left.
+            request = PruneRequest(filter.idle_days, tuple(session_ids), filter.db_id)
             done = (await target.operations.prune_sessions(request)).value
             for session_id in done["removed"]:
-                removed.add(idle[session_id])
+                removed.add(idle_rows[session_id])
             for state in ("held", "busy", "used"):
                 removed.left[state] += len(done[state])
             counter.done = removed.sessions
@@ -376,10 +392,11 @@ class ExportFolder:
         """
         self._units += 1
         path = self._folder / f"{self._prefix}-{self._units:05}.jsonl"
-        part = path.with_name(f"{path.name}.part")
+        part_path = path.with_name(f"{path.name}.part")
+
         digest = hashlib.sha256()
         written = list[Record]()
-        with creating_file(part) as file:
+        with creating_file(part_path) as file:
             for session in sessions:
                 with suppress(NotFound):
                     async for piece in self._operations.export_session(
@@ -388,15 +405,18 @@ class ExportFolder:
                         file.write(piece)
                         digest.update(piece)
                     written.append(session)
+
         try:
-            if _hash_file(part) != digest.digest():
+            if _hash_file(part_path) != digest.digest():
                 raise _build_export_error(path, "it has other bytes than were written")
-            _check_sessions(part, written)
+            _check_sessions(part_path, written)
             await self._write_files(path.with_suffix(".zip"), written, where)
         except BaseException:
-            part.unlink(missing_ok=True)
+            part_path.unlink(missing_ok=True)
             raise
-        publish_file(part, path)
+
+        # Only a complete file gets its name, and its sessions are removed after that.
+        publish_file(part_path, path)
         self.files.append(path)
         return [session["session_id"] for session in written]
 
@@ -404,15 +424,16 @@ class ExportFolder:
         self, path: Path, sessions: Sequence[Record], where: SessionLocator
     ) -> None:
         """Write the archive of the files of some sessions, if they have any."""
-        found = list[FileFilter]()
+        file_filters = list[FileFilter]()
         for session in sessions:
-            files = FileFilter(None, session["session_id"], where.db_id, Page(limit=1))
-            if (await self._operations.get_files(files)).value["data"]:
-                found.append(replace(files, page=Page(limit=MAXIMUM_LIMIT)))
-        if not found:
+            first_file = FileFilter(None, session["session_id"], where.db_id, Page(limit=1))
+            if (await self._operations.get_files(first_file)).value["data"]:
+                file_filters.append(replace(first_file, page=Page(limit=MAXIMUM_LIMIT)))
+        if not file_filters:
             return
+
         archive = Archive(path, {"format": "agentctl-files/1"}, Counter("files exported"))
-        await archive.write(archive.list_files(self._operations, found))
+        await archive.write(archive.list_files(self._operations, file_filters))
         self.files.append(path)
         if archive.missing:
             note(f"the bytes of {len(archive.missing)} files are missing: {path} names them")

@@ -160,6 +160,7 @@ async def get_session(
     if form is None:
         out.show_record(document, columns.SESSION, "session_id")
         return
+
     look = out.create_look(form)
     number = None if all else last or DEFAULT_LAST_RUNS
     if follow:
@@ -167,6 +168,7 @@ async def get_session(
         follower = _SessionFollower(target, document.value, where, page, look.run_view)
         await follower.follow(number)
         return
+
     with Pager(wanted=not out.no_pager) as pager:
         page = create_page(form, look, pager.write)
         await print_transcript(
@@ -192,7 +194,9 @@ class _SessionFollower:
         self._form = form
         self._session_id = str(session["session_id"])
         self._runs = SessionRuns(target.operations, self._session_id, where, form)
-        self._is_broken = False  # the events of a run that is partly drawn cannot be read
+
+        # True once the events of a run that is partly drawn cannot be read.
+        self._is_broken = False
 
     async def follow(self, last: int | None) -> None:
         """Print the session with its newest `last` runs, None: all, and go on. The runs go on."""
@@ -207,7 +211,8 @@ class _SessionFollower:
                     async for run in self._runs.read(after):
                         await self._show_run(run, number)
                         after = str(run["run_id"])
-                        number = number + 1
+                        number += 1
+
                     retries.reset()
                     async with showing_progress("waiting for the next run, Ctrl-C ends this"):
                         await asyncio.sleep(POLL_SECONDS)
@@ -232,12 +237,14 @@ class _SessionFollower:
                 self._page.end_run(build_drawn_run(await self._wait_for_end(run)))
                 return
             run = await self._wait_for_end(run)
+
         children = await read_members(self._target.operations, run, self._where, self._form)
         drawn = build_drawn_run(run, children)
         await CausesReader(self._target.operations, self._where.db_id).add_to(drawn)
         self._page.print_run(drawn, number)
 
     async def _follow_events(self, run: Record, lines: LiveTranscript) -> None:
+        """Draw a live run by its events; by its record if the caller may not follow it."""
         followed = WatchedRun(self._target, str(run["run_id"]), db=self._where.db_id)
         followed.use(run)
         try:
@@ -310,8 +317,10 @@ async def export_sessions(
     """
     if bool(session_ids) is all:
         raise UsageError("give a SESSION_ID, or --all", hint="--all takes filters such as --user")
+
     counter = Counter("sessions exported", len(session_ids) if session_ids else None)
     sessions = _find_sessions(target, session_ids, where)
+
     if with_files:
         if to_file is None or str(to_file) == "-":
             raise UsageError("--with-files needs --to-file FILE")
@@ -320,12 +329,14 @@ async def export_sessions(
         note(f"wrote {counter.done} sessions to {to_file}")
         archive.check_missing()
         return
+
     parts = _read_sessions(target, sessions, file_format, model_calls)
     async with aclosing(sessions), aclosing(parts):
         if to_file is None or str(to_file) == "-":
             async for part, _ in parts:
                 write_bytes(part)
             return
+
         with creating_file(to_file) as file:
             async with showing_progress(counter):
                 async for part, count in parts:
@@ -387,11 +398,13 @@ async def _read_sessions(
         async for part in parts:
             yield before + (part.removesuffix(b"\n") if is_array else part), 0
             before = b""
+
         if found is not None:
             files = FileFilter(where.user_id, session_id, where.db_id, page=OLDEST_FIRST)
             found.append(files)
             if file_format == "markdown":
                 yield await _link_files(target, files), 0
+
         before = b",\n" if is_array else b""
         done = done + 1
         yield b"", 1
