@@ -110,3 +110,18 @@ def test_no_request_is_denied(
     headers = used.bearer("boss", ADMIN)
     denied = used.client.get("/audit", params=query, headers=headers).json()["data"]
     assert [each["operation"] for each in denied] == []
+
+
+def test_red_bar_says_who_halted_what_and_why(used: ThreadedServer, browser: Browser) -> None:
+    headers = used.bearer("ada", ADMIN)
+    halt = {"scope": "agent", "scope_id": "hang", "reason": "wrong prices"}
+    halt_id = used.client.post("/halts", json=halt, headers=headers).json()["halt_id"]
+    key = used.deployment.token("ada", ADMIN)
+    with open_console(browser, used.url, "#/operate", token=key) as shown:
+        bar = shown.page.locator(".banner")
+        expect(bar).to_contain_text("Halted: agent hang, by ada at 20")
+        expect(bar).to_contain_text(": wrong prices")
+        used.client.delete(f"/halts/{halt_id}", headers=headers)
+        shown.page.reload()
+        expect(shown.page.locator("[data-block='Server']")).to_be_visible()
+        expect(bar).to_have_count(0)

@@ -3,7 +3,7 @@
 import { isNotifying, notifyOf } from "./notify.js";
 import { render } from "../vendor/preact.mjs";
 import { call, canList, mayCall } from "./api.js";
-import { Above, listen, LOGO, OpenServer, Top, useShell } from "./shell.js";
+import { Above, listen, LOGO, Warnings, Top, useShell } from "./shell.js";
 import { formatTotal, Guard, html, Later, Skeleton, useCaller, useEffect, useState } from "./ui.js";
 
 const PAGES = [
@@ -113,7 +113,7 @@ function App() {
     document.querySelector("main h1")?.focus({ preventScroll: true });
   }, [key]);
   return html`<div class="shell" inert=${shell.needsToken}>
-      <${OpenServer} caller=${caller} />
+      <${Warnings} caller=${caller} />
       <nav class="rail" aria-label="Pages">
         <div class="brand">${LOGO} agentctl</div>
         ${PAGES.filter(([id]) => isOpenTo(caller.me, id)).map(

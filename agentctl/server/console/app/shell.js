@@ -2,11 +2,11 @@
 // keys, theme.
 
 import {
-  ApiError, checkToken, connect, dropToken, issuer, readClaims, signIn, startSignIn, state,
+  ApiError, checkToken, connect, dropToken, issuer, mayCall, readClaims, signIn, startSignIn, state,
 } from "./api.js";
 import {
   Command, cut, Dialog, formatClock, formatSpan, html, leave, printable, readHash, useAction, useCaller,
-  useEffect, useNow, useRef, useState,
+  useEffect, useNow, useRef, useResource, useState,
 } from "./ui.js";
 
 export const LOGO = html`<svg viewBox="0 0 32 32" aria-hidden="true">
@@ -61,11 +61,29 @@ export function Above({ shell, keys }) {
     ${shell.help ? html`<${Help} keys=${keys} onClose=${() => shell.setHelp(false)} />` : null}`;
 }
 
-export function OpenServer({ caller }) {
-  if (caller.info?.auth_mode !== "none") return null;
-  return html`<div class="banner" role="alert">
-    Authorization is off: everybody who reaches this server is an administrator
-  </div>`;
+const HALTS_MILLISECONDS = 10000;
+
+/** What concerns every page: halts, with who, when and why, and a server without authorization. */
+export function Warnings({ caller }) {
+  const place = mayCall("get_halts") ? "/halts?state=active&limit=3" : null;
+  const halts = useResource(place, { every: HALTS_MILLISECONDS });
+  const lines = (halts.data?.data ?? []).map(describeHalt);
+  const others = (halts.data?.meta?.total_count ?? lines.length) - lines.length;
+  if (others > 0) lines.push(`and ${others} other halts`);
+  if (caller.info?.auth_mode === "none") {
+    lines.push("Authorization is off: everybody who reaches this server is an administrator");
+  }
+  if (!lines.length) return null;
+  return html`<div class="banner" role="alert">${lines.map((line) => html`<div key=${line}>${line}</div>`)}</div>`;
+}
+
+const formatMinute = (time) => `${new Date(time).toISOString().slice(0, 16).replace("T", " ")}Z`;
+
+function describeHalt(halt) {
+  const subject = halt.scope === "all" ? "Everything" : `${halt.scope} ${printable(halt.scope_id)}`;
+  const until = halt.until ? ` until ${formatMinute(halt.until)}` : "";
+  const by = printable(halt.created_by || "unknown");
+  return `Halted: ${subject}, by ${by} at ${formatMinute(halt.created_at)}${until}: ${printable(halt.reason)}`;
 }
 
 /** A token is pasted or dropped, its claims are shown, and the server checks it. */

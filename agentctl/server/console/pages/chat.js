@@ -3,7 +3,7 @@
 import { render } from "../vendor/preact.mjs";
 import { can, canList, databaseOf, isFinal, mayRun, nameOf, path, state, withQuery } from "../app/api.js";
 import { Turn } from "../app/conversation.js";
-import { Above, listen, LOGO, OpenServer, Top, useShell } from "../app/shell.js";
+import { Above, listen, LOGO, Warnings, Top, useShell } from "../app/shell.js";
 import { Compose, Runs, targetOf, useThread } from "../app/thread.js";
 import {
   cut, Empty, formatAge, Guard, html, Loaded, LoadMore, LOOKS, Page, phaseOf, printable, setQuery,
@@ -37,7 +37,7 @@ function Chat() {
     c: () => click(".threads .new"),
   });
   return html`<div class="shell chat" inert=${shell.needsToken}>
-      <${OpenServer} caller=${shell.caller} />
+      <${Warnings} caller=${shell.caller} />
       <nav class=${open ? "threads open" : "threads"} id="threads" aria-label="Chats"
         onKeyDown=${(event) => event.key === "Escape" && setOpen(false)}>
         <div class="brand">${LOGO} ${printable(shell.caller.info?.name || "agentctl")}</div>
