@@ -86,7 +86,12 @@ def suggest_scope(scope: str, *others: str) -> str | None:
         others: additional known scopes, such as the admin scope.
     """
     parts = scope.split(":")
-    general = f"{parts[0]}:{parts[-1]}".lower()
+    resource, action = parts[0].lower(), parts[-1].lower()
+    general = f"{resource}:{action}"
+    resources = {known.partition(":")[0] for known in KNOWN_SCOPES}
+    if resource in resources and action in _ACTIONS and general not in KNOWN_SCOPES:
+        # Neither word is mistyped: agents:write must lead to no other resource or action.
+        return None
     near = suggest_name(general, (*others, *KNOWN_SCOPES), cutoff=0.6)
     if near is None or near in others:
         return near

@@ -39,6 +39,8 @@ BOUNDS = {
     "faults/trials.py LONGEST_SECONDS": "a choice of tests",
     "faults/trials.py MINIMUM_SECONDS": "a fault may cause an endless loop",
     "faults/trials.py TEST_SECONDS": "a fault may cause an endless loop",
+    "halts/world.py KILL_SECONDS": "a request to a server that is killed is given up then",
+    "halts/world.py QUIET_SECONDS": "calls are counted after a halt for so long",
     "hostile/health.py PAUSE_SECONDS": "a pause between requests",
     "identity/short_tokens.py SECONDS": "the life of a token",
     "kills/approvals.py REQUEST_SECONDS": "a request is then sent again",

@@ -74,7 +74,7 @@ def test_a_database_with_runs(agentctl: Agentctl, project: Path) -> None:
     assert "1 have rows that contradict each other" in [each["what"] for each in contradicting]
     in_database(project, "UPDATE runs SET owner = 'nobody'")
     row = ("w", socket.gethostname(), "", 1, 1, 1, 1)
-    in_database(project, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL)", row)
+    in_database(project, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL, 0)", row)
     assert wrong(agentctl("doctor", "-o", "json")) == [
         ("runs", f"agentctl runs doctor --config {project}")
     ]

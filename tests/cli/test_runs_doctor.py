@@ -170,7 +170,7 @@ def test_a_silent_worker_of_another_host_is_left_alone(
 ) -> None:
     beat = int((time.time() - 100) * 1_000_000)
     row = ("far", "elsewhere", "boot/1", 1, 1, beat, beat)
-    in_database(config, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL)", row)
+    in_database(config, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL, 0)", row)
     in_database(config, "UPDATE runs SET owner = 'far', status = 'RUNNING', finished_at = NULL")
     (problem,) = found(agentctl, config)
     assert (problem["kind"], problem["run_id"], problem["remedy"]) == ("silent", run, None)

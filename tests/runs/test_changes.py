@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -168,7 +169,9 @@ class WatchedRun:
     async def watching(self, changes: DatabaseChanges) -> AsyncIterator[None]:
         """Watch, from the end of the queries that every watch begins with."""
         this: Any = self
-        watch = watch_cancel_requests(this, this, self._databases, changes)
+        # No halt changes.
+        halts: Any = SimpleNamespace(watch=lambda: None, observe=AsyncMock())
+        watch = watch_cancel_requests(this, this, self._databases, changes, halts)
         with self._monkeypatch.context() as patched:
             # Only the watch reads its clock now: the timers of the loop keep theirs.
             patched.setattr(asyncio.get_running_loop(), "time", lambda: self.now)

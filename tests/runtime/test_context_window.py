@@ -277,6 +277,7 @@ async def test_every_process_fits_the_requests_of_a_library_in_the_same_way() ->
         return (await fitter.fit(None, request)).messages
 
     run = Mock(take_turn=AsyncMock())
+    run.environment.wait_while_halted = AsyncMock()
     first = RequestFitter(run)
     for number in range(60):
         prompt: library.ModelRequestPart = library.UserPromptPart(f"{number}")

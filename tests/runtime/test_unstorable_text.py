@@ -65,6 +65,9 @@ class Told:
 
     def checkpoint(self) -> None: ...
 
+    def find_halt(self, *, tool: str) -> None:
+        """Return None: nothing is halted."""
+
     async def run_member(self, component: Any, message: str) -> Any:
         raise AssertionError
 

@@ -918,6 +918,28 @@ def _webhooks() -> Iterator[Scenario]:
         yield Scenario(operation, path, "nobody", 401)
 
 
+def _halts() -> Iterator[Scenario]:
+    """Yield requests about halts. The created one stops a user who starts nothing here."""
+    halt = {"scope": "user", "scope_id": "nobody-at-all", "reason": "a test"}
+    yield Scenario("create_halt", "POST /halts", "admin", 201, ('"state":"active"',), json=halt)
+    for name, value in (("scope", "crowd"), ("scope_id", None), ("reason", ""), ("until", "now")):
+        wrong = (name, *REFUSED)
+        yield Scenario(
+            "create_halt", "POST /halts", "admin", 422, wrong, json={**halt, name: value}
+        )
+    forbidden = ("halts:write", *FORBIDDEN)
+    yield Scenario("create_halt", "POST /halts", "me", 403, forbidden, json=halt)
+
+    yield Scenario("get_halts", "GET /halts", "admin", 200, ('"total_count":',))
+    yield Scenario("get_halts", "GET /halts?state=maybe", "admin", 422, ("state", *REFUSED))
+    yield Scenario("get_halts", "GET /halts", "me", 403, ("halts:read", *FORBIDDEN))
+
+    yield Scenario("get_halt", "GET /halts/none", "admin", 404, NOT_FOUND)
+    yield Scenario("get_halt", "GET /halts/none", "me", 403, ("halts:read", *FORBIDDEN))
+    yield Scenario("end_halt", "DELETE /halts/none", "admin", 404, NOT_FOUND)
+    yield Scenario("end_halt", "DELETE /halts/none", "me", 403, forbidden)
+
+
 def _usage() -> Iterator[Scenario]:
     """Yield requests for usage and an overview."""
     for operation, path in (("get_usage", "/usage"), ("get_usage_overview", "/usage/overview")):
@@ -982,6 +1004,8 @@ SCENARIOS = [
     *_audit(),
     *_accounts(), *_memories(), *_files(), *_summaries(), *_holds(), *_retention(), *_approvals(),
     *_personal_data(),
-    *_webhooks(), *_usage(),
+    *_webhooks(),
+    *_halts(),
+    *_halts(), *_usage(),
     *_budgets_and_causes(), *_model_calls(),
 ]  # fmt: skip

@@ -83,6 +83,7 @@ NOT_LISTED = {
     "agentctl.service.session_documents.MAXIMUM_BYTES",
     "agentctl.store.database.MAXIMUM_COMPILED",
     "agentctl.admin.imports.records.MAXIMUM_COST",
+    "agentctl.interface.requests.halts.MAXIMUM_SCOPE_ID_LENGTH",
     "agentctl.service.session_documents.MAXIMUM_TEXT_BYTES",
     "agentctl.store.listing.MAXIMUM_STATEMENTS",
     "agentctl.store.totals.MAXIMUM_LISTS",
@@ -125,7 +126,10 @@ def test_every_bound_has_one_row() -> None:
     names = [row.name for row in ROWS]
     assert len(names) == len(set(names))
     for table, kind in (("limits", Limits), ("quotas", Quotas), ("runs", Runs)):
-        bounds = {f"{table}.{field.name}" for field in fields(kind)} - {"runs.on_change"}
+        bounds = {f"{table}.{field.name}" for field in fields(kind)} - {
+            "runs.on_change",
+            "runs.on_halt",
+        }
         assert bounds <= set(names)
     constants = set()
     for module in pkgutil.walk_packages(agentctl.__path__, "agentctl."):

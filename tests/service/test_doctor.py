@@ -440,7 +440,7 @@ def test_records_ahead_of_the_clock_are_wrong(tmp_path: Path) -> None:
     path = create_database(tmp_path)
     connection = apsw.Connection(str(path))
     worker = ("w", "h", "b", 1, 1, now() + 2 * DAY, 1)
-    connection.execute("INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL)", worker)
+    connection.execute("INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL, 0)", worker)
     connection.close()
     assert "2 d ahead of the clock" in texts_of(check_file(path), "wrong")
 

@@ -1,7 +1,7 @@
 """Repeated calls: the breaker of a model that makes one call again and again.
 
 The keys `repeat_calls` and `repeat_calls_by_tool` of a component set how often its model may make a
-call in a row (docs/limits.md "Repeated calls"). The next identical call is answered in place of its
+call in a row (docs/agents.md "Repeated calls"). The next identical call is answered in place of its
 tool, and a model that makes it once more after it has read that ends its run with LOOP.
 
 The count is derived from the calls in the order in which the model has asked for them, which the

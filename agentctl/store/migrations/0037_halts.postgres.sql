@@ -17,6 +17,7 @@ CREATE TABLE halts (
 );
 CREATE INDEX halts_change ON halts (change_number);
 CREATE INDEX halts_created ON halts (created_at, halt_id);
+CREATE INDEX halts_ended ON halts (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX halts_active ON halts (created_at, halt_id) WHERE ended_at IS NULL;
 
 -- The change number of the halts that the process of a worker obeys.

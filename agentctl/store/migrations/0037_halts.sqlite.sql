@@ -17,6 +17,7 @@ CREATE TABLE halts (
 ) STRICT;
 CREATE INDEX halts_change ON halts (change_number);
 CREATE INDEX halts_created ON halts (created_at, halt_id);
+CREATE INDEX halts_ended ON halts (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX halts_active ON halts (created_at, halt_id) WHERE ended_at IS NULL;
 
 -- The change number of the halts that the process of a worker obeys.
@@ -27,5 +28,6 @@ INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
     ('halts', 'sqlite_autoindex_halts_1', '10000 1 noskipscan'),
     ('halts', 'halts_change', '10000 1 noskipscan'),
     ('halts', 'halts_created', '10000 1 1 noskipscan'),
+    ('halts', 'halts_ended', '10000 1 noskipscan'),
     ('halts', 'halts_active', '10 1 1 noskipscan');
 ANALYZE sqlite_schema;
