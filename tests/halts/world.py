@@ -38,7 +38,7 @@ _UNFAIR = {"WORKER_LOST"}
 
 @dataclass
 class Report:
-    """What was seen.
+    """The figures of a world.
 
     Attributes:
         halts: the halts by path.
