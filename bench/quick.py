@@ -45,7 +45,7 @@ LIMITS: dict[str, Target] = {
     "session detail, 1,000 runs": at_least(0.4),
     "teams": at_least(0.4),
     "list of 20 sessions": at_least(0.16),
-    "list of 20 of 10,000 sessions of agents": at_least(0.16),
+    "list of 20 of 10,000 sessions of agents": at_least(0.085),
     "cancel of a run that ended": at_least(0.15),
     "runs, plain": at_least(0.011),
     MEMORY: at_most(100),
