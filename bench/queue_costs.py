@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from agentctl.auth.principal import local_principal
 from agentctl.interface.requests import RunRequest
-from agentctl.runs.desk import waiting
+from agentctl.runs.desk import turns
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from bench.database_costs import Costs, Engine, Measured, open_measured
@@ -117,7 +117,7 @@ async def measure(engine: Engine, length: int, *, in_one: bool, runs: int = RUNS
     bounds = dict.fromkeys(("MAXIMUM_IN_SESSION", "MAXIMUM_QUEUED"), 20_000)
     with (
         tempfile.TemporaryDirectory(prefix="agentctl-queue-") as name,
-        patch.multiple(waiting, **bounds),
+        patch.multiple(turns, **bounds),
     ):
         folder = Path(name)
         async with open_measured(engine, folder) as measured:

@@ -46,9 +46,9 @@ import asyncio
 import os
 from pathlib import Path
 
-from agentctl.runs.desk import waiting
+from agentctl.runs.desk import turns
 
-waiting.MAXIMUM_IN_SESSION = waiting.MAXIMUM_QUEUED = 20_000
+turns.MAXIMUM_IN_SESSION = turns.MAXIMUM_QUEUED = 20_000
 
 FOLDER = Path(__file__).parent
 

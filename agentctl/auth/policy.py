@@ -148,6 +148,9 @@ POLICY: dict[str, Requirement] = {
     "get_run": NeedsScope("sessions", "read"),
     "get_run_model_calls": NeedsScope("sessions", "read"),
     "get_run_model_call": NeedsScope("sessions", "read"),
+    "get_run_messages": NeedsScope("sessions", "read"),
+    # And the scope that starts a run of its component (`service.run_messages`).
+    "send_message": Authenticated(),
     "get_run_causes": NeedsScope("runs", "debug"),
     "get_failures": NeedsScope("runs", "debug"),
     "get_approvals": NeedsScope("approvals", "read", filters_list=True),

@@ -118,6 +118,18 @@ class FileSavedEvent(EventFields):
     file: RunFileRecord
 
 
+class MessageDeliveredEvent(EventFields):
+    """A message that was sent to the run while it works has become a part of it.
+
+    `model_call_id` is the model call that gets it; null if the code of the agent has taken it.
+    """
+
+    event: Literal["MessageDelivered", "TeamMessageDelivered"]
+    message_id: str
+    content: str
+    model_call_id: str | None
+
+
 class StepStartedEvent(EventFields):
     """A step of a workflow begins; `step_index` counts from 0."""
 
@@ -219,6 +231,7 @@ RunEventRecord = (
     | ToolCallCompletedEvent
     | CompactedEvent
     | FileSavedEvent
+    | MessageDeliveredEvent
     | StepStartedEvent
     | StepCompletedEvent
     | PausedEvent

@@ -35,6 +35,7 @@ class EventKind(Enum):
     CONTINUED = "Continued"
     COMPACTED = "ContextCompacted"
     FILE_SAVED = "FileSaved"
+    MESSAGE_DELIVERED = "MessageDelivered"
     STEP_STARTED = "StepStarted"
     STEP_COMPLETED = "StepCompleted"
 
@@ -145,6 +146,7 @@ _DESCRIPTIONS: dict[EventKind, Callable[[Mapping[str, Any]], str]] = {
     EventKind.CANCELLED: lambda _: "was cancelled",
     EventKind.COMPACTED: describe_compacted,
     EventKind.FILE_SAVED: lambda data: describe_file(data.get("file") or {}),
+    EventKind.MESSAGE_DELIVERED: lambda data: f"got the message: {data.get('content')}",
     EventKind.STEP_STARTED: lambda data: f"step {data.get('step_name')}",
     EventKind.STEP_COMPLETED: lambda data: f"step {data.get('step_name')} completed",
 }

@@ -57,7 +57,8 @@ class OmissionRecord(TypedDict):
 class TextItem(TypedDict):
     """A text of the component, its thinking, or a message that it received besides the input.
 
-    `role` is that of a message: `system` or `user`. `compacted` is a line about the messages that
+    `role` is that of a message: `system` or `user`; `message_id` is the id of one that was sent to
+    the run while it works. `compacted` is a line about the messages that
     do not fit into the context window of the model, `omissions` names them. A
     `notice` is a fact about the run, such as that it has saved `file`.
     """
@@ -65,6 +66,7 @@ class TextItem(TypedDict):
     type: Literal["text", "thinking", "prompt", "compacted", "notice"]
     text: str
     role: NotRequired[str]
+    message_id: NotRequired[str]
     omissions: NotRequired[list[OmissionRecord]]
     file: NotRequired[RunFileRecord]
     truncated: NotRequired[dict[Literal["characters"], int]]
@@ -194,6 +196,11 @@ def build_saved(file: Record) -> TextItem:
     """Build the item of a file that the run has saved."""
     saved = cast(RunFileRecord, dict(file))
     return {"type": "notice", "text": describe_file(file), "file": saved}
+
+
+def build_message(message_id: str, text: str) -> TextItem:
+    """Build the item of a message that was sent to the run while it works."""
+    return {"type": "prompt", "role": "user", "text": text, "message_id": message_id}
 
 
 def _find_place(items: Sequence[Item], at: str) -> int:
@@ -347,6 +354,8 @@ class _ItemBuilder:
             if member is None and role == "assistant":
                 for call in calls:
                     yield from self._place_message_call(call)
+            elif member is None and "message_id" in message:
+                yield build_message(message["message_id"], content)
             elif member is None and (role == "system" or (role == "user" and has_prompt)):
                 yield {"type": "prompt", "role": str(role), "text": content}
 

@@ -17,6 +17,7 @@ from agentctl.records.items import (
     ToolCallItem,
     build_call,
     build_compacted,
+    build_message,
     build_notice,
     build_question,
     build_saved,
@@ -133,6 +134,8 @@ class RunReader:
                 changes.append(_add_compacted(run, event))
             case EventKind.FILE_SAVED:
                 changes.append(run.add(build_saved(event.data.get("file") or {})))
+            case EventKind.MESSAGE_DELIVERED:
+                changes += _add_message(run, event)
             case EventKind.TOOL_CALL_STARTED:
                 changes.append(_start_call(run, event))
             case EventKind.TOOL_CALL_COMPLETED:
@@ -296,6 +299,14 @@ def _continue_run(run: RunSoFar, event: Event) -> list[RunChange]:
         changes.append(run.set_approval(cast(ApprovalSummary, approval)))
 
     return changes + _add_notice(run, event)
+
+
+def _add_message(run: RunSoFar, event: Event) -> list[RunChange]:
+    """Add a message that was sent to the run; a leg after a lost one may publish it again."""
+    message_id = str(event.data.get("message_id"))
+    if run.find(type="prompt", message_id=message_id) is not None:
+        return []
+    return [run.add(build_message(message_id, str(event.data.get("content"))))]
 
 
 def _add_compacted(run: RunSoFar, event: Event) -> RunChange:

@@ -344,6 +344,9 @@ class RunState(LastRunState):
     version: str | None
     """The version of its component; None if it is not known."""
 
+    messages_sent: int
+    """Number of the messages that were sent to it."""
+
     @property
     def waits_for_turn(self) -> bool:
         """True while earlier runs of the session come first, so that no server may begin the run.

@@ -135,6 +135,17 @@ class HeldBack(Exception):
     """A call that was not made, because it was halted when everything was ready for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveredMessage:
+    """A message that was sent to the run while it works, and that is part of it now."""
+
+    message_id: str
+    content: str
+
+    model_call_id: str | None
+    """The model call that gets it; None if the code of the run takes it."""
+
+
 class ItemStore(Protocol):
     """Items that runs keep, in namespaces (`records.store_items`).
 
@@ -236,6 +247,21 @@ class RunEnvironment(Protocol):
 
         Raises:
             ExecutionError: a budget is used up.
+            Unavailable: the database does not answer.
+        """
+
+    async def take_messages(self, *, for_code: bool = False) -> Sequence[DeliveredMessage]:
+        """Deliver the messages that were sent to the run, in their order, to its next model call.
+
+        Call it between a complete set of tool results and the next model call. The caller makes
+        them a part of the run (`Transcript.add_message`) when that call begins; those that are not
+        part of the run when it ends count as not delivered.
+
+        Args:
+            for_code: True if the code of the run gets them, and not a model call.
+
+        Raises:
+            asyncio.CancelledError: the run stops, or this leg has lost it.
             Unavailable: the database does not answer.
         """
 

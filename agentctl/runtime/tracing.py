@@ -154,6 +154,11 @@ class Spans:
         return len(self._spans)
 
     @property
+    def next_call_id(self) -> str:
+        """The id of the next model call."""
+        return f"{CALL_PREFIX}{self.model_calls + 1}"
+
+    @property
     def first_model(self) -> str | None:
         """The model that was called first; None without a call."""
         return next((span.name for span in self._spans if span.kind == "model"), None)

@@ -37,6 +37,7 @@ from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb
 from agentctl.records.authorization import MAXIMUM_SCOPES
 from agentctl.records.halts import HaltScope
 from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS
+from agentctl.records.run_messages import LateMessage
 from agentctl.records.text import SESSION_ID
 from agentctl.runtime.tools.external import MAXIMUM_TOOLS
 
@@ -233,6 +234,19 @@ class ContinueBody(Body, total=False):
     stream: Annotated[bool, Field(_STREAM)]
     background: Annotated[bool, Field("Respond when the run continues; false by default")]
     dependencies: Annotated[Object, Field("Given to the code of tools and agents, and not stored")]
+
+
+class MessageBody(Body, total=False):
+    """A message to a run that works."""
+
+    message: Required[Annotated[str, Field("Message of the user", min_length=1)]]
+    late: Annotated[
+        LateMessage | None,
+        Field(
+            "If no model call of the run gets the message: `next_run`, the default, makes it the"
+            " next run of the session, `refuse` refuses it"
+        ),
+    ]
 
 
 class RetryBody(Body, total=False):

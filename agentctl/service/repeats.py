@@ -208,7 +208,9 @@ class RepeatOperations(RunOperations):
             files = []
         elif kept_messages and kept_messages[-1]["role"] == "user":
             # The last message that is kept is the question: it becomes the message of the run.
-            if messages[request.at - 1].get("origin_run_id") is not None:
+            last = messages[request.at - 1]
+            if not last.keys().isdisjoint(("origin_run_id", "message_id")):
+                # It is not the message of the run, but one of its origin, or sent while it worked.
                 start = replace(start, message=kept_messages[-1]["content"], input=None)
                 files = kept_messages[-1].get("files", [])
             kept_messages = kept_messages[:-1]

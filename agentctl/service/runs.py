@@ -36,7 +36,7 @@ from agentctl.service import paging
 from agentctl.service.change_documents import build_cancel_document, build_start_document
 from agentctl.service.reads.runs import RunReads
 from agentctl.service.run_documents import read_run_details
-from agentctl.service.run_input import RunStarts
+from agentctl.service.run_messages import MessageOperations
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database
 from agentctl.store.repositories import run_reads
@@ -55,7 +55,7 @@ class Started(NamedTuple):
     request: RunRequest
 
 
-class RunOperations(RunReads, RunStarts):
+class RunOperations(RunReads, MessageOperations):
     """Operations on the runs of agents, teams and workflows; the reads are in `reads.runs`."""
 
     def require_open(self, kind: ComponentKind, component_id: str) -> None:

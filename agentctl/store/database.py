@@ -415,7 +415,7 @@ def run_topic(run_id: str) -> str:
 
 
 def worker_topic(worker_id: str) -> str:
-    """Return the topic of the cancel requests for the runs of a worker."""
+    """Return the topic of the cancel requests for the runs of a worker, and of messages to them."""
     return f"worker {worker_id}"
 
 

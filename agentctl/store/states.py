@@ -1,4 +1,4 @@
-"""The states of runs, approvals, approved calls and steps, as data: who changes what, and when.
+"""The states of runs, approvals, approved calls, steps and messages, as data: who changes what.
 
 A statement that changes a state is built by `change`: it names its transitions, and has their
 `where` in its condition. So the number of changed rows decides which of several writers succeeds.
@@ -343,7 +343,40 @@ STEP = Machine(
     ),
 )  # fmt: skip
 
-MACHINES = (RUN, APPROVAL, CALL, STEP)
+MESSAGE = Machine(
+    "message",
+    "run_messages",
+    "status",
+    ("status", "settled_at"),
+    (
+        State("waiting", "waiting", "waits for a model call of its run", (), ("settled_at",)),
+        State("delivered", "delivered", "is part of its run", ("settled_at",)),
+        State("next run", "next_run", "became a run of the session", ("settled_at",)),
+        State("refused", "refused", "no run got it", ("settled_at",)),
+    ),
+    (
+        Transition(
+            "send", (), ("waiting", "next run"), ("caller",),
+            "its run is open; `next run` if it has ended, or takes no messages while it works",
+        ),
+        Transition(
+            "deliver", ("waiting", "delivered"), ("delivered",), ("owner",),
+            "its run executes the attempt, and no cancel is requested; from `delivered` if the leg"
+            " that got it was lost with the model call",
+        ),
+        Transition(
+            "take back", ("delivered",), ("waiting",), ("owner",),
+            "its run ends, and the model call was not made",
+        ),
+        Transition("follow", ("waiting",), ("next run",), ("owner", "sweep"), "its run ends"),
+        Transition(
+            "refuse", ("waiting",), ("refused",), ("caller", "owner", "sweep"),
+            "its run ends; it is cancelled, the queue is full, or the sender wants it so",
+        ),
+    ),
+)  # fmt: skip
+
+MACHINES = (RUN, APPROVAL, CALL, STEP, MESSAGE)
 
 CHANGES: dict[str, list[tuple[Machine, Transition]]] = {}
 """The transitions of each statement, by its text."""

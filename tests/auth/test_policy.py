@@ -131,6 +131,8 @@ CONTRACT = {
     "get_session_run": "sessions:<id>:read",
     "get_runs": "sessions:read",
     "get_run": "sessions:read",
+    "get_run_messages": "sessions:read",
+    "send_message": "+",
     "get_run_causes": "runs:debug",
     "get_failures": "runs:debug",
     "get_run_model_calls": "sessions:read",
@@ -448,7 +450,7 @@ def test_open_operations_are_those_of_the_scopes() -> None:
     def opened(*scopes: str) -> set[str]:
         return set(list_open_operations(caller(*scopes)))
 
-    assert opened() == {"get_me", "keep_console_token"}
+    assert opened() == {"get_me", "keep_console_token", "send_message"}
     assert opened("audit:read") - opened() == {"get_audit", "get_audit_heads"}
     one = opened("agents:echo:read")
     assert {"get_agents", "get_agent", "get_agent_run_events"} <= one

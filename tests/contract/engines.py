@@ -18,8 +18,8 @@ from tests.postgres import postgres_schemas
 __all__ = ["Engine", "empty"]
 
 _TABLES = (
-    "search_texts", "approvals", "live_usage", "run_checkpoints", "run_events", "run_steps", "runs",
-    "files", "sessions", "idempotency", "usage_ends", "usage_hourly", "usage_daily",
+    "search_texts", "approvals", "live_usage", "run_checkpoints", "run_events", "run_steps",
+    "run_messages", "runs", "files", "sessions", "idempotency", "usage_ends", "usage_hourly", "usage_daily",
     "webhook_deliveries", "service_accounts", "memory_terms", "memories", "store_terms",
     "store_items", "audit_log", "halts",
 )  # fmt: skip

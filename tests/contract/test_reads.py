@@ -148,6 +148,11 @@ def reads(ids: dict[str, str]) -> dict[str, OperationCall]:
         "get_budgets": lambda operations: operations.get_budgets(),
         "get_run_causes": lambda operations: operations.get_run_causes(ids["e1"]),
         "get_failures": lambda operations: operations.get_failures(RunFilter()),
+        "get_run_messages": lambda operations: operations.get_run_messages(ids["a1"]),
+        "get_run_messages absent": lambda operations: operations.get_run_messages("none"),
+        "get_run_messages after": lambda operations: operations.get_run_messages(
+            ids["a1"], after="none", limit=1
+        ),
         "get_run_model_calls": lambda operations: operations.get_run_model_calls(ids["a1"]),
         "get_run_model_calls page": lambda operations: operations.get_run_model_calls(
             ids["a1"], after="model-1", limit=1

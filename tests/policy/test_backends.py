@@ -22,6 +22,7 @@ from agentctl.interface.requests import (
     DiffFilter,
     ExplainRequest,
     ForkRequest,
+    MessageRequest,
     NewSession,
     Page,
     ResumeRequest,
@@ -390,6 +391,17 @@ def other_rows() -> Iterator[Row]:
     )
     yield Row(
         "get_run", f"GET /runs/{ABSENT_RUN}", lambda operations: operations.get_run(ABSENT_RUN)
+    )
+    yield Row(
+        "get_run_messages",
+        f"GET /runs/{ABSENT_RUN}/messages",
+        lambda operations: operations.get_run_messages(ABSENT_RUN),
+    )
+    yield Row(
+        "send_message",
+        f"POST /runs/{ABSENT_RUN}/messages",
+        lambda operations: operations.send_message(ABSENT_RUN, MessageRequest("hello")),
+        {"message": "hello"},
     )
     yield Row(
         "get_run_causes",

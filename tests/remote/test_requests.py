@@ -18,6 +18,7 @@ from agentctl.interface.requests import (
     DiffFilter,
     ExplainRequest,
     ForkRequest,
+    MessageRequest,
     NewSession,
     Page,
     RetryRequest,
@@ -195,6 +196,10 @@ READS: list[tuple[Call, str]] = [
         "/failures?component_id=shop&error=no%20order",
     ),
     (
+        lambda o: o.get_run_messages("r 1", after="m", limit=7),
+        "/runs/r%201/messages?after=m&limit=7",
+    ),
+    (
         lambda o: o.get_run_model_calls("r", after="model-1", limit=7),
         "/runs/r/model-calls?after=model-1&limit=7",
     ),
@@ -289,6 +294,12 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         "POST",
         "/teams/t/runs/r/cancel?session_id=s&wait=0&reason=no%20more",
         None,
+    ),
+    (
+        lambda o: o.send_message("r 1", MessageRequest("stop", "refuse", "key")),
+        "POST",
+        "/runs/r%201/messages",
+        {"message": "stop", "late": "refuse"},
     ),
     (
         lambda o: o.decide_approval("team", "t", "a", Ruling("reject")),

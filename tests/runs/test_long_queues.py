@@ -16,7 +16,7 @@ from itertools import pairwise
 import pytest
 
 from agentctl.config.settings import Settings
-from agentctl.runs.desk import waiting as waiting_runs
+from agentctl.runs.desk import turns
 from agentctl.runs.life import legs
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql
@@ -109,7 +109,7 @@ async def test_a_long_queue_of_one_session_keeps_its_order(
     postgres_settings: Settings, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker.held = {"x"}
-    monkeypatch.setattr(waiting_runs, "MAXIMUM_IN_SESSION", ONE_SESSION)
+    monkeypatch.setattr(turns, "MAXIMUM_IN_SESSION", ONE_SESSION)
     async with serve(add_agents(postgres_settings), 3) as services:
         for service in services:
             await service.prepare()
@@ -128,7 +128,7 @@ async def test_no_session_waits_for_the_queue_of_another_one(
     worker.held = {"x"}
     names = [f"s{number}" for number in range(SESSIONS)]
     total = SESSIONS * RUNS_OF_EACH
-    monkeypatch.setattr(waiting_runs, "MAXIMUM_QUEUED", total)
+    monkeypatch.setattr(turns, "MAXIMUM_QUEUED", total)
     async with serve(add_agents(postgres_settings, concurrent_runs=SLOTS), 3) as services:
         for service in services:
             await service.prepare()

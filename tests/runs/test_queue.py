@@ -18,7 +18,7 @@ from agentctl.config.settings import Agent, Limits, Settings, Step, Team, Workfl
 from agentctl.config.settings import Database as Entry
 from agentctl.interface.requests import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
-from agentctl.runs.desk import waiting as waiting_runs
+from agentctl.runs.desk import turns
 from agentctl.runs.life import claims as run_claims
 from agentctl.runs.life.claims import SPARE_LEGS
 from agentctl.runs.workers.recovery import recover_runs
@@ -287,8 +287,8 @@ async def test_a_full_queue_refuses_without_a_row(
     settings: Settings, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker.held = {"1"}
-    monkeypatch.setattr(waiting_runs, "MAXIMUM_IN_SESSION", 2)
-    monkeypatch.setattr(waiting_runs, "MAXIMUM_QUEUED", 3)
+    monkeypatch.setattr(turns, "MAXIMUM_IN_SESSION", 2)
+    monkeypatch.setattr(turns, "MAXIMUM_QUEUED", 3)
     async with serve(add_agents(settings)) as (service,):
         for message in "123":
             await start(service, "lined", message)

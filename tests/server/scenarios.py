@@ -980,6 +980,31 @@ def _budgets_and_causes() -> Iterator[Scenario]:
     yield Scenario(operation, path, "nobody", 401)
 
 
+def _messages() -> Iterator[Scenario]:
+    """Yield requests for the messages to a run."""
+    operation = "get_run_messages"
+    path = "GET /runs/{agent_run}/messages"
+    yield Scenario(operation, path, "me", 200, ("{agent_run}", '"messages":[]', '"total":0'))
+    yield Scenario(operation, "GET /runs/absent/messages", "me", 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}?after=absent", "me", 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}?limit=0", "me", 422, ("limit", *REFUSED))
+    yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
+    yield Scenario(operation, path, "nobody", 401)
+
+    operation = "send_message"
+    path = "POST /runs/{agent_run}/messages"
+    body = {"message": "hello", "late": "refuse"}
+    ended = "The run had ended as COMPLETED"
+    yield Scenario(operation, path, "me", 409, (ended,), json=body)
+    yield Scenario(operation, path, "me", 422, ("message", *REFUSED), json={"message": " "})
+    yield Scenario(operation, path, "me", 422, ("late", *REFUSED), json={**body, "late": "never"})
+    yield Scenario(operation, path, "me", 422, REFUSED, json={})
+    yield Scenario(operation, "POST /runs/absent/messages", "me", 404, NOT_FOUND, json=body)
+    yield Scenario(operation, path, "other", 404, NOT_FOUND, json=body)
+    yield Scenario(operation, path, "powerless", 403, ("agents:echo:run", *FORBIDDEN), json=body)
+    yield Scenario(operation, path, "nobody", 401, json=body)
+
+
 def _model_calls() -> Iterator[Scenario]:
     """Yield requests for the model calls of a run."""
     path = "GET /runs/{agent_run}/model-calls"
@@ -1004,8 +1029,6 @@ SCENARIOS = [
     *_audit(),
     *_accounts(), *_memories(), *_files(), *_summaries(), *_holds(), *_retention(), *_approvals(),
     *_personal_data(),
-    *_webhooks(),
-    *_halts(),
-    *_halts(), *_usage(),
+    *_webhooks(), *_halts(), *_usage(), *_messages(),
     *_budgets_and_causes(), *_model_calls(),
 ]  # fmt: skip

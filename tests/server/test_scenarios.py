@@ -83,9 +83,10 @@ WITHOUT_SUCCESS = {
     "restore_console_token",
     "start_console_sign_in",
     "finish_console_sign_in",
+    "send_message",
 }
-"""Reads of a tool call, of which the agent and the workflow of the scenarios make none, and the
-sign-in of the console, which `tests/console` has."""
+"""Reads of a tool call, of which the agent and the workflow of the scenarios make none, the sign-in
+of the console, which `tests/console` has, and messages to live runs, which `tests/steering` has."""
 
 
 WITHOUT_PAUSES = {

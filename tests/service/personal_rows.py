@@ -124,6 +124,7 @@ async def fill(service: Service, raw: Raw, user_id: str, text: str) -> None:
     await raw.insert("run_events", text, **of_run, first_seq=98, last_seq=99, events=text)
     await raw.insert("run_checkpoints", text, **of_run, body=text, kind=text)
     await raw.insert("run_steps", text, **of_run, body=text, kind=text, name=text)
+    await raw.insert("run_messages", text, **of_run, message_id=f"m-{user_id}", content=text)
     for number, of in enumerate((session_id, None)):
         await raw.insert(
             "files",

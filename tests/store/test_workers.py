@@ -118,13 +118,13 @@ def test_a_heartbeat_shows_what_its_worker_must_do(store: Store) -> None:
         store.write(runs.claim(run_id, 1, owner, START))
     found = store.write(workers.record_heartbeat("w1", START))
     assert found is not None
-    assert (found.has_cancel_requests, found.has_waiting_runs) == (False, False)
+    assert (found.has_requests, found.has_waiting_runs) == (False, False)
     store.write(runs.request_cancel("other", START, "me", None))
     found = store.write(workers.record_heartbeat("w1", START))
     assert found is not None
-    assert not found.has_cancel_requests
+    assert not found.has_requests
     store.write(runs.request_cancel("mine", START, "me", None))
     found = store.write(workers.record_heartbeat("w1", START))
     assert found is not None
-    assert found.has_cancel_requests
+    assert found.has_requests
     store.write(workers.remove("w1"))

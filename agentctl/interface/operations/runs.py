@@ -23,6 +23,7 @@ from agentctl.interface.requests import (
     ForkRequest,
     IdempotencyKey,
     Limit,
+    MessageRequest,
     OfSession,
     ResumeRequest,
     RetryRequest,
@@ -38,6 +39,7 @@ from agentctl.records.components import COMPONENT_LISTS, COMPONENT_RECORDS, Vers
 from agentctl.records.document import Document
 from agentctl.records.items import RunViewPages, RunViews
 from agentctl.records.kinds import ComponentKind
+from agentctl.records.run_messages import RunMessagePage, RunMessageRecord
 from agentctl.records.runs import (
     CancelRecord,
     FailurePage,
@@ -225,6 +227,34 @@ class RunDeclarations:
         """Get a model call of a run with its messages.
 
         The messages are those that the model was sent, in their order, with the instructions first.
+        """
+
+    @operation("POST", "/runs/{run_id}/messages", tag="Runs", status=202, errors=(409, 429))
+    async def send_message(
+        self, run_id: RunId, request: MessageRequest
+    ) -> Document[RunMessageRecord]:
+        """Send a message to a run that works.
+
+        The next model call of the run gets the message, after all results of the tool calls before
+        it. If the run makes no further call, or takes no messages while it works, the message
+        becomes the next run of the session, or is refused, as `late` says. The caller needs the
+        scope that starts a run of the component.
+
+        With an `Idempotency-Key` the request can be repeated for 24 hours: the same request returns
+        the same message.
+        """
+
+    @operation("GET", "/runs/{run_id}/messages", tag="Runs")
+    async def get_run_messages(
+        self,
+        run_id: RunId,
+        *,
+        after: Annotated[str | None, Query("Only messages after the one with this id")] = None,
+        limit: Limit = MAXIMUM_LIMIT,
+    ) -> Document[RunMessagePage]:
+        """List the messages to a run.
+
+        The messages that were sent to the run while it worked, each with its fate.
         """
 
     @component_operation("continue_run", "POST", f"{_RUN}/continue", errors=(409, 413, 415, 429))

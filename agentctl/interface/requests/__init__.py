@@ -22,6 +22,7 @@ from agentctl.interface.requests.lists import (
     UpdatedBefore,
 )
 from agentctl.records.kinds import ComponentKind, RunStatus
+from agentctl.records.run_messages import LateMessage
 from agentctl.records.text import IDEMPOTENCY_KEY
 from agentctl.records.times import ParsedTimestamp
 
@@ -425,6 +426,19 @@ class CancelRequest:
     reason: Annotated[
         str | None, Query("Reason to record with the run", max_length=MAXIMUM_REASON_LENGTH)
     ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRequest:
+    """A message to a run that works.
+
+    Attributes:
+        late: the fate of a message that no model call of the run gets any more.
+    """
+
+    message: str
+    late: LateMessage = "next_run"
+    idempotency_key: IdempotencyKey = None
 
 
 @dataclass(frozen=True, slots=True)

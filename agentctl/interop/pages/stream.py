@@ -24,6 +24,7 @@ NOTES = {
     EventKind.QUEUED: ("queued", ("queue_position",)),
     EventKind.COMPACTED: ("compacted", ("omissions", "estimated_tokens", "window")),
     EventKind.FILE_SAVED: ("file", ("file",)),
+    EventKind.MESSAGE_DELIVERED: ("message", ("message_id", "content")),
 }
 """Events that are no part of the protocols: name and members."""
 

@@ -10,12 +10,13 @@ other process ends it with what the run has left in the database: a run whose wo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agentctl.records.runs import RunEnd, RunRow
 from agentctl.records.times import now
+from agentctl.runs.desk.messages import settle_messages
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP, encode_event
 from agentctl.runs.log.fold import fold_run
@@ -63,6 +64,9 @@ class EndOfRun:
 
     summary: str | None = None
     """The summary of the session that the run has made, as JSON text."""
+
+    message_ids: Collection[str] | None = None
+    """The ids of the sent messages that are part of the run; None if that is not known."""
 
     may_wait: bool = True
     """False if neither the run nor a member below it can have asked for anything."""
@@ -117,7 +121,11 @@ def write_end(outbox: Outbox, end: EndOfRun) -> Steps[bool]:
         yield from sessions.merge_state(finished.session_id, changes.values, changes.removed)
     if finished.is_root:
         yield from publish_run(outbox, run_id)
-    return finished.advanced
+
+    if not finished.has_messages:
+        return finished.advanced
+    may_begin = yield from settle_messages(run_id, end.ending, at, end.message_ids)
+    return may_begin or finished.advanced
 
 
 @unit

@@ -7,73 +7,17 @@ checkpoint.
 
 from __future__ import annotations
 
-from agentctl import errors
-from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunRow, RunState
 from agentctl.records.times import now
 from agentctl.runs.desk.end import EndedRun, cancel_waiting_run, end_waiting_run
-from agentctl.runs.log import event_rows
-from agentctl.runs.log.event_rows import RunIdentity, encode_event
+from agentctl.runs.log.event_rows import encode_event
 from agentctl.runs.log.fold import find_root_id
 from agentctl.runs.states import Ending, is_final
 from agentctl.store.database import Outbox, Steps, Work, unit
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs
 
-MAXIMUM_IN_SESSION = 20
-"""Runs that wait in the queue of one session."""
-
-MAXIMUM_QUEUED = 10_000
-"""Runs that wait in the queues of one database."""
-
 QUEUE_TIMEOUT = Ending.failed("QUEUE_TIMEOUT", "The run waited too long in the queue")
 """The end of a run that did not get its turn in time."""
-
-
-@unit
-def check_queue(spec: RunSpec) -> Steps[None]:
-    """Check that a run may wait in the queue of its session, whose row is locked.
-
-    Raises:
-        Conflict: the request has dependencies: another process may begin the run, and they are
-            never stored.
-        TooManyRequests: the queue is full.
-    """
-    if spec.dependencies is not None:
-        raise errors.Conflict(
-            "The run would have to wait, and dependencies are not stored",
-            hint="send the request without dependencies, or when the session is idle",
-        )
-
-    session_count = yield from queue.count_in_session(spec.session_id, MAXIMUM_IN_SESSION)
-    if session_count >= MAXIMUM_IN_SESSION:
-        raise errors.TooManyRequests("Too many runs wait in the queue of the session")
-
-    database_count = yield from queue.count(MAXIMUM_QUEUED)
-    if database_count >= MAXIMUM_QUEUED:
-        raise errors.TooManyRequests("Too many runs wait in the queue")
-
-
-@unit
-def enqueue(spec: RunSpec, component_name: str, at: int) -> Steps[bool]:
-    """Store the first event of a new run that waits, and let it begin if it may.
-
-    Its row is stored, and its session is locked.
-
-    Args:
-        component_name: the name in the events of the run.
-        at: the time of the event in microseconds UTC.
-
-    Returns:
-        True if a server may claim a run of the session now.
-    """
-    positions = yield from queue.list_positions([spec.run_id])
-    identity = RunIdentity(
-        spec.run_id, spec.session_id, None, spec.component_type, spec.component_id, component_name
-    )
-    name, data = event_rows.format_queued(identity, positions[spec.run_id], at)
-    yield from events.append_batch(spec.run_id, 1, 0, 0, encode_event(name, data))
-
-    return (yield from queue.add(spec.session_id, at))
 
 
 @unit

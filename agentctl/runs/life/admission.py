@@ -17,7 +17,7 @@ from agentctl.records.runs import NewRun
 from agentctl.records.sessions import SessionRow
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
-from agentctl.runs.desk.waiting import check_queue, enqueue
+from agentctl.runs.desk.turns import check_queue, enqueue
 from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
@@ -488,3 +488,6 @@ class Continuation:
 
     version_change: str | None = None
     """JSON of the change of the version of its component; None without a change."""
+
+    has_messages: bool = False
+    """True if messages were sent to the run."""

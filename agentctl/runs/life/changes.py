@@ -1,15 +1,15 @@
-"""Notification of writes by other processes, and the watch for their cancel requests.
+"""Notification of writes by other processes, and the watch for their cancels and messages.
 
 Processes share only the database. While a caller waits, one poller for each database reads the
 change numbers every 20 ms and wakes the callers that a change concerns. On SQLite a read is `PRAGMA
 data_version`, takes some microseconds and concerns all callers; the PostgreSQL driver counts the
 notifications of each run and of each worker.
 
-Cancel requests are read from the rows. While this process executes runs, it queries for requests
-when it is notified. In case a notification was lost, the heartbeat of the worker asks for requests
-in the system database, and databases without a heartbeat are asked as often. A process without a
-run and without a waiting caller polls nothing (docs/decisions/0094), except for runs that any
-server may claim: a serving process is notified, and compares a number every 0.5 s.
+Cancel requests, and messages to runs, are read from the rows. While this process executes runs,
+it queries for them when it is notified. In case a notification was lost, the heartbeat of the
+worker asks for them in the system database, and databases without a heartbeat are asked as often. A
+process without a run and without a waiting caller polls nothing (docs/decisions/0094), except for
+runs that any server may claim: a serving process is notified, and compares a number every 0.5 s.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from agentctl import errors
 from agentctl.records.logs import RateLimitedLog
+from agentctl.records.runs import RunState
 from agentctl.runs.life.claims import LegClaims
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.life.halts import Halts
 from agentctl.runs.log.hub import Hub, StateReads, StoredEvents
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.worker import Worker, get_live_seconds
-from agentctl.store.database import LEGS_TOPIC, Database, worker_topic
+from agentctl.store.database import LEGS_TOPIC, Database, Steps, unit, worker_topic
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import run_reads
+from agentctl.store.repositories import run_messages, run_reads
 from agentctl.store.repositories.workers import Heartbeat
 
 POLL_SECONDS = 0.02
@@ -166,11 +168,11 @@ class _Poller:
 async def watch_cancel_requests(
     engine: Engine, worker: Worker, databases: Databases, changes: DatabaseChanges, halts: Halts
 ) -> None:
-    """Stop the engine's runs whose cancel another process recorded. Loop until cancelled.
+    """Carry out what other processes record for the engine's runs: cancels, and messages to them.
 
-    The heartbeat reads the requests in the system database, every `LIVE_SECONDS` of
-    `runs.workers.worker`. Another database is queried as often, and each one after a notification.
-    It follows the changes of halts as well.
+    Loop until cancelled. The heartbeat reads the requests in the system database, every
+    `LIVE_SECONDS` of `runs.workers.worker`. Another database is queried as often, and each one
+    after a notification. It follows the changes of halts as well.
     """
     trackers: dict[str, tuple[str, ChangeTracker]] = {}
     queried_at: dict[str, float] = {}
@@ -198,7 +200,7 @@ async def watch_cancel_requests(
                     is_due = clock() - queried_at.get(database_id, 0.0) >= pause
                 elif worker.heartbeat is not heartbeat:
                     heartbeat = worker.heartbeat
-                    is_due = heartbeat is not None and heartbeat.has_cancel_requests
+                    is_due = heartbeat is not None and heartbeat.has_requests
 
                 worker_id, tracker = trackers.get(database_id, ("", None))
                 if worker_id != engine.worker_id:
@@ -209,7 +211,7 @@ async def watch_cancel_requests(
 
                 if is_due or (tracker is not None and tracker.has_changed()):
                     queried_at[database_id] = clock()
-                    await _stop_cancelled_runs(engine, database)
+                    await _read_requests(engine, database)
             except errors.AgentctlError:
                 # The requests that were not read: query everything again.
                 heartbeat = None
@@ -218,11 +220,31 @@ async def watch_cancel_requests(
                 await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _stop_cancelled_runs(engine: Engine, database: Database) -> None:
-    for state in await database.read(run_reads.list_cancel_requests(engine.worker_id)):
+async def _read_requests(engine: Engine, database: Database) -> None:
+    """Stop the cancelled runs of this process, and tell its runs of messages that wait for them."""
+    requests = await database.read(_list_requests(engine.worker_id))
+    for state in requests.cancels:
         run = engine.find_run(state.run_id)
         if run is not None:
             run.stop(Ending.requested(state))
+
+    for run_id in requests.runs_with_messages:
+        run = engine.find_run(run_id)
+        if run is not None:
+            run.note_messages()
+
+
+class _Requests(NamedTuple):
+    """Requests of other processes for the runs of a worker."""
+
+    cancels: Sequence[RunState]
+    runs_with_messages: Sequence[str]
+
+
+@unit
+def _list_requests(worker_id: str) -> Steps[_Requests]:
+    cancels = yield from run_reads.list_cancel_requests(worker_id)
+    return _Requests(cancels, (yield from run_messages.list_runs_of(worker_id)))
 
 
 class LegWatch:

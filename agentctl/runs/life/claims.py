@@ -19,6 +19,7 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunState
 from agentctl.records.times import now
 from agentctl.runs.desk.decisions import EXPIRY
+from agentctl.runs.desk.messages import settle_left
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import AdmittedRun
@@ -32,7 +33,7 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.versions import find_version
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import halts, queue, run_reads
+from agentctl.store.repositories import halts, queue, run_messages, run_reads
 from agentctl.store.repositories.halts import HaltRow
 from agentctl.store.repositories.queue import NextLeg
 from agentctl.store.repositories.workers import Heartbeat
@@ -179,9 +180,13 @@ class LegClaims:
             database.outbox.wake()
 
     async def advance_stalled(self, database: Database) -> None:
-        """Give forgotten turns to queued runs, and carry out forgotten cancels."""
+        """Give forgotten turns to queued runs, and carry out forgotten cancels and messages."""
         for session_id in await database.read(queue.list_stalled(), size="large"):
             if await database.write(queue.advance_stalled(session_id, now())):
+                self.wake(database)
+
+        for run_id in await database.read(run_messages.list_left(), size="large"):
+            if await database.write(settle_left(run_id)):
                 self.wake(database)
 
         listing = run_reads.list_cancelled_without_owner()

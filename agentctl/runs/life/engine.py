@@ -17,6 +17,7 @@ from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.records.logs import add_log_context, parse_run_trace
 from agentctl.records.run_spec import RunSpec
+from agentctl.runs.desk.messages import SentMessage
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import (
     AdmittedRun,
@@ -270,6 +271,28 @@ class Engine:
                 cause="live runs wait for its connections",
                 hint="try again; see pool_size of [[databases]]",
             )
+
+    def handle_message(self, database: Database, sent: SentMessage) -> None:
+        """Act on a message that was stored for a run, which any process may execute."""
+        live = self._live.get(sent.row.run_id)
+        if live is not None:
+            live.note_messages()
+        if sent.may_begin:
+            self.claims.wake(database)
+        if not self.claims.is_serving:
+            self._search_tasks.start(self._attend_message(database, sent.row.message_id, live))
+
+    async def _attend_message(
+        self, database: Database, message_id: str, live: LiveRun | None
+    ) -> None:
+        """Begin the run that a message becomes, as soon as it may; for a local command.
+
+        Args:
+            live: the run that the message was sent to, if this process executes it.
+        """
+        if live is not None:
+            await asyncio.wait({live.ended})
+        await self.claims.attend(database, message_id)
 
     def complete_start(self, run: LiveRun) -> None:
         """Report that the caller of a streamed run has its first event, or has left."""

@@ -262,6 +262,7 @@ def _write_end(
             begins_in_doubt=run.begins_in_doubt,
             state_changes=run.state_changes,
             summary=build_summary(run) if ending.status == "COMPLETED" else None,
+            message_ids=run.transcript.message_ids,
             may_wait=durable or has_waited or members_may_wait,
             has_journal=durable,
             has_checkpoint=run.has_checkpoint,

@@ -502,6 +502,7 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
         previous_instructions=body["previous_instructions"],
         is_first=body["is_first"],
         version_change=claimed.new.version_change,
+        has_messages=claimed.state.messages_sent > 0,
     )
 
 

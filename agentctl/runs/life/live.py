@@ -27,7 +27,7 @@ from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.log.stream import EventPlace, Recorder, Stream
 from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd
 from agentctl.runtime.component import Component
-from agentctl.runtime.context import Halting, MemberResult
+from agentctl.runtime.context import DeliveredMessage, Halting, MemberResult
 from agentctl.runtime.failures import CauseReader, ExecutionError
 from agentctl.runtime.pauses import MEMBER_PREFIX
 from agentctl.runtime.tracing import LegTrace
@@ -37,7 +37,7 @@ from agentctl.runtime.transcript.history import SessionState, StateChanges
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import approvals, run_reads, runs
+from agentctl.store.repositories import approvals, run_messages, run_reads, runs
 from agentctl.store.repositories.sessions import NO_COST, Cost
 from agentctl.store.visibility import EVERYONE
 from agentctl.work.event_loop import retrieve_exception, retry_until_stopped
@@ -109,6 +109,8 @@ class LiveRun:
         was_ended_elsewhere: True if its end was refused, because another process has ended it.
         version_change: JSON of the change of the version before this leg; None without a change.
         trace: the trace of this leg, once it has begun; None if it is not traced.
+        has_messages: True if messages may wait for the run, so that its next model call looks.
+        on_messages: called when a message waits; None if nothing has to know it at once.
         start_place: the place of the first event of the leg in the stream; None for the next place.
         end_place: the place of the last event of the leg, as `start_place`.
     """
@@ -168,6 +170,8 @@ class LiveRun:
         self.summary = start.summary
         self.has_checkpoint = continuation is not None
         self.has_asked = False
+        self.has_messages = start.has_messages
+        self.on_messages: Callable[[], None] | None = None
         self.begins_in_doubt: dict[str, int] = {}
         self.trace: LegTrace | None = None
         self.worker_id = ""
@@ -454,6 +458,26 @@ class LiveRun:
         self.checkpoint()
         component = self._build_reported(kind, name)
         return await self._members.continue_reported(self, component, run_id)
+
+    def note_messages(self) -> None:
+        """Report that messages wait for the run; its next model call gets them."""
+        self.has_messages = True
+        if self.on_messages is not None:
+            self.on_messages()
+
+    async def take_messages(self, *, for_code: bool = False) -> Sequence[DeliveredMessage]:
+        if not self.has_messages:
+            return ()
+        # Before the read: a message that comes after it sets this again.
+        self.has_messages = False
+
+        call_id = None if for_code else self.transcript.spans.next_call_id
+        known_ids = self.transcript.message_ids
+        deliver = run_messages.deliver(self.run_id, self.attempt, call_id, known_ids, now())
+        delivered = await self._write(deliver)
+        if delivered is None:
+            await self.stop_as_stored()
+        return [DeliveredMessage(row.message_id, row.content, call_id) for row in delivered]
 
     def _build_reported(self, kind: ComponentKind, name: str) -> Component:
         return replace(

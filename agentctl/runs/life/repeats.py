@@ -162,6 +162,10 @@ def plan_retry(stored: StoredOrigin, component: Component, catalog: Catalog) -> 
 
     if can_continue(component, catalog):
         at = _find_last_step(messages, _load(row.tools))
+        while at and at < len(messages) and "message_id" in messages[at]:
+            # A message that was sent to the run after these results.
+            at += 1
+
         # Before its question, there are only messages of the run that this one repeats.
         if at and (question_index is None or at > question_index):
             kept_messages = mark_kept(messages[:at], row.run_id)

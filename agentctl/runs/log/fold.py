@@ -45,7 +45,7 @@ from agentctl.runtime.tracing import SPAN_STATUSES, SpanStatus
 from agentctl.runtime.transcript.history import StateChanges, mark_kept
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
-from agentctl.store.repositories import approvals, events, run_reads, steps
+from agentctl.store.repositories import approvals, events, run_messages, run_reads, steps
 from agentctl.store.repositories.approvals import Checkpoint
 from agentctl.store.repositories.steps import StepRow
 from agentctl.store.visibility import EVERYONE
@@ -503,14 +503,15 @@ def begin_transcript(run: RunRow, kept: Sequence[Mapping[str, Any]] = ()) -> Tra
 
     Args:
         kept: the messages of its origin with which it began. If the last one is the result of a
-            tool, the run has no message of its own.
+            tool, or was sent to its origin while it worked, the run has no message of its own.
     """
     transcript = Transcript()
     if run.component_type == "workflow":
         return transcript
 
     transcript.add_kept(kept)
-    if not kept or kept[-1]["role"] != "tool":
+    goes_on = bool(kept) and (kept[-1]["role"] == "tool" or "message_id" in kept[-1])
+    if not goes_on:
         question: dict[str, Any] = {
             "role": "user",
             "content": run.input,
@@ -576,6 +577,8 @@ class EventFold:
         match event.kind:
             case EventKind.CONTENT:
                 self._add_text(str(data["content"]))
+            case EventKind.MESSAGE_DELIVERED:
+                self.transcript.add_message(data["message_id"], str(data["content"]))
             case EventKind.STEP_STARTED:
                 spans.start_step(data["step_index"], data["step_name"], _get_time(event))
             case EventKind.STEP_COMPLETED:
@@ -746,6 +749,8 @@ def fold_run(run: RunRow, at: int) -> Steps[FoldedRun]:
         # A run that waits has its content in its row, too.
         transcript.replace_content(run.content or "")
     fold.end(at)
+    if run.parent_run_id is None:
+        yield from _add_messages(run.run_id, transcript)
 
     state_changes: StateChanges | None = None
     changes = body.get("session_changes")
@@ -759,6 +764,14 @@ def fold_run(run: RunRow, at: int) -> Steps[FoldedRun]:
         state_changes=state_changes,
         has_lost_leg=log is not None and log.has_lost_leg(run.attempt),
     )
+
+
+@unit
+def _add_messages(run_id: str, transcript: Transcript) -> Steps[None]:
+    """Add the messages that a model call was to get, and of which the run has left nothing else."""
+    for message in (yield from run_messages.list_of_run(run_id)):
+        if message.status == "delivered":
+            transcript.add_message(message.message_id, message.content)
 
 
 @unit

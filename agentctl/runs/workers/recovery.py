@@ -33,11 +33,20 @@ from agentctl.runs.desk.decisions import (
     build_outcome_question,
 )
 from agentctl.runs.desk.end import EndedRun, cancel_waiting_run, close_approvals, end_stored_run
+from agentctl.runs.desk.messages import RESTORED
 from agentctl.runs.desk.waiting import release_if_decided
 from agentctl.runs.log.fold import StoredLog, find_root_id
 from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, AlreadyFinished, Ending, is_final
 from agentctl.store.database import Database, Outbox, Steps, unit
-from agentctl.store.repositories import approvals, integrity, run_reads, runs, steps, webhooks
+from agentctl.store.repositories import (
+    approvals,
+    integrity,
+    run_messages,
+    run_reads,
+    runs,
+    steps,
+    webhooks,
+)
 from agentctl.store.repositories.approvals import Checkpoint
 from agentctl.webhooks.facts import publish_run
 
@@ -340,6 +349,8 @@ async def settle(database: Database) -> Settled:
         unknown_calls += await database.write(_ask_about_calls(root_id))
     # Before the runs end: an end marks the calls of its run, and they would not be counted.
     unknown_calls += await database.write(approvals.mark_all_unknown())
+    # A message that waited may have had its fate since: it starts no run.
+    await database.write(run_messages.refuse_all(RESTORED, now()))
 
     ended_runs = 0
     owners = await database.read(run_reads.list_owners_at_work(), size="large")

@@ -291,6 +291,10 @@ class _Turns:
         await conversation.context.begin_model_call()
         calls = await fitter.begin_call(self._attempts.model)
 
+        # Last of all that waits: a summary of the first steps is a model call, too.
+        for message in await conversation.take_messages():
+            self.messages.append(_build_prompt(message.content))
+
         def build_call(model: PreparedModel) -> ModelCall:
             conversation.context.checkpoint()
             return fitter.build_call(calls, model, tool_choice=tool_choice, output=self._output)

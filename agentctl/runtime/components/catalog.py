@@ -292,6 +292,28 @@ class Catalog:
             return ()
         return runner.native_kinds
 
+    async def find_message_obstacle(self, component: Component) -> str | None:
+        """Return a sentence about why the runs of a component take no messages while they work.
+
+        None if they take them. Calls an asynchronous factory that has not made its object yet.
+        """
+        from agentctl.runtime.runners.runner import FACTORY
+
+        if component.kind == "workflow":
+            return "A workflow takes no messages while it works"
+        if not self.is_hosted(component):
+            return None
+
+        try:
+            runner = self.hosted_runner(component)
+            if runner.kind == FACTORY:
+                await self.open_runner(component)
+        except Exception:
+            return "The agent could not be opened, so it takes no messages while it works"
+        if runner.takes_messages:
+            return None
+        return f"Agents of the kind {runner.kind} take no messages while they work"
+
     def give_models(self, environment: RunEnvironment) -> None:
         """Let the code of a run, in the current context, call the configured models."""
         from agentctl.runtime.models.access import ModelAccess, current_access

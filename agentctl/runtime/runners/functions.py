@@ -106,6 +106,7 @@ class _PythonRunner:
     """The common part of the runners of functions."""
 
     native_kinds: Sequence[str] = ()
+    takes_messages = False
 
     def __init__(self, function: Callable[..., Any], parameters: _Parameters) -> None:
         self._function = function

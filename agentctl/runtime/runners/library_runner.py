@@ -137,6 +137,7 @@ class LibraryRunner:
 
     kind: str
     input_schema: InputSchema | None = None
+    takes_messages = False
 
     def __init__(self, owner: OwnerTask | None = None) -> None:
         self._owner = owner

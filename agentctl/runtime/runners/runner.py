@@ -38,6 +38,8 @@ class Runner(Protocol):
             factory has made its object, and the kind of this object from then on.
         native_kinds: the kinds whose native messages this runner reads.
         input_schema: the object `input` that the agent takes; None for any object.
+        takes_messages: True if its runs take messages while they work
+            (`RunEnvironment.take_messages`).
     """
 
     @property
@@ -46,6 +48,8 @@ class Runner(Protocol):
     def native_kinds(self) -> Sequence[str]: ...
     @property
     def input_schema(self) -> InputSchema | None: ...
+    @property
+    def takes_messages(self) -> bool: ...
 
     async def open(self) -> None:
         """Open what all runs share. Called once in a process, before its first run.

@@ -7,7 +7,7 @@ All data from the model passes through here. Text is made storable (tool calls a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -17,7 +17,13 @@ import orjson
 from agentctl.records.approvals import hash_value
 from agentctl.records.kinds import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.context import HeldBack, RunEnvironment, admit_tool, perform_decided
+from agentctl.runtime.context import (
+    DeliveredMessage,
+    HeldBack,
+    RunEnvironment,
+    admit_tool,
+    perform_decided,
+)
 from agentctl.runtime.failures import (
     MAXIMUM_FAILURES,
     MAXIMUM_UNKNOWN,
@@ -150,6 +156,7 @@ class Conversation:
         self.is_parked = False
         self.result_files: dict[str, str] = {}
 
+        self._taken_messages: list[DeliveredMessage] = []
         self._states: dict[str, Any] = {}
         self._asked_tools: dict[str, str] = {}
         self._publishes = publishes
@@ -206,8 +213,30 @@ class Conversation:
         """Append a paragraph to the instructions of the model, not to those in the transcript."""
         self.instructions = f"{self.instructions}\n\n{text}" if self.instructions else text
 
+    async def take_messages(self) -> Sequence[DeliveredMessage]:
+        """Take the messages that were sent to the run while it works, for the next model call.
+
+        Raises:
+            ExecutionError: the run would exceed `limits.run_bytes`.
+        """
+        messages = await self.context.take_messages()
+        self._taken_messages += messages
+        self._reserve(sum(len(message.content.encode()) for message in messages))
+        return messages
+
+    def _add_taken_messages(self) -> None:
+        """Make the taken messages a part of the run: the model call that gets them begins."""
+        for message in self._taken_messages:
+            self._transcript.add_message(message.message_id, message.content)
+            delivered = events.MessageDelivered(
+                message.message_id, message.content, message.model_call_id
+            )
+            self.context.emit(delivered)
+        self._taken_messages = []
+
     def begin_answer(self, model: str) -> Span | None:
         """Start a new answer, before each call of a model; return the span of the call."""
+        self._add_taken_messages()
         span = self._transcript.begin_answer(model, self.about_call)
         self.input_tokens = 0
 

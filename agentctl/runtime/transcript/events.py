@@ -83,6 +83,19 @@ class FileSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageDelivered:
+    """A message that was sent to the run while it works has become a part of it.
+
+    `model_call_id` is the model call that gets it; None if the code of the run has taken it.
+    """
+
+    kind: ClassVar = EventKind.MESSAGE_DELIVERED
+    message_id: str
+    content: str
+    model_call_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepStarted:
     """The start of a workflow's step; `step_index` counts from 0."""
 
@@ -109,6 +122,7 @@ RunEvent = (
     | ToolCallCompleted
     | Compacted
     | FileSaved
+    | MessageDelivered
     | StepStarted
     | StepCompleted
 )

@@ -348,6 +348,22 @@ class Transcript:
         if origin is None or origin.has_prompt:
             self.add_user(spec.input, spec.files)
 
+    def add_message(self, message_id: str, text: str) -> None:
+        """Add a message that was sent to the run while it works, after what it has so far.
+
+        An open answer is completed first. A message that is part of the run already is not added.
+        """
+        if message_id in self.message_ids:
+            return
+        self.end_answer([])
+        self._messages.append(_build_message("user", text) | {"message_id": message_id})
+
+    @property
+    def message_ids(self) -> set[str]:
+        """The ids of the messages that were sent to the run while it works."""
+        own_messages = (message for message in self._messages if "origin_run_id" not in message)
+        return {message["message_id"] for message in own_messages if "message_id" in message}
+
     def name_left_out(self) -> None:
         """Record what the run did not get (`left_out`) with the message that it answers."""
         if not self.left_out:

@@ -161,7 +161,10 @@ def _add_examples(operation: dict[str, Any]) -> None:
     """
     name = operation["operationId"]
     example = EXAMPLES["responses"].get(name)
-    by_status = {"200": example, "201": example, "202": EXAMPLES["started_run"]}
+    # A start responds with 200 after the end of its run, and with 202 while the run works.
+    is_start = "200" in operation["responses"]
+    accepted = EXAMPLES["started_run"] if is_start else example
+    by_status = {"200": example, "201": example, "202": accepted}
     for status, document in by_status.items():
         content = operation["responses"].get(status, {}).get("content", {})
         if JSON in content and document is not None:

@@ -5,7 +5,7 @@ send them:
 
     run ID                  the status of a run has changed
     runs ID ...             events of these runs were stored
-    worker ID               the cancel of a run of this worker was requested
+    worker ID               a cancel of a run of this worker, or a message to it, was stored
     followers OWNER ID ...  this worker shall announce the stored events of these runs
     ping                    nothing
 

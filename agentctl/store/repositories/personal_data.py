@@ -77,7 +77,7 @@ PERSONAL_TABLES = (
     PersonalTable("runs", _BY_USER, of_sessions="session_id"),
     *(
         PersonalTable(name, _OF_RUNS, of_sessions="run_id", of_runs=True)
-        for name in ("run_events", "run_checkpoints", "run_steps", "live_usage")
+        for name in ("run_events", "run_checkpoints", "run_steps", "run_messages", "live_usage")
     ),
     PersonalTable("approvals", _BY_USER, of_sessions="run_id"),
     PersonalTable(

@@ -80,7 +80,7 @@ _FINISH = change(RUN, "end", "end lost", "end waiting")(
     f" stopped_at = {_not_before(':stopped_at', _LATEST)},"
     " attempt = attempt + :lost, queue_turn = NULL, counted = 1,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {_CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {_CHANGED}, messages_sent"
 )
 
 _REQUEST_CANCEL = change(RUN, "request cancel")(
@@ -174,11 +174,13 @@ class FinishedRun(NamedTuple):
 
     Attributes:
         is_root: False for the run of a member, and for background work.
+        has_messages: True if messages were sent to it.
         advanced: True if another run of its session may begin now.
     """
 
     session_id: str
     is_root: bool
+    has_messages: bool
     advanced: bool = False
 
 
@@ -376,7 +378,7 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[FinishedRun | None]:
     if not changed:
         return None
 
-    session_id, seq, parent_run_id = changed[0]
+    session_id, seq, parent_run_id, messages_sent = changed[0]
 
     yield from usage.append(end.run_id, end.first_token_at, end.model_calls)
     size = _count_history_bytes(end.history, parent_run_id)
@@ -389,7 +391,7 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[FinishedRun | None]:
         cost=parse_cost(end.metrics),
     )
 
-    finished = FinishedRun(session_id, parent_run_id is None)
+    finished = FinishedRun(session_id, parent_run_id is None, messages_sent > 0)
     if not finished.is_root or not has_queue:
         return finished
 

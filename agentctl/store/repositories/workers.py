@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit, unit
 from agentctl.store.repositories.halts import CHANGE_NUMBER
 from agentctl.store.repositories.queue import IS_QUEUED
+from agentctl.store.repositories.run_messages import HAS_WAITING
 from agentctl.store.states import HAS_CANCEL_REQUEST, IS_LIVE, IS_WAITING
 
 LEASE_SECONDS = 6
@@ -52,8 +53,8 @@ class Heartbeat:
     beat: int
     """Its time by the clock of `Database.clock`."""
 
-    has_cancel_requests: bool
-    """True if the cancel of a live run of the worker was requested."""
+    has_requests: bool
+    """True if the cancel of a live run of the worker was requested, or a message waits for one."""
 
     has_waiting_runs: bool
     """True if runs wait for any worker."""
@@ -75,7 +76,8 @@ class Looks(NamedTuple):
     """Pending approvals whose time ends within `LEASE_SECONDS`."""
 
     waiting: bool
-    """Runs that are in the queue, paused, or without an owner and to be cancelled."""
+    """Runs that are in the queue, paused, or without an owner and to be cancelled, or messages that
+    wait for a run."""
 
     usage: bool
     """Ended runs that are not in the sums."""
@@ -111,7 +113,8 @@ _SWEEPER = f"(SELECT owner FROM leases WHERE name = 'sweep' AND {_IS_VALID})"
 # One statement: an idle process asks for nothing else.
 _HEARTBEAT = Sql(
     "UPDATE workers SET beat = :now WHERE worker_id = :worker_id RETURNING beat,"
-    f" EXISTS (SELECT 1 FROM runs WHERE owner = :worker_id AND {HAS_CANCEL_REQUEST}),"
+    f" EXISTS (SELECT 1 FROM runs WHERE owner = :worker_id AND {HAS_CANCEL_REQUEST})"
+    f" OR {HAS_WAITING},"
     f" EXISTS (SELECT 1 FROM runs WHERE {IS_WAITING}), {_SWEEPER}, {CHANGE_NUMBER}"
 )
 
@@ -123,7 +126,8 @@ _LOOKS = (
     "EXISTS (SELECT 1 FROM approvals WHERE status = 'pending' AND approvals.expires_at <= :soon)",
     f"EXISTS (SELECT 1 FROM runs WHERE {IS_QUEUED})"
     f" OR EXISTS (SELECT 1 FROM runs WHERE runs.owner IS NULL AND {HAS_CANCEL_REQUEST})"
-    " OR EXISTS (SELECT 1 FROM runs WHERE status = 'PAUSED')",
+    " OR EXISTS (SELECT 1 FROM runs WHERE status = 'PAUSED')"
+    " OR EXISTS (SELECT 1 FROM run_messages WHERE status = 'waiting')",
     "EXISTS (SELECT 1 FROM usage_ends)",
 )
 

@@ -258,7 +258,12 @@ class EventTranslator:
                 error = body.pop("error")
                 body["error_type"] = error["code"]
                 body["content"] = error["detail"]
-            case EventKind.PROGRESS | EventKind.COMPACTED | EventKind.FILE_SAVED:
+            case (
+                EventKind.PROGRESS
+                | EventKind.COMPACTED
+                | EventKind.FILE_SAVED
+                | EventKind.MESSAGE_DELIVERED
+            ):
                 body["event"] = "CustomEvent"
 
     def _translate_workflow_event(self, kind: EventKind | None, body: Event) -> None:

@@ -1,0 +1,61 @@
+"""Fixtures: a deployment whose agents take steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deployment import Deployment, create_deployment
+from tests.steering.stepping_models import SteppingModels, serve_stepping_models
+
+_CONFIG = """
+[[models]]
+id = "steps"
+provider = "openai"
+model = "steps"
+base_url = "{url}"
+retries = 0
+
+[[agents]]
+id = "worker"
+model = "steps"
+tools = ["world_tools:add"]
+
+[[agents]]
+id = "durable"
+model = "steps"
+tools = ["world_tools:add"]
+durable = true
+
+[[agents]]
+id = "asking"
+model = "steps"
+tools = ["world_tools:add"]
+approve = {{ add = "user" }}
+
+[[teams]]
+id = "office"
+model = "steps"
+members = ["worker"]
+tools = ["world_tools:add"]
+
+[[workflows]]
+id = "lane"
+steps = [{{ name = "first", agent = "worker" }}]
+"""
+
+
+@pytest.fixture
+def models() -> Iterator[SteppingModels]:
+    with serve_stepping_models() as served:
+        yield served
+
+
+@pytest.fixture
+def site(tmp_path: Path, models: SteppingModels) -> Deployment:
+    """A deployment of one test."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    return create_deployment(folder, models.url, extra=_CONFIG.format(url=models.url))
