@@ -65,8 +65,16 @@ class StepFailed(Exception):
         self.reason = reason
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that a user has sent to the run while it works."""
+
+    message_id: str
+    text: str
+
+
 class Replayer(Protocol):
-    """Executes `approve`, `ask` and `step` of a function that runs again in each leg."""
+    """Executes what a function waits for, and its steps: it runs again in each leg."""
 
     @property
     def drops_reports(self) -> bool:
@@ -77,6 +85,8 @@ class Replayer(Protocol):
     ) -> Awaitable[Decision]: ...
 
     def ask(self, question: str, schema: Mapping[str, Any] | None) -> Awaitable[Any]: ...
+
+    def messages(self) -> Awaitable[tuple[Message, ...]]: ...
 
     def step(
         self,
@@ -235,6 +245,21 @@ class WaitingContext:
             return replayer.step(name, function, arguments, idempotent=idempotent)
         return _call_step(name, function, arguments)
 
+    def messages(self) -> Awaitable[tuple[Message, ...]]:
+        """Return the messages that were sent to the run since the last call, oldest first.
+
+        They are a part of the run then. When the function runs again, the call returns the same
+        messages. A message that no call has returned at the end becomes the next run of the
+        session, or is refused. For async functions and generators that are agents; without a
+        server there are no messages.
+
+        Raises:
+            RuntimeError: this is not the async function of an agent.
+        """
+        if self._host is not None:
+            return self._host.find_replayer("messages").messages()
+        return _return_no_messages()
+
     async def _reply_to_approve(self, arguments: Mapping[str, Any]) -> Decision:
         reply = self._take_reply()
         if isinstance(reply, bool):
@@ -256,6 +281,10 @@ class WaitingContext:
             raise RuntimeError(
                 "there is no server to ask: give the replies, RunContext(replies=[...])"
             ) from None
+
+
+async def _return_no_messages() -> tuple[Message, ...]:
+    return ()
 
 
 async def _call_step(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -19,7 +19,7 @@ from agentctl.records.run_messages import (
 )
 from agentctl.records.runs import RunState
 from agentctl.records.times import format_optional_time, format_rfc3339, now
-from agentctl.runs.desk.messages import SentMessage, dump_next_run, send_message
+from agentctl.runs.desk.messages import StoredMessage, dump_next_run, send_message
 from agentctl.runs.life.admission import Idempotency, IdempotentReplay, Submission, claim_key
 from agentctl.service import paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
@@ -160,7 +160,7 @@ class MessageOperations(RunStarts):
 @unit
 def _send_once(
     row: RunMessageRow, obstacle: str | None, note: AppendEntry | None, identity: Idempotency | None
-) -> Steps[SentMessage]:
+) -> Steps[StoredMessage]:
     if identity is not None:
         yield from claim_key(row.message_id, identity)
     sent = yield from send_message(row, obstacle=obstacle)

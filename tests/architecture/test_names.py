@@ -11,6 +11,7 @@ from tests.architecture.sources import Module, modules
 
 SEVERAL_MEANINGS = {
     "Database": "an entry of `[[databases]]`, and an open database",
+    "Message": "the public record of a message to a run; a message of MCP",
     "Memory": "a table of the configuration; the public record of a memory",
     "Model": "an entry of `[[models]]`; the public model of each library",
 }

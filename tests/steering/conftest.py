@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,24 @@ model = "steps"
 members = ["worker"]
 tools = ["world_tools:add"]
 
+[[agents]]
+id = "listener"
+object = "listening_agents:listen"
+
+[[agents]]
+id = "durable-listener"
+object = "listening_agents:listen"
+durable = true
+
+[[agents]]
+id = "typed"
+object = "listening_agents:typed"
+
+[[agents]]
+id = "durable-typed"
+object = "listening_agents:typed"
+durable = true
+
 [[workflows]]
 id = "lane"
 steps = [{{ name = "first", agent = "worker" }}]
@@ -58,4 +77,5 @@ def site(tmp_path: Path, models: SteppingModels) -> Deployment:
     """A deployment of one test."""
     folder = tmp_path / "site"
     folder.mkdir()
+    shutil.copy(Path(__file__).parent / "listening_agents.py", folder)
     return create_deployment(folder, models.url, extra=_CONFIG.format(url=models.url))

@@ -55,7 +55,14 @@ async def wait_for_requests(models: SteppingModels, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "component"), [("agent", "worker"), ("agent", "durable"), ("team", "office")]
+    ("kind", "component"),
+    [
+        ("agent", "worker"),
+        ("agent", "durable"),
+        ("agent", "typed"),
+        ("agent", "durable-typed"),
+        ("team", "office"),
+    ],
 )
 async def test_next_model_call_gets_the_message_after_the_results(
     site: Deployment, models: SteppingModels, kind: ComponentKind, component: str
@@ -83,7 +90,31 @@ async def test_next_model_call_gets_the_message_after_the_results(
         assert [len(request.texts) for request in models.requests] == [1, 2, 2]
         call = (await operations.get_run_model_call(run_id, "model-2")).value
         assert call["messages"][-1]["content"] == "only primes"
-        assert call["messages"][-1]["source"] == "run"
+
+
+@pytest.mark.parametrize("component", ["listener", "durable-listener"])
+async def test_function_takes_its_messages(
+    site: Deployment, models: SteppingModels, component: str
+) -> None:
+    models.hold()
+    async with open_service(site) as service:
+        operations = user(service)
+        run_id = await start(operations, "work 2", component)
+        await wait_for_requests(models, 1)
+        sent = await send(operations, run_id, "only primes")
+        models.release()
+        await wait_for_requests(models, 2)
+        late = await send(operations, run_id, "and now?", late="refuse")
+        models.let_go()
+
+        run = await wait_for_run(operations, run_id)
+        assert run["content"] == "done after work 2 | only primes | and now?"
+        assert [m["message_id"] for m in run["messages"] if "message_id" in m] == [
+            sent["message_id"],
+            late["message_id"],
+        ]
+        fate = await read_fate(operations, run_id, sent["message_id"])
+        assert (fate["status"], fate["model_call_id"]) == ("delivered", None)
 
 
 async def test_message_after_the_last_model_call_becomes_the_next_run(
@@ -197,14 +228,15 @@ async def test_message_to_a_paused_run_is_delivered_when_it_goes_on(
         assert (await read_fate(operations, run_id, sent["message_id"]))["status"] == "delivered"
 
 
+@pytest.mark.parametrize("component", ["durable", "durable-typed"])
 async def test_durable_run_that_lost_its_process_gets_the_message_once(
-    site: Deployment, models: SteppingModels
+    site: Deployment, models: SteppingModels, component: str
 ) -> None:
     asyncio.get_running_loop().set_task_factory(create_process_task)
     models.hold()
     first = Process(site.settings)
     await first.run(first.open())
-    run_id = await first.run(start(first.operations, "work 2 a", "durable"))
+    run_id = await first.run(start(first.operations, "work 2 a", component))
     await wait_for_requests(models, 1)
     sent = await first.run(send(first.operations, run_id, "mind the gap"))
     models.release()

@@ -41,7 +41,7 @@ CANCELLED = "The run was cancelled"
 RESTORED = "The database was restored to a time at which the message waited"
 
 
-class SentMessage(NamedTuple):
+class StoredMessage(NamedTuple):
     """A stored message."""
 
     row: RunMessageRow
@@ -56,7 +56,7 @@ def dump_next_run(spec: RunSpec, component_name: str) -> str:
 
 
 @unit
-def send_message(message: RunMessageRow, *, obstacle: str | None) -> Steps[SentMessage]:
+def send_message(message: RunMessageRow, *, obstacle: str | None) -> Steps[StoredMessage]:
     """Store a message to a run: it waits, or it becomes a run of the session at once.
 
     Args:
@@ -93,10 +93,10 @@ def send_message(message: RunMessageRow, *, obstacle: str | None) -> Steps[SentM
 
     if (yield from run_messages.count_waiting(message.run_id)) >= MAXIMUM_WAITING:
         raise errors.TooManyRequests("Too many messages wait for the run")
-    return SentMessage((yield from run_messages.send(message)))
+    return StoredMessage((yield from run_messages.send(message)))
 
 
-def _send_as_run(message: RunMessageRow, session_id: str, reason: str) -> Steps[SentMessage]:
+def _send_as_run(message: RunMessageRow, session_id: str, reason: str) -> Steps[StoredMessage]:
     """Store a message that becomes a run of the session at once."""
     assert message.next_run is not None
     if not (yield from lock_session(session_id)):
@@ -109,7 +109,7 @@ def _send_as_run(message: RunMessageRow, session_id: str, reason: str) -> Steps[
     )
     row = yield from run_messages.send(became_run)
     may_begin = yield from _enqueue(spec, component_name, message.created_at)
-    return SentMessage(row, may_begin)
+    return StoredMessage(row, may_begin)
 
 
 @unit

@@ -17,7 +17,7 @@ from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.records.logs import add_log_context, parse_run_trace
 from agentctl.records.run_spec import RunSpec
-from agentctl.runs.desk.messages import SentMessage
+from agentctl.runs.desk.messages import StoredMessage
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import (
     AdmittedRun,
@@ -272,7 +272,7 @@ class Engine:
                 hint="try again; see pool_size of [[databases]]",
             )
 
-    def handle_message(self, database: Database, sent: SentMessage) -> None:
+    def handle_message(self, database: Database, sent: StoredMessage) -> None:
         """Act on a message that was stored for a run, which any process may execute."""
         live = self._live.get(sent.row.run_id)
         if live is not None:

@@ -140,6 +140,7 @@ class FunctionRunner(_PythonRunner):
     ) -> None:
         super().__init__(function, parameters)
         self._is_async = is_async
+        self.takes_messages = is_async
 
     async def run(self, message: str, run: HostedRun) -> None:
         call = await self._bind(run)
@@ -164,6 +165,7 @@ class GeneratorRunner(_PythonRunner):
     """The runner of an async generator, which yields text and events as they arise."""
 
     kind = "generator"
+    takes_messages = True
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Report everything that the generator yields.

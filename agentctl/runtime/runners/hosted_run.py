@@ -14,7 +14,13 @@ import orjson
 
 from agentctl.agents import RunContext
 from agentctl.records.text import PieceJoiner, replace_unstorable
-from agentctl.runtime.context import RunEnvironment, RunHost, build_run_context, leave_out
+from agentctl.runtime.context import (
+    DeliveredMessage,
+    RunEnvironment,
+    RunHost,
+    build_run_context,
+    leave_out,
+)
 from agentctl.runtime.failures import ExecutionError, build_too_large
 from agentctl.runtime.files import LoadedFile, Message, build_files, leave_out_files, load_files
 from agentctl.runtime.json_values import (
@@ -29,6 +35,7 @@ from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.transcript.events import (
     Compacted,
     Content,
+    MessageDelivered,
     ThinkingDelta,
     ToolCallCompleted,
     ToolCallStarted,
@@ -254,6 +261,15 @@ class HostedRun:
         """Record with the open answer what its call does not show, and publish it."""
         self.transcript.note_call({"compacted": asdict(compacted)})
         self.environment.emit(compacted)
+
+    def add_message(self, message: DeliveredMessage) -> None:
+        """Make a message that was sent to the run a part of it, after what it has so far."""
+        self.checkpoint()
+        self.end_text()
+        self.reserve(len(message.content.encode()))
+        self.transcript.add_message(message.message_id, message.content)
+        delivered = MessageDelivered(message.message_id, message.content, message.model_call_id)
+        self.environment.emit(delivered)
 
     def add_thinking(self, delta: str) -> None:
         """Add text to the thinking of the run, which is not part of its answer, and publish it."""

@@ -26,6 +26,7 @@ from pydantic_ai.messages import (
     ToolCallPart,
     ToolCallPartDelta,
     ToolReturnPart,
+    UserPromptPart,
 )
 from pydantic_ai.usage import RunUsage
 
@@ -59,6 +60,7 @@ class PydanticAIRunner(library_runner.LibraryRunner):
     """
 
     kind = "pydantic-ai"
+    takes_messages = True
 
     def __init__(self, agent: Agent[Any, Any], options: library_runner.RunnerOptions) -> None:
         super().__init__(library_runner.OwnerTask(lambda: agent))
@@ -159,6 +161,7 @@ class _Execution:
                         break
 
                     if is_request:
+                        await self._add_messages(node)
                         await self._stream_answer(node, steps)
                     elif Agent.is_call_tools_node(node):
                         await self._report_calls(node, steps)
@@ -185,6 +188,12 @@ class _Execution:
         own_messages = messages[first:]
         self._run.set_native_history(lambda: ModelMessagesTypeAdapter.dump_json(own_messages))
         return None
+
+    async def _add_messages(self, node: Any) -> None:
+        """Add the messages that were sent to the run to the next request, after its results."""
+        for message in await self._run.environment.take_messages():
+            node.request.parts = [*node.request.parts, UserPromptPart(message.content)]
+            self._run.add_message(message)
 
     async def _report_calls(self, node: Any, steps: Any) -> None:
         try:

@@ -250,6 +250,35 @@ class Replay:
             raise agents.StepFailed(name, call.reason)
         return call.result
 
+    async def messages(self) -> tuple[agents.Message, ...]:
+        _, call = self._begin("messages", "messages", [])
+        if not call.is_done:
+            await self._take_messages(call)
+        return tuple(self._add_message(**message) for message in call.result)
+
+    async def _take_messages(self, call: LoggedCall) -> None:
+        """Log the messages that wait for the run as the result of a call."""
+        environment = self._run.environment
+        delivered = await environment.take_messages(for_code=True)
+        call.is_done = True
+        call.result = [
+            {"message_id": message.message_id, "text": message.content} for message in delivered
+        ]
+        for message in delivered:
+            self._run.add_message(message)
+
+        journal = environment.journal
+        if journal is not None:
+            # Without this step, the next process would get what waits then.
+            step = JournaledCall(call.call_id, "messages", {}, idempotent=True, kind="step")
+            await journal.begin_call(step, {"call": asdict(call)})
+            await journal.end_call(step, CallOutcome(""), {"call": asdict(call)})
+
+    def _add_message(self, message_id: str, text: str) -> agents.Message:
+        """Return a message of the log, which is part of the transcript from then on."""
+        self._run.transcript.add_message(message_id, text)
+        return agents.Message(message_id, text)
+
     async def _perform(
         self,
         call: LoggedCall,
