@@ -31,6 +31,7 @@ from agentctl.records.events import Event, parse_event
 from agentctl.records.files import FileRecord
 from agentctl.records.kinds import KINDS, ComponentKind, component_of_run
 from agentctl.records.memories import MemoryRecord
+from agentctl.records.run_messages import LateMessage, RunMessageRecord
 from agentctl.records.runs import CancelRecord, FailureRecord, RunRecord
 from agentctl.records.sessions import SessionDetail, SessionSummary
 from agentctl.records.text import new_id
@@ -159,6 +160,21 @@ class RunMethods(calls.Resource[calls.Mode]):
             partial(connection.wait_to_repeat, is_safe=True),
         )
         return document.value
+
+    @calls.Method
+    async def send(
+        self, run: Run, message: str, *, late: LateMessage = "next_run"
+    ) -> RunMessageRecord:
+        """Send a message to a run that works, and return its record.
+
+        Args:
+            late: the fate of a message that no model call of the run gets any more.
+        """
+        run_id = run if isinstance(run, str) else run["run_id"]
+        request = requests.MessageRequest(message, late, new_id())
+        return (await self._operations.send_message(run_id, request)).value
+
+    messages = calls.declared(Operations.get_run_messages)
 
     @calls.Method
     async def continue_run(

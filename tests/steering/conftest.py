@@ -75,7 +75,12 @@ def models() -> Iterator[SteppingModels]:
 @pytest.fixture
 def site(tmp_path: Path, models: SteppingModels) -> Deployment:
     """A deployment of one test."""
-    folder = tmp_path / "site"
+    return create_site(tmp_path, models)
+
+
+def create_site(place: Path, models: SteppingModels) -> Deployment:
+    """Create a deployment in a folder, with an agent of each kind."""
+    folder = place / "site"
     folder.mkdir()
     shutil.copy(Path(__file__).parent / "listening_agents.py", folder)
     return create_deployment(folder, models.url, extra=_CONFIG.format(url=models.url))

@@ -196,6 +196,9 @@ SESSION = [
     Column("cost", format_total_cost),
 ]
 SUMMARIZED = [Column("session_id"), Column("session_summary", _summary_text, look="text")]
+SENT = plain_columns(
+    "message_id", "run_id", "session_id", "status", "late", "next_run_id", "reason", "created_at"
+)
 RENAMED = plain_columns("session_id", "session_name", "updated_at")
 _RUN_HEAD = [
     *plain_columns("run_id", "session_id"),

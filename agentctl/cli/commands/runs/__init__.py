@@ -5,11 +5,12 @@ from __future__ import annotations
 from agentctl.cli.commands.runs import show
 from agentctl.cli.commands.runs.cancel import cancel_runs
 from agentctl.cli.commands.runs.repair import examine_runs, fork_run, retry_run
+from agentctl.cli.commands.runs.send import send_message
 from agentctl.cli.commands.runs.start import start_run
 from agentctl.cli.help import CommandApp
 
 app = CommandApp(
-    help="Start, follow, list, cancel, repeat and repair runs.",
+    help="Start, follow, steer, list, cancel, repeat and repair runs.",
     epilog="Example: agentctl runs list --live",
 )
 for command, words in (
@@ -19,6 +20,7 @@ for command, words in (
     (show.get_run, "get RUN_ID"),
     (show.watch_run, "watch RUN_ID"),
     (show.wait_for_runs, "wait RUN_ID --wait 60"),
+    (send_message, 'send RUN_ID "only trains"'),
     (cancel_runs, 'cancel RUN_ID --reason "wrong question"'),
     (retry_run, "retry RUN_ID"),
     (fork_run, 'fork RUN_ID --at 4 --message "in French"'),

@@ -1,0 +1,47 @@
+"""`agentctl runs send`: send a message to a run that works."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from agentctl.cli import options
+from agentctl.cli.io import read_text_or_stdin
+from agentctl.cli.parameters import argument, option
+from agentctl.cli.show import columns
+from agentctl.cli.show.output import CommandOutput
+from agentctl.cli.target import Target, with_target
+from agentctl.interface.requests import MessageRequest
+from agentctl.records.run_messages import LateMessage, RunMessageRecord
+
+
+@with_target()
+async def send_message(
+    target: Target,
+    out: CommandOutput,
+    run_id: options.RunId,
+    text: Annotated[str, argument("TEXT", "Message; - reads it from stdin")],
+    late: LateMessage = option(
+        "--late",
+        "FATE",
+        "Fate after the last model call of the run: next_run or refuse",
+        default="next_run",
+    ),
+    idempotency_key: str | None = option(
+        "--idempotency-key", "KEY", "Send at most one message: a repeated command shows the first"
+    ),
+) -> None:
+    """Send a message to a run that works.
+
+    The next model call of the run gets it. If the run makes no further one, or takes no messages
+    while it works, the message becomes the next run of the session, or is refused, as --late says.
+    """
+    request = MessageRequest(read_text_or_stdin(text, "message"), late, idempotency_key)
+    document = await target.operations.send_message(run_id, request)
+    out.show_record(document, columns.SENT, "message_id")
+    target.report_done(_describe(document.value))
+
+
+def _describe(message: RunMessageRecord) -> str:
+    if message["next_run_id"] is not None:
+        return f"queued as run {message['next_run_id']}: {message['reason']}"
+    return f"sent to run {message['run_id']}"
