@@ -86,7 +86,8 @@ def suggest_scope(scope: str, *others: str) -> str | None:
         others: additional known scopes, such as the admin scope.
     """
     parts = scope.split(":")
-    resource, action = parts[0].lower(), parts[-1].lower()
+    resource = parts[0].lower()
+    action = parts[-1].lower()
     general = f"{resource}:{action}"
     resources = {known.partition(":")[0] for known in KNOWN_SCOPES}
     if resource in resources and action in _ACTIONS and general not in KNOWN_SCOPES:
