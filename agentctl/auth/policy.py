@@ -1,11 +1,8 @@
-"""The policy: one table with the requirement of each operation (docs/contract.md "Routes").
+"""The policy: the decision about a caller, by the requirement that an operation declares.
 
-Routes, the OpenAPI document and the local backend read `POLICY`. A route without an entry stops the
-start of the server, and a look-up of an unknown operation is a KeyError, never a grant.
-
-`NeedsScope("sessions", "read")` requires `sessions:read` or a scope that includes it. In the same
-form, `agents:run`, `approvals:write` and the others of `records.authorization.KNOWN_SCOPES` are
-required. Data scoping is in `store.visibility`.
+Routes, the OpenAPI document and the local backend read `POLICY` (docs/contract.md "Routes"). A
+route without an entry stops the start of the server, and a look-up of an unknown operation is a
+KeyError, unless the caller is an administrator. Data scoping is in `store.visibility`.
 
 `find_operation`, `authorize_request` and `check_path_params` keep the order of errors 401, 403, 404
 (docs/contract.md "Errors"): an unidentified caller cannot find out which paths exist or which
@@ -15,7 +12,7 @@ scopes an operation needs. `build_scope_table` is the reverse view: scopes with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import cache
 from typing import Literal, NoReturn, TypedDict
 
 from agentctl.auth.principal import Principal, ids_in_scopes, is_action_allowed, sufficient_scopes
@@ -27,9 +24,9 @@ from agentctl.errors import (
     Unauthenticated,
     Unavailable,
 )
+from agentctl.interface.requirements import Admin, Authenticated, NeedsScope, Public, Requirement
 from agentctl.records.authorization import KNOWN_SCOPES, RESOURCES_WITH_IDS
-from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment, operation_ids
+from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment
 from agentctl.records.text import check_texts
 
 AuthenticationFailure = Unauthenticated | Unavailable | None
@@ -38,155 +35,31 @@ AuthenticationFailure = Unauthenticated | Unavailable | None
 Needs = Literal["scope", "admin", "token", "nothing"]
 
 
-@dataclass(frozen=True, slots=True)
-class Public:
-    """No requirement; credentials are ignored."""
+class DeclaredRequirements(Mapping[str, Requirement]):
+    """The requirements of all operations, as they are declared.
 
-
-@dataclass(frozen=True, slots=True)
-class Authenticated:
-    """Any identified caller, regardless of its scopes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Admin:
-    """The admin scope: the operation is for operators."""
-
-
-@dataclass(frozen=True, slots=True)
-class NeedsScope:
-    """A scope for a resource and an action.
-
-    Attributes:
-        id_param: the path parameter with the id that the operation acts on, or None.
-        filters_list: True for a list that a caller with scopes for single ids gets in part.
+    The first look-up loads the declarations, which take longer than many reads of the operator.
     """
 
-    resource: str
-    action: str
-    id_param: str | None = None
-    filters_list: bool = False
+    def __getitem__(self, operation: str) -> Requirement:
+        return _load_requirements()[operation]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_load_requirements())
+
+    def __len__(self) -> int:
+        return len(_load_requirements())
 
 
-Requirement = Public | Authenticated | Admin | NeedsScope
+@cache
+def _load_requirements() -> Mapping[str, Requirement]:
+    from agentctl.interface.operations import REQUIREMENTS
+
+    return REQUIREMENTS
 
 
-def _component_requirements(kind: ComponentKind) -> dict[str, Requirement]:
-    names = KINDS[kind]
-    ids = operation_ids(kind)
-    read = NeedsScope(names.path, "read", names.id_field)
-    run = NeedsScope(names.path, "run", names.id_field)
-    return {
-        ids.list: NeedsScope(names.path, "read", filters_list=True),
-        ids.get: read,
-        ids.get_versions: read,
-        ids.get_version_diff: read,
-        ids.create_run: run,
-        ids.list_runs: read,
-        ids.get_run: read,
-        ids.cancel_run: run,
-        ids.resume_run: run,
-        ids.follow_run: read,
-        ids.get_tool_call: read,
-        ids.continue_run: run,
-        ids.retry_run: run,
-        # And the scope that starts a run of the component that goes on (`service.repeats`).
-        ids.fork_run: read,
-        ids.get_approval: NeedsScope("approvals", "read", names.id_field),
-        ids.get_receipt: NeedsScope("approvals", "read", names.id_field),
-        ids.decide_approval: NeedsScope("approvals", "write", names.id_field),
-    }
-
-
-_READ_SESSION = NeedsScope("sessions", "read", "session_id")
-_WRITE_SESSION = NeedsScope("sessions", "write", "session_id")
-
-POLICY: dict[str, Requirement] = {
-    "get_api": Public(),
-    "get_health": Public(),
-    "get_info": Public(),
-    "get_readiness": Public(),
-    "get_console": Public(),
-    "get_chat": Public(),
-    "get_console_asset": Public(),
-    "keep_console_token": Authenticated(),
-    "restore_console_token": Public(),
-    "forget_console_token": Public(),
-    "start_console_sign_in": Public(),
-    "finish_console_sign_in": Public(),
-    "get_docs": Public(),
-    "get_docs_asset": Public(),
-    "get_oauth2_redirect": Public(),
-    "get_openapi": Public(),
-    "get_redoc": Public(),
-    "get_config": NeedsScope("config", "read"),
-    "get_models": NeedsScope("config", "read"),
-    "get_deployment": Admin(),
-    "get_me": Authenticated(),
-    "explain_auth": Admin(),
-    **{
-        operation: rule
-        for kind in KINDS
-        for operation, rule in _component_requirements(kind).items()
-    },
-    "get_sessions": NeedsScope("sessions", "read"),
-    "create_session": NeedsScope("sessions", "write"),
-    "delete_sessions": NeedsScope("sessions", "delete"),
-    "get_session_by_id": _READ_SESSION,
-    "update_session": _WRITE_SESSION,
-    "rename_session": _WRITE_SESSION,
-    "delete_session": NeedsScope("sessions", "delete", "session_id"),
-    "summarize_session": _WRITE_SESSION,
-    "hold_session": Admin(),
-    "release_session": Admin(),
-    "get_idle_sessions": Admin(),
-    "prune_sessions": Admin(),
-    "export_session": _READ_SESSION,
-    "get_session_runs": _READ_SESSION,
-    "get_session_run": _READ_SESSION,
-    "get_runs": NeedsScope("sessions", "read"),
-    "get_run": NeedsScope("sessions", "read"),
-    "get_run_model_calls": NeedsScope("sessions", "read"),
-    "get_run_model_call": NeedsScope("sessions", "read"),
-    "get_run_messages": NeedsScope("sessions", "read"),
-    # And the scope that starts a run of its component (`service.run_messages`).
-    "send_message": Authenticated(),
-    "get_run_causes": NeedsScope("runs", "debug"),
-    "get_failures": NeedsScope("runs", "debug"),
-    "get_approvals": NeedsScope("approvals", "read", filters_list=True),
-    "get_files": NeedsScope("sessions", "read"),
-    "get_file": NeedsScope("sessions", "read"),
-    "get_file_content": NeedsScope("sessions", "read"),
-    "upload_file": NeedsScope("sessions", "write"),
-    "delete_file": NeedsScope("sessions", "write"),
-    "get_memories": NeedsScope("memories", "read"),
-    "create_memory": NeedsScope("memories", "write"),
-    "delete_memories": NeedsScope("memories", "delete"),
-    "get_memory": NeedsScope("memories", "read", "memory_id"),
-    "update_memory": NeedsScope("memories", "write", "memory_id"),
-    "delete_memory": NeedsScope("memories", "delete", "memory_id"),
-    "get_memory_topics": NeedsScope("memories", "read"),
-    "get_user_data": Admin(),
-    "get_user_rows": Admin(),
-    "erase_user_data": Admin(),
-    "get_budgets": NeedsScope("usage", "read"),
-    "get_usage": NeedsScope("usage", "read"),
-    "get_usage_overview": NeedsScope("usage", "read"),
-    "create_service_account": NeedsScope("service_accounts", "write"),
-    "list_service_accounts": NeedsScope("service_accounts", "read"),
-    "revoke_service_account": NeedsScope("service_accounts", "delete"),
-    "get_webhooks": NeedsScope("webhooks", "read"),
-    "get_webhook_deliveries": NeedsScope("webhooks", "read"),
-    "redeliver_webhook": NeedsScope("webhooks", "write"),
-    "test_webhook": NeedsScope("webhooks", "write"),
-    "enable_webhook": NeedsScope("webhooks", "write"),
-    "get_halts": NeedsScope("halts", "read"),
-    "get_halt": NeedsScope("halts", "read"),
-    "create_halt": NeedsScope("halts", "write"),
-    "end_halt": NeedsScope("halts", "write"),
-    "get_audit": NeedsScope("audit", "read"),
-    "get_audit_heads": NeedsScope("audit", "read"),
-}
+POLICY = DeclaredRequirements()
+"""The requirement of each operation; see `agentctl.interface.requirements`."""
 
 
 def required_scopes(operation: str, path_params: Mapping[str, str]) -> tuple[str, ...]:
@@ -223,12 +96,16 @@ def authorize(principal: Principal | None, operation: str, path_params: Mapping[
         Unauthenticated: the operation is not public and there is no principal.
         Forbidden: the caller has none of the required scopes.
     """
+    # An administrator may call every operation, so its reads load no declarations.
+    if principal is not None and principal.admin:
+        return
+
     rule = POLICY[operation]
     if isinstance(rule, Public):
         return
     if principal is None:
         raise Unauthenticated
-    if principal.admin or isinstance(rule, Authenticated):
+    if isinstance(rule, Authenticated):
         return
     if isinstance(rule, NeedsScope):
         identifier = _path_identifier(rule, path_params)
@@ -297,10 +174,13 @@ def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
     Raises:
         Forbidden: the caller has no scope for all ids and none for a single id.
     """
+    if principal.admin:
+        return None
+
     rule = POLICY[operation]
-    if isinstance(rule, Admin) and not principal.admin:
+    if isinstance(rule, Admin):
         raise _denial(principal, required_scopes(operation, {}))
-    if principal.admin or not isinstance(rule, NeedsScope):
+    if not isinstance(rule, NeedsScope):
         return None
     if is_action_allowed(principal.scopes, rule.resource, rule.action):
         return None

@@ -3,8 +3,9 @@
 The fields of `agentctl.interface.requests` and the arguments of `interface.operations.Operations`
 declare where they are in an HTTP request: `limit: Annotated[int, Query("Maximum number of results",
 ge=1)] = 20`. A field without a declaration is in the body. `Declaration` describes one operation
-with its method, path, parameters and result. The server reads requests with it, the remote backend
-writes them, and the OpenAPI document and the options of list commands show it.
+with its method, path, requirement, parameters, body and result. The policy decides by it, the
+server reads requests with it, the remote backend writes them, the audit log names its resource, and
+the OpenAPI document and the options of list commands show it.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ import itertools
 import operator
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import EllipsisType
-from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import Route, operation_ids
 from agentctl.records.times import ParsedTimestamp
+
+if TYPE_CHECKING:
+    from agentctl.interface.requirements import OfComponent, Requirement
+    from agentctl.interface.responses import Responses
 
 Order = tuple[str | EllipsisType, ...]
 """Names of parameters in an order; an ellipsis represents those that are not named."""
@@ -41,6 +46,9 @@ class Path:
     """Declaration of a path parameter."""
 
     description: str
+
+    noun: str | None = None
+    """The resource that it names in an audit entry; None for a component, named by its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,20 @@ class Header:
     ge: float | None = None
     le: float | None = None
     pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Declaration of the body of an operation."""
+
+    record: type
+    """The typed dictionary of its fields, one of `agentctl.interface.bodies`."""
+
+    form: bool = False
+    """True if a form, urlencoded or multipart, is accepted as well as JSON."""
+
+    optional: bool = False
+    """True if an empty body is an empty object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,36 +234,95 @@ def sort_names(names: Iterable[str], order: Order) -> list[str]:
     return [*map(str, before), *others, *map(str, after)]
 
 
+ResultForm = Literal["document", "nothing", "events", "bytes"]
+"""Content of a successful response: a document, none, server-sent events, or bytes of a file."""
+
+
 @dataclass(frozen=True)
 class Declaration:
     """One operation of the HTTP interface, as a method of `interface.operations.Operations`
     declares it.
 
     The docstring of the method has the texts of the OpenAPI document: summary and description.
-
-    Attributes:
-        name: operation id, the key of every table.
-        errors: error statuses, in addition to those of every operation and of a body.
-        summaries: the type of the document with `view=summary`; None: it has no summaries.
-        records: the type of the document by kind; None: it is that of the method.
-        without: fields of the requests that are no parameters.
-        order: the order of the parameters in the OpenAPI document.
-        wait: seconds that it may take longer than others.
-        kind: the kind of component that the operation is about.
     """
 
     name: str
+    """The operation id, the key of every table."""
+
     function: Callable[..., Any]
+    """The method, with its parameters and its result."""
+
     route: Route
+
+    needs: Requirement
+    """Requirement for the caller (docs/contract.md "Routes")."""
+
     tag: str
+    """The group of the operation in the OpenAPI document."""
+
+    body: Body | None = None
+    """The body of its requests; None for no body, or for the bytes of a file."""
+
     status: int = 200
+    """The status of a successful response with a document."""
+
     errors: tuple[int, ...] = ()
+    """Error statuses, in addition to those of every operation and of a body."""
+
+    responses: Responses | None = None
+    """Further responses of the OpenAPI document, which replace those that follow from the result.
+    """
+
+    accepted_status: int | None = None
+    """An error status whose response has the document all the same."""
+
     summaries: Any = None
+    """The type of the document with `view=summary`; None if it has no summaries."""
+
     records: Mapping[ComponentKind, Any] | None = None
+    """The type of the document by kind; None if it is that of the method."""
+
     without: tuple[str, ...] = ()
+    """Fields of the requests that are no parameters."""
+
     order: Order = (...,)
+    """The order of the parameters in the OpenAPI document."""
+
     wait: float = 0.0
+    """Seconds that it may take longer than other operations."""
+
+    is_read: bool = False
+    """True for a POST that changes nothing: the audit log records it as a read."""
+
+    is_repeatable: bool = False
+    """True for a change that a client may send again: the second request changes nothing more."""
+
     kind: ComponentKind | None = None
+    """The kind of component that the operation is about."""
+
+    @property
+    def changes_data(self) -> bool:
+        """True for an operation that the audit log always records."""
+        return self.route.method != "GET" and not self.is_read
+
+    @functools.cached_property
+    def resource_nouns(self) -> dict[str, str]:
+        """The nouns, in an audit entry, of the resources that the path names, by path parameter."""
+        nouns: dict[str, str] = {}
+        if self.kind is not None:
+            nouns[KINDS[self.kind].id_field] = self.kind
+        for parameter in self.signature.parameters:
+            place = find_declared(parameter.annotation, Path)
+            if place is not None and place.noun is not None:
+                nouns[parameter.name] = place.noun
+        return nouns
+
+    @functools.cached_property
+    def result_form(self) -> ResultForm:
+        result = get_type_hints(self.function)["return"]
+        if get_origin(result) is AsyncIterator:
+            return "bytes" if get_args(result) == (bytes,) else "events"
+        return "nothing" if result is type(None) else "document"
 
     @functools.cached_property
     def method(self) -> Callable[..., Any]:
@@ -278,7 +359,9 @@ class Declaration:
         return summary.rstrip("."), "".join(filled)
 
 
-def operation(method: str, path: str, *, tag: str, **more: Any) -> Callable[[F], F]:
+def operation(
+    method: str, path: str, *, needs: Requirement, tag: str, **more: Any
+) -> Callable[[F], F]:
     """Declare a method as an operation, which `execute` executes unless a backend overrides it.
 
     Args:
@@ -288,12 +371,15 @@ def operation(method: str, path: str, *, tag: str, **more: Any) -> Callable[[F],
 
     def declare(function: F) -> F:
         route = Route(method, path)
-        return dispatch(function, Declaration(function.__name__, function, route, tag, **more))
+        declared = Declaration(function.__name__, function, route, needs, tag, **more)
+        return dispatch(function, declared)
 
     return declare
 
 
-def component_operation(name: str, method: str, path: str = "", **more: Any) -> Callable[[F], F]:
+def component_operation(
+    name: str, method: str, path: str = "", *, needs: OfComponent, **more: Any
+) -> Callable[[F], F]:
     """Declare a method as an operation of each kind of component; see `operation`.
 
     Args:
@@ -307,8 +393,9 @@ def component_operation(name: str, method: str, path: str = "", **more: Any) -> 
             template = f"/{names.path}{path}".replace("{component_id}", f"{{{names.id_field}}}")
             operation_id = getattr(operation_ids(kind), name)
             route = Route(method, template)
+            scope = needs.find_scope(kind)
             declared.append(
-                Declaration(operation_id, function, route, names.tag, kind=kind, **more)
+                Declaration(operation_id, function, route, scope, names.tag, kind=kind, **more)
             )
         return dispatch(function, *declared)
 
@@ -330,9 +417,23 @@ def dispatch(function: F, *declared: Declaration) -> F:
     return cast(F, call)
 
 
+def stream_of(operation: Any) -> Callable[[F], F]:
+    """Declare a method as another form of an operation: with `stream` it responds with events."""
+
+    def declare(function: F) -> F:
+        call = dispatch(function)
+        call.streams = operation.declared  # type: ignore[attr-defined]
+        return call
+
+    return declare
+
+
 def find_declaration(method: Any, kind: ComponentKind | None) -> Declaration:
-    """Return the declaration of a method, for a kind of component if it takes one."""
-    declared: tuple[Declaration, ...] = method.declared
+    """Return the declaration of a method, for a kind of component if it takes one.
+
+    The declaration of a stream is that of its operation (`stream_of`).
+    """
+    declared: tuple[Declaration, ...] = method.declared or method.streams
     return next(declaration for declaration in declared if declaration.kind == kind)
 
 

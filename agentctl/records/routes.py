@@ -53,24 +53,6 @@ def operation_ids(kind: ComponentKind) -> ComponentOperationIds:
     return ComponentOperationIds(*(pattern.format(kind) for pattern in ComponentOperationIds()))
 
 
-PAGE_ROUTES: dict[str, Route] = {
-    "get_docs": Route("GET", "/docs"),
-    "get_redoc": Route("GET", "/redoc"),
-    "get_openapi": Route("GET", "/openapi.json"),
-    "get_oauth2_redirect": Route("GET", "/docs/oauth2-redirect"),
-    "get_docs_asset": Route("GET", "/docs/assets/{name}"),
-    "get_console": Route("GET", "/console"),
-    "get_chat": Route("GET", "/chat"),
-    "get_console_asset": Route("GET", "/console/assets/{version}/{folder}/{name}"),
-    "keep_console_token": Route("POST", "/console/sign-in/token"),
-    "restore_console_token": Route("GET", "/console/sign-in/token"),
-    "forget_console_token": Route("DELETE", "/console/sign-in/token"),
-    "start_console_sign_in": Route("POST", "/console/sign-in/start"),
-    "finish_console_sign_in": Route("POST", "/console/sign-in/finish"),
-}
-"""Pages and their files, which the OpenAPI document does not contain."""
-
-
 class RouteMatch(NamedTuple):
     """The operation of a request, and its path parameters as in the path."""
 

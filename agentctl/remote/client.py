@@ -12,9 +12,10 @@ from typing import Any, get_origin
 import orjson
 
 from agentctl import errors
-from agentctl.interface.declarations import find_declaration
+from agentctl.interface.declarations import Declaration, find_declaration
 from agentctl.interface.operations import ROUTES, Operations
 from agentctl.interface.requests import BEFORE_FIRST_EVENT, ForkRequest, ResumeRequest, StreamEvent
+from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.records.events import LAST_NAMES
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote import failures
@@ -33,19 +34,6 @@ from agentctl.remote.failures import parse_object
 from agentctl.remote.queries import build_request
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
-
-_STREAMED: dict[str, str | None] = {
-    "stream_run": "create_run",
-    "stream_continued_run": "continue_run",
-    "stream_retried_run": "retry_run",
-    "stream_forked_run": "fork_run",
-    "resume_run": None,
-    "follow_run": None,
-}
-"""The operations with events, and the declared operation that has them with `stream`;
-
-None for the operation itself.
-"""
 
 RESUMES = 20
 """Number of attempts to resume a stream that ended early, at least."""
@@ -96,14 +84,17 @@ class RemoteOperations(Operations):
         await self.connection.close()
 
     def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        if name in _STREAMED:
-            return self._stream(name, arguments)
-        if name in ("export_session", "get_file_content"):
-            return self._read_bytes(name, arguments)
-        return self._fetch(name, arguments)
+        method: Any = getattr(Operations, name)
+        declared = find_declaration(method, arguments.get("kind"))
+        if declared.result_form == "bytes":
+            return self._read_bytes(declared, arguments)
+        if declared.result_form == "events":
+            return self._resume(declared, arguments)
+        if not method.declared:
+            return self._start(declared, arguments)
+        return self._fetch(declared, arguments)
 
-    async def _fetch(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        declared = find_declaration(getattr(Operations, name), arguments.get("kind"))
+    async def _fetch(self, declared: Declaration, arguments: Mapping[str, Any]) -> Any:
         request = build_request(declared, arguments)
         if declared.record is None:
             await self.connection.send(request)
@@ -111,21 +102,28 @@ class RemoteOperations(Operations):
         shape: Shape = "array" if get_origin(declared.record) is list else "object"
         return ReceivedDocument(await self.connection.fetch(request, shape), declared.record)
 
-    def _stream(self, name: str, arguments: Mapping[str, Any]) -> AsyncIterator[StreamEvent]:
-        started = _STREAMED[name]
+    def _resume(
+        self, declared: Declaration, arguments: Mapping[str, Any]
+    ) -> AsyncIterator[StreamEvent]:
+        """Yield the events of a run that exists, after the position of the request."""
+        source = arguments["component_id"], arguments["run_id"]
+        request = build_request(declared, arguments)
+        after = arguments["request"].after
+        return self._follow(arguments["kind"], request, after, source, declared.function.__name__)
+
+    def _start(
+        self, declared: Declaration, arguments: Mapping[str, Any]
+    ) -> AsyncIterator[StreamEvent]:
+        """Send the request of an operation with `stream`, and yield the events of its run."""
         kind = arguments["kind"]
         request = arguments["request"]
-        declared = find_declaration(getattr(Operations, started or name), kind)
-        sent_request = build_request(declared, arguments)
-
-        if started is None:
-            source = arguments["component_id"], arguments["run_id"]
-            return self._follow(kind, sent_request, request.after, source, name)
-
-        body = {**(sent_request.body or {}), "stream": True}
+        plain_request = build_request(declared, arguments)
         sent_request = replace(
-            sent_request, body=body, may_have_no_events=started == "continue_run"
+            plain_request,
+            body={**(plain_request.body or {}), "stream": True},
+            may_have_no_events=isinstance(request, ContinueRequest),
         )
+
         if isinstance(request, ForkRequest):
             targets = {"agent": request.agent_id, "team": request.team_id}
             kind = next(
@@ -216,8 +214,10 @@ class RemoteOperations(Operations):
                 elif time.monotonic() - began > self._timeouts.whole:
                     raise failures.build_slow_response_error(self.connection.address)
 
-    async def _read_bytes(self, name: str, arguments: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        request = build_request(find_declaration(getattr(Operations, name), None), arguments)
+    async def _read_bytes(
+        self, declared: Declaration, arguments: Mapping[str, Any]
+    ) -> AsyncIterator[bytes]:
+        request = build_request(declared, arguments)
         async with self.connection.open_raw(request) as response:
             chunks = self.connection.read_chunks(response)
             if response.status_code not in (200, 206):

@@ -37,25 +37,18 @@ Pairs = tuple[tuple[str, str], ...]
 """Names and values of query parameters, or of other fields, in order."""
 
 _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
-    # A server that is not ready responds with 503 and the record, not with an error body.
-    "get_readiness": lambda: {"accepted_status": 503},
     "create_run": lambda request, **_: _build_start(request),
     "cancel_run": lambda request, **_: {"extra_wait": request.wait},
     "create_session": lambda session: {
         "query": build_query(type=session.type, db_id=session.db_id),
         "body": _build_session_body(session),
     },
-    "update_session": lambda patch, **_: {"body": patch.changes, "is_repeatable": True},
-    "rename_session": lambda **_: {"is_repeatable": True},
+    "update_session": lambda patch, **_: {"body": patch.changes},
     "delete_session": lambda cancel, **_: {"extra_wait": DELETION_WAIT if cancel else 0.0},
     "continue_run": lambda request, **_: _build_start(request),
     "retry_run": lambda request, **_: _build_start(request),
     "fork_run": lambda request, **_: _build_start(request),
-    "resume_run": lambda request, **_: {
-        "query": _build_position(request),
-        "body": None,
-        "is_repeatable": True,
-    },
+    "resume_run": lambda request, **_: {"query": _build_position(request), "body": None},
     "follow_run": lambda request, **_: {"query": _build_position(request), "body": None},
     "get_memories": lambda **arguments: {"query": _build_memory_query(arguments["filter"])},
     "upload_file": lambda media_type, content, size, **_: {
@@ -69,7 +62,7 @@ _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
     },
     "create_memory": lambda memory: {"body": {"topics": [], **body_of(memory)}},
 }
-"""Parts of requests that are not declared, by the name of the method."""
+"""Parts of requests that follow from the values of arguments, by the name of the method."""
 
 
 def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Request:
@@ -106,6 +99,7 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
         body if has_body else None,
         headers=headers,
         extra_wait=declared.wait,
+        accepted_status=declared.accepted_status,
     )
 
     special = _SPECIAL.get(declared.function.__name__)
@@ -113,7 +107,7 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
         request = dataclasses.replace(request, **special(**arguments))
 
     has_key = any(value for _, value in request.headers)
-    is_repeatable = request.is_repeatable or method == "GET" or has_key
+    is_repeatable = declared.is_repeatable or not declared.changes_data or has_key
     return dataclasses.replace(request, is_repeatable=is_repeatable)
 
 

@@ -34,8 +34,9 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Settings
 from agentctl.interface.requests import StreamEvent
+from agentctl.interface.responses import JSON
 from agentctl.records.document import Document
-from agentctl.server.content import JSON, parse_json_content, read_content, read_media_type
+from agentctl.server.content import parse_json_content, read_content, read_media_type
 from agentctl.server.observability.log import RequestObserver
 from agentctl.service.service import Service, ServiceOperations
 

@@ -12,7 +12,6 @@ from agentctl.records.strict import MAXIMUM_VALUES, has_too_many_values, parse_j
 MAXIMUM_PAIRS = 100
 """Pairs in one query string or form. No regular client sends more."""
 
-JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 

@@ -5,9 +5,9 @@
 describes the parameters in the OpenAPI document and does not read them (docs/decisions/0009).
 
 `RequestBody` reads a body, with a limit of its size, as strict JSON or as a form. pydantic checks
-its fields against a typed dictionary of `operation_bodies`, and each error names the field. There
-are no files and no decompression. `BODIES` has the body of each operation; `BodyFields` turns its
-fields into those of a request.
+its fields against the typed dictionary that the operation declares, and each error names the field.
+There are no files and no decompression. `BodyFields` turns the fields of a body into those of a
+request.
 
 Types only are checked here. The bounds are shown in the OpenAPI document and enforced by
 `agentctl.service`, from the same constants of `agentctl.interface.requests`, so that local commands
@@ -28,43 +28,22 @@ from starlette.datastructures import FormData
 from agentctl.auth import policy
 from agentctl.errors import BadRequest, UnsupportedMediaType, ValidationFailed
 from agentctl.interface.declarations import Header, Query, find_declared
+from agentctl.interface.operations import OPERATIONS
 from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest
 from agentctl.interface.requests.administration import Grant
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling
+from agentctl.interface.responses import JSON
 from agentctl.records.kinds import KINDS
 from agentctl.records.text import find_json_problem
 from agentctl.records.value_types import ValueType, WrongValue, compile_type, field_types
 from agentctl.server.answers import Call
 from agentctl.server.content import (
     FORM,
-    JSON,
     MAXIMUM_PAIRS,
     MULTIPART,
     parse_json_content,
     parse_pairs,
     read_media_type,
-)
-from agentctl.server.operation_bodies import (
-    ContinueBody,
-    DecisionBody,
-    DeleteMemoriesBody,
-    DeleteSessionsBody,
-    EraseBody,
-    ExplainBody,
-    ForkBody,
-    HoldSessionBody,
-    MessageBody,
-    NewAccountBody,
-    NewHaltBody,
-    NewMemoryBody,
-    NewSessionBody,
-    PruneBody,
-    RenameSessionBody,
-    ResumeBody,
-    RetryBody,
-    RunBody,
-    UpdateMemoryBody,
-    UpdateSessionBody,
 )
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -170,7 +149,7 @@ class RequestBody:
     """The reader of the body of one operation.
 
     Args:
-        record: the typed dictionary of the body (`requests`).
+        record: the typed dictionary of the body (`interface.bodies`).
         form: True if a form, urlencoded or multipart, is accepted as well as JSON.
         optional: True if an empty body is an empty object.
     """
@@ -423,29 +402,19 @@ def _read_component_id(body: Mapping[str, Any], values: Mapping[str, Any]) -> di
     return {**body, "component_id": component_id}
 
 
-BODIES: dict[str, RequestBody] = {
-    "explain_auth": RequestBody(ExplainBody),
-    "create_run": RequestBody(RunBody, form=True),
-    "resume_run": RequestBody(ResumeBody, form=True, optional=True),
-    "continue_run": RequestBody(ContinueBody, optional=True),
-    "retry_run": RequestBody(RetryBody, optional=True),
-    "fork_run": RequestBody(ForkBody),
-    "decide_approval": RequestBody(DecisionBody),
-    "send_message": RequestBody(MessageBody),
-    "create_session": RequestBody(NewSessionBody, optional=True),
-    "delete_sessions": RequestBody(DeleteSessionsBody),
-    "update_session": RequestBody(UpdateSessionBody),
-    "rename_session": RequestBody(RenameSessionBody),
-    "hold_session": RequestBody(HoldSessionBody),
-    "prune_sessions": RequestBody(PruneBody),
-    "create_memory": RequestBody(NewMemoryBody),
-    "update_memory": RequestBody(UpdateMemoryBody),
-    "delete_memories": RequestBody(DeleteMemoriesBody),
-    "erase_user_data": RequestBody(EraseBody),
-    "create_service_account": RequestBody(NewAccountBody),
-    "create_halt": RequestBody(NewHaltBody),
-}
-"""The bodies by the name of the method of `interface.operations.Operations`."""
+def _build_bodies() -> dict[str, RequestBody]:
+    bodies: dict[str, RequestBody] = {}
+    for declared in OPERATIONS.values():
+        method = declared.function.__name__
+        body = declared.body
+        # The operations of each kind of component have the body of their method.
+        if body is not None and method not in bodies:
+            bodies[method] = RequestBody(body.record, form=body.form, optional=body.optional)
+    return bodies
+
+
+BODIES = _build_bodies()
+"""The declared bodies by the name of the method of `interface.operations.Operations`."""
 
 Adapt = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
 """Returns the fields of a request from the body and the other parameters."""

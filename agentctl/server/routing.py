@@ -55,6 +55,8 @@ from agentctl.errors import (
 from agentctl.interface.declarations import Header, Query, Signature, find_declared
 from agentctl.interface.operations import ROUTES
 from agentctl.interface.requests import SessionLocator
+from agentctl.interface.requirements import Public
+from agentctl.interface.responses import Responses
 from agentctl.records.audit import AUTHENTICATE
 from agentctl.records.kinds import KINDS
 from agentctl.records.logs import RateLimitedLog, add_log_context
@@ -62,7 +64,6 @@ from agentctl.records.routes import Route as Place
 from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.times import now
 from agentctl.server.answers import CALLER_KEY, USER_ROUTE_KEY, Call, error_response, revalidate
-from agentctl.server.openapi.responses import Responses
 from agentctl.server.requests import Adapt, BodyFields, Parameters, RequestBody
 from agentctl.service.audit_log import EntryCounter
 from agentctl.store.repositories.audit import AuditRow
@@ -141,7 +142,7 @@ class Operation(APIRoute):
 
         path_parameters = _PATH_PARAMETER.findall(template)
         self.path_names = {name: name for name in path_parameters} | dict(path_names or {})
-        public = isinstance(policy.POLICY.get(self.operation), policy.Public)
+        public = isinstance(policy.POLICY.get(self.operation), Public)
         self.has_tag = method == "GET" and result is not None and not public
 
         self.signature = signature or Signature(partial(endpoint, None))
@@ -229,7 +230,7 @@ class Operation(APIRoute):
         add_log_context(**{name: path[name] for name in path.keys() & _LOGGED_PATH_PARAMETERS})
         try:
             policy.authorize_request(caller.principal, caller.failure, self.operation, path)
-            if not isinstance(policy.POLICY[self.operation], policy.Public):
+            if not isinstance(policy.POLICY[self.operation], Public):
                 caller.count_request()
             return await self._call_endpoint(call, path)
         except (Unauthenticated, ClientDisconnect):

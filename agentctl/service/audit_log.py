@@ -24,12 +24,12 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from agentctl import errors
-from agentctl.auth.policy import POLICY, Public, authorize_call
+from agentctl.auth.policy import POLICY, authorize_call
 from agentctl.auth.principal import Principal
 from agentctl.errors import Unavailable
-from agentctl.records.kinds import KINDS, AuditOutcome
+from agentctl.interface.requirements import Public
+from agentctl.records.kinds import AuditOutcome
 from agentctl.records.logs import RateLimitedLog, current_log_context
-from agentctl.records.routes import PAGE_ROUTES, operation_ids
 from agentctl.records.sessions import hash_ids
 from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
@@ -54,35 +54,11 @@ AppendEntry = Callable[[], Work[None]]
 
 @cache
 def list_changing_operations() -> frozenset[str]:
-    """Return the operations that change data: they are always recorded.
+    """Return the operations that change data: they are always recorded."""
+    from agentctl.interface.operations import OPERATIONS
 
-    Some reads are POST as well, and the sign-in of the console changes cookies only.
-    """
-    from agentctl.interface.operations import ROUTES
+    return frozenset(name for name, declared in OPERATIONS.items() if declared.changes_data)
 
-    return frozenset(
-        {operation for operation, route in ROUTES.items() if route.method != "GET"}
-        - {operation_ids(kind).resume_run for kind in KINDS}
-        - {"explain_auth"}
-        - PAGE_ROUTES.keys()
-    )
-
-
-_RESOURCE_NOUNS = {
-    **{names.id_field: kind for kind, names in KINDS.items()},
-    "session_id": "session",
-    "run_id": "run",
-    "tool_call_id": "tool_call",
-    "call_id": "model_call",
-    "approval_id": "approval",
-    "memory_id": "memory",
-    "file_id": "file",
-    "account_id": "service_account",
-    "webhook_id": "webhook",
-    "delivery_id": "delivery",
-    "halt_id": "halt",
-}
-"""Nouns of path parameters in an entry; other parameters are not part of it."""
 
 _UNQUOTED = re.compile(r"[A-Za-z0-9._~@-]*", re.ASCII)
 """Texts that percent-encoding does not change."""
@@ -425,9 +401,14 @@ class AuditedCall:
     def _build_entry(
         self, outcome: AuditOutcome, status: int | None = None, reason: str | None = None
     ) -> AuditRow:
+        from agentctl.interface.operations import OPERATIONS
+
+        declared = OPERATIONS.get(self._operation)
+        nouns = {} if declared is None else declared.resource_nouns
+
         resources = list[str]()
         for name, text in self._path_params.items():
-            resources += _format_resources(_RESOURCE_NOUNS.get(name), (text,))
+            resources += _format_resources(nouns.get(name), (text,))
         resources += self._resources
 
         if self._batch is not None:

@@ -100,7 +100,15 @@ def test_every_part_of_the_package_has_a_layer() -> None:
 
 
 ROOMS = {
-    "agentctl.interface": ("declarations", "requests", "operations"),
+    "agentctl.interface": (
+        "requirements",
+        "responses",
+        "declarations",
+        "requests",
+        "bodies",
+        "pages",
+        "operations",
+    ),
     "agentctl.runs": ("states", "log", "desk", "workers", "life", "follow", "jobs"),
 }
 """The rooms of packages: each may import itself and those before it."""

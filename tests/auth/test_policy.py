@@ -249,7 +249,7 @@ def test_unidentified_caller_gets_a_401_first() -> None:
 
 def test_unknown_operation_is_never_allowed() -> None:
     with pytest.raises(KeyError):
-        authorize(anonymous_principal(), "made_up", {})
+        authorize(caller("agents:run"), "made_up", {})
 
 
 def test_missing_path_parameter_needs_a_general_scope() -> None:

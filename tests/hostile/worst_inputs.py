@@ -306,7 +306,7 @@ CASES: dict[str, Case] = {
     "tools of the caller": Case(
         run("m-echo", client_tools=TOOLS),
         b"HTTP/1.1 ",
-        ("runtime.tools.external.MAXIMUM_TOOLS", "runtime.tools.external.MAXIMUM_TOOLS_BYTES"),
+        ("interface.requests.MAXIMUM_CLIENT_TOOLS", "runtime.tools.external.MAXIMUM_TOOLS_BYTES"),
     ),
     "subschemas": Case(
         run("m-echo", output_schema={"type": "object", "allOf": [{"title": "x"}] * 990}),

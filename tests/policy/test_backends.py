@@ -16,6 +16,7 @@ from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
 from agentctl.errors import AgentctlError, Unauthenticated
 from agentctl.interface.operations import ROUTES, Operations
+from agentctl.interface.pages import PAGES
 from agentctl.interface.requests import (
     BulkDeletion,
     CancelRequest,
@@ -59,7 +60,7 @@ from agentctl.interface.requests.memories import (
 )
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import PAGE_ROUTES, operation_ids
+from agentctl.records.routes import operation_ids
 from agentctl.service.service import ServiceOperations
 from tests.policy.in_process import HttpRequest, comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
@@ -507,7 +508,7 @@ ROWS = [
 """Requests that change nothing, for any caller."""
 
 WITHOUT_A_METHOD = {name for name in ROUTES if "docs" in name or "redirect" in name}
-WITHOUT_A_METHOD |= set(PAGE_ROUTES)
+WITHOUT_A_METHOD |= set(PAGES)
 
 
 def test_every_operation_has_a_row() -> None:

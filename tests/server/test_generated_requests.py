@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from agentctl.auth.policy import POLICY, Public
+from agentctl.interface.pages import PAGES
 from agentctl.records.kinds import KINDS
-from agentctl.records.routes import PAGE_ROUTES, operation_ids
+from agentctl.records.routes import operation_ids
 from tests.server.seeds import as_caller
 from tests.server.test_scenarios import OPERATIONS
 from tests.server.threaded_server import ThreadedServer
@@ -25,7 +26,7 @@ STARTING = {operation_ids(kind).create_run for kind in KINDS}
 ASKED = sorted(
     route.operation
     for route in OPERATIONS
-    if route.operation not in STARTING | PAGE_ROUTES.keys()
+    if route.operation not in STARTING | PAGES.keys()
     and not isinstance(POLICY[route.operation], Public)
 )
 """All but what starts runs, and what has no parameters."""

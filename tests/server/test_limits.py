@@ -607,7 +607,7 @@ PROBES: dict[str, Probe] = {
     "runtime.json_schema.MAXIMUM_SUBSCHEMAS": refuse(
         f"POST {RUNS}", run("x", output_schema={"type": "object", "anyOf": [{}] * 1_001})
     ),
-    "runtime.tools.external.MAXIMUM_TOOLS": refuse(
+    "interface.requests.MAXIMUM_CLIENT_TOOLS": refuse(
         f"POST {RUNS}", run("x", client_tools=[{"name": f"t{n}"} for n in range(129)])
     ),
     "runtime.tools.external.MAXIMUM_TOOLS_BYTES": refuse(

@@ -13,9 +13,9 @@ import pytest
 
 from agentctl import INTERFACE_VERSION
 from agentctl.auth.policy import POLICY, NeedsScope, Public, scope_forms
+from agentctl.interface.pages import PAGES
 from agentctl.records.events import EVENT_NAMES, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS
-from agentctl.records.routes import PAGE_ROUTES
 from tests.declared import DeclaredAnswers
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
@@ -51,7 +51,7 @@ def test_document_is_valid(document: dict[str, Any]) -> None:
 
 def test_document_has_every_operation_except_pages(document: dict[str, Any]) -> None:
     pages = {"get_docs", "get_docs_asset", "get_oauth2_redirect", "get_openapi", "get_redoc"}
-    pages |= set(PAGE_ROUTES)
+    pages |= set(PAGES)
     ids = [operation["operationId"] for _, _, operation in operations(document)]
     assert len(ids) == len(set(ids))
     assert set(ids) == set(POLICY) - pages

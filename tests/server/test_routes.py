@@ -11,8 +11,9 @@ import pytest
 from agentctl.auth.policy import POLICY, NeedsScope
 from agentctl.config.settings import Database, Settings
 from agentctl.interface.operations import ROUTES
+from agentctl.interface.pages import PAGES
 from agentctl.records.kinds import KINDS
-from agentctl.records.routes import PAGE_ROUTES, Route, RouteMatch, RouteTable, operation_ids
+from agentctl.records.routes import Route, RouteMatch, RouteTable, operation_ids
 from agentctl.server import create_app
 from agentctl.server.routing import Operation, list_operations
 from tests.architecture.sources import modules
@@ -36,7 +37,7 @@ def test_document_has_the_paths_of_the_table() -> None:
     }
     assert shown == {name: tuple(ROUTES[name]) for name in shown}
     hidden = {"get_docs", "get_redoc", "get_openapi", "get_oauth2_redirect", "get_docs_asset"}
-    hidden |= set(PAGE_ROUTES)
+    hidden |= set(PAGES)
     assert set(ROUTES) - set(shown) == hidden
 
 

@@ -33,12 +33,13 @@ from agentctl.auth.explain.credential import (
     routable_path,
     suggest_path,
 )
-from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, required_scopes
+from agentctl.auth.policy import POLICY, required_scopes
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.claims import RawClaims
 from agentctl.auth.tokens.grants import SCOPES_CLAIM, ScopeRules, find_claim, trace_scopes
 from agentctl.extensions import FaceRoute, find_route
 from agentctl.interface.operations import ROUTES, route_table
+from agentctl.interface.requirements import Admin, Authenticated, NeedsScope
 from agentctl.records.authorization import (
     MAXIMUM_SCOPES,
     CheckOutcome,

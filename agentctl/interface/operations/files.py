@@ -11,10 +11,12 @@ from typing import Annotated
 from agentctl.interface.declarations import Path, operation
 from agentctl.interface.requests import DatabaseId
 from agentctl.interface.requests.files import ByteRange, FileFilter, FileUpload
+from agentctl.interface.requirements import NeedsScope
+from agentctl.interface.responses import CONTENT_RESPONSES, HELD_RESPONSES
 from agentctl.records.document import Document
 from agentctl.records.files import FilePage, FileRecord
 
-FileId = Annotated[str, Path("Id of the file")]
+FileId = Annotated[str, Path("Id of the file", "file")]
 
 _FILE = "/files/{file_id}"
 
@@ -22,18 +24,27 @@ _FILE = "/files/{file_id}"
 class FileDeclarations:
     """The operations on files."""
 
-    @operation("GET", _FILE, tag="Files")
+    @operation("GET", _FILE, needs=NeedsScope("sessions", "read"), tag="Files")
     async def get_file(self, file_id: FileId, *, db_id: DatabaseId = None) -> Document[FileRecord]:
         """Get a file without its bytes."""
 
-    @operation("GET", "/files", tag="Files", without=("sort_by",))
+    @operation(
+        "GET", "/files", needs=NeedsScope("sessions", "read"), tag="Files", without=("sort_by",)
+    )
     async def get_files(self, filter: FileFilter) -> Document[FilePage]:
         """List files.
 
         One page of the files that the caller can see.
         """
 
-    @operation("POST", "/files", tag="Files", status=201, errors=(413, 415, 429))
+    @operation(
+        "POST",
+        "/files",
+        needs=NeedsScope("sessions", "write"),
+        tag="Files",
+        status=201,
+        errors=(413, 415, 429),
+    )
     async def upload_file(
         self,
         upload: FileUpload,
@@ -48,13 +59,27 @@ class FileDeclarations:
         WAV, MP3, OGG, FLAC, M4A, plain text, Markdown, CSV or JSON.
         """
 
-    @operation("GET", f"{_FILE}/content", tag="Files", errors=(416,))
+    @operation(
+        "GET",
+        f"{_FILE}/content",
+        needs=NeedsScope("sessions", "read"),
+        tag="Files",
+        errors=(416,),
+        responses=CONTENT_RESPONSES,
+    )
     def get_file_content(
         self, file_id: FileId, *, db_id: DatabaseId = None, byte_range: ByteRange = None
     ) -> AsyncIterator[bytes]:
         """Get the bytes of a file, or one range of them."""
 
-    @operation("DELETE", _FILE, tag="Files", errors=(409,))
+    @operation(
+        "DELETE",
+        _FILE,
+        needs=NeedsScope("sessions", "write"),
+        tag="Files",
+        errors=(409,),
+        responses=HELD_RESPONSES,
+    )
     async def delete_file(self, file_id: FileId, *, db_id: DatabaseId = None) -> None:
         """Delete a file.
 

@@ -1,18 +1,21 @@
 """The declarations of the operations on the data of a person; see
-`agentctl.interface.operations`."""
+`agentctl.interface.operations`.
+"""
 
 # The methods have no statements: `execute` or a backend executes them.
 # mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
-from agentctl.interface.declarations import operation
+from agentctl.interface.bodies import EraseBody
+from agentctl.interface.declarations import Body, operation
 from agentctl.interface.requests.administration import (
     ERASE_WAIT,
     Erasure,
     OwnerOfData,
     PersonalRowsFilter,
 )
+from agentctl.interface.requirements import Admin
 from agentctl.records.document import Document
 from agentctl.records.personal_data import ErasureRecord, PersonalDataRecord, PersonalRowsPage
 
@@ -20,21 +23,29 @@ from agentctl.records.personal_data import ErasureRecord, PersonalDataRecord, Pe
 class PersonalDataDeclarations:
     """The operations on the data of a person, for administrators."""
 
-    @operation("GET", "/user-data", tag="Users")
+    @operation("GET", "/user-data", needs=Admin(), tag="Users")
     async def get_user_data(self, user_id: OwnerOfData = "") -> Document[PersonalDataRecord]:
         """Count the data of a person.
 
         By database and table, with what an erasure does with the rows.
         """
 
-    @operation("GET", "/user-data/rows", tag="Users")
+    @operation("GET", "/user-data/rows", needs=Admin(), tag="Users")
     async def get_user_rows(self, filter: PersonalRowsFilter) -> Document[PersonalRowsPage]:
         """List data of a person.
 
         One page of the rows of a person that no other list has.
         """
 
-    @operation("POST", "/user-data/erase", tag="Users", errors=(409,), wait=ERASE_WAIT)
+    @operation(
+        "POST",
+        "/user-data/erase",
+        needs=Admin(),
+        tag="Users",
+        body=Body(EraseBody),
+        errors=(409,),
+        wait=ERASE_WAIT,
+    )
     async def erase_user_data(self, erasure: Erasure) -> Document[ErasureRecord]:
         """Erase the data of a person.
 

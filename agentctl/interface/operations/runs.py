@@ -1,6 +1,4 @@
-"""The operations on components, their versions, their runs, and the approvals that runs wait for: a
-part of `Operations`.
-"""
+"""The declarations of the operations on runs; see `agentctl.interface.operations`."""
 
 # The methods have no statements: `execute` or a backend executes them.
 # mypy: disable-error-code="empty-body"
@@ -12,16 +10,31 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from agentctl.interface.declarations import Path, Query, component_operation, dispatch, operation
+from agentctl.interface.bodies import (
+    ContinueBody,
+    ForkBody,
+    MessageBody,
+    ResumeBody,
+    RetryBody,
+    RunBody,
+)
+from agentctl.interface.declarations import (
+    Body,
+    Path,
+    Query,
+    component_operation,
+    operation,
+    stream_of,
+)
+from agentctl.interface.operations.components import ComponentId
 from agentctl.interface.requests import (
     FULL_VIEW,
     MAXIMUM_LIMIT,
+    PAGE_LAST,
     CancelRequest,
     Cut,
     DatabaseId,
-    DiffFilter,
     ForkRequest,
-    IdempotencyKey,
     Limit,
     MessageRequest,
     OfSession,
@@ -31,11 +44,20 @@ from agentctl.interface.requests import (
     RunRequest,
     RunView,
     StreamEvent,
-    VersionFilter,
 )
-from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
-from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptRecord
-from agentctl.records.components import COMPONENT_LISTS, COMPONENT_RECORDS, VersionDiff, VersionPage
+from agentctl.interface.requests.approvals import ContinueRequest
+from agentctl.interface.requirements import (
+    READS_COMPONENT,
+    RUNS_COMPONENT,
+    Authenticated,
+    NeedsScope,
+)
+from agentctl.interface.responses import (
+    CONTINUE_RESPONSES,
+    EVENT_STREAM_RESPONSES,
+    REPEAT_RESPONSES,
+    RUN_RESPONSES,
+)
 from agentctl.records.document import Document
 from agentctl.records.items import RunViewPages, RunViews
 from agentctl.records.kinds import ComponentKind
@@ -50,22 +72,23 @@ from agentctl.records.runs import (
 )
 from agentctl.records.times import Timestamp
 
-ComponentId = Annotated[str, Path("Id of the component")]
-RunId = Annotated[str, Path("Id of the run")]
-ApprovalId = Annotated[str, Path("Id of the approval")]
+RunId = Annotated[str, Path("Id of the run", "run")]
 
-_PAGE_LAST = (..., "limit", "page", "cursor", "sort_order")
 _RUN = "/{component_id}/runs/{run_id}"
-_APPROVAL = "/{component_id}/approvals/{approval_id}"
 
 
 class RunDeclarations:
-    """The operations on runs and approvals.
+    """The operations on runs."""
 
-    The docstring of a method is its text in the OpenAPI document.
-    """
-
-    @component_operation("create_run", "POST", "/{component_id}/runs", errors=(409, 429))
+    @component_operation(
+        "create_run",
+        "POST",
+        "/{component_id}/runs",
+        needs=RUNS_COMPONENT,
+        body=Body(RunBody, form=True),
+        errors=(409, 429),
+        responses=RUN_RESPONSES,
+    )
     async def create_run(
         self, kind: ComponentKind, component_id: ComponentId, request: RunRequest
     ) -> Document[RunRecord]:
@@ -80,7 +103,7 @@ class RunDeclarations:
         the same run, and another request with the same key is refused.
         """
 
-    @dispatch
+    @stream_of(create_run)
     def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
@@ -90,9 +113,10 @@ class RunDeclarations:
         "list_runs",
         "GET",
         "/{component_id}/runs",
+        needs=READS_COMPONENT,
         summaries=RunViewPages,
         without=("component_type", "component_id", "sort_by"),
-        order=_PAGE_LAST,
+        order=PAGE_LAST,
     )
     async def list_component_runs(
         self, kind: ComponentKind, component_id: ComponentId, filter: RunFilter
@@ -102,7 +126,7 @@ class RunDeclarations:
         One page of the runs that the caller can see.
         """
 
-    @component_operation("get_run", "GET", _RUN, summaries=RunViews)
+    @component_operation("get_run", "GET", _RUN, needs=READS_COMPONENT, summaries=RunViews)
     async def get_component_run(
         self,
         kind: ComponentKind,
@@ -114,7 +138,7 @@ class RunDeclarations:
     ) -> Document[RunRecord]:
         """Get a run of a component."""
 
-    @component_operation("cancel_run", "POST", f"{_RUN}/cancel")
+    @component_operation("cancel_run", "POST", f"{_RUN}/cancel", needs=RUNS_COMPONENT)
     async def cancel_run(
         self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: CancelRequest
     ) -> Document[CancelRecord]:
@@ -125,7 +149,15 @@ class RunDeclarations:
         before.
         """
 
-    @component_operation("resume_run", "POST", f"{_RUN}/resume")
+    @component_operation(
+        "resume_run",
+        "POST",
+        f"{_RUN}/resume",
+        needs=RUNS_COMPONENT,
+        body=Body(ResumeBody, form=True, optional=True),
+        responses=EVENT_STREAM_RESPONSES,
+        is_read=True,
+    )
     def resume_run(
         self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
@@ -137,7 +169,13 @@ class RunDeclarations:
         if there is any, and its end.
         """
 
-    @component_operation("follow_run", "GET", f"{_RUN}/events")
+    @component_operation(
+        "follow_run",
+        "GET",
+        f"{_RUN}/events",
+        needs=READS_COMPONENT,
+        responses=EVENT_STREAM_RESPONSES,
+    )
     def follow_run(
         self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
@@ -147,13 +185,15 @@ class RunDeclarations:
         and not run it. If the client disconnects, the run continues.
         """
 
-    @component_operation("get_tool_call", "GET", f"{_RUN}/tools/{{tool_call_id}}")
+    @component_operation(
+        "get_tool_call", "GET", f"{_RUN}/tools/{{tool_call_id}}", needs=READS_COMPONENT
+    )
     async def get_tool_call(
         self,
         kind: ComponentKind,
         component_id: ComponentId,
         run_id: RunId,
-        tool_call_id: Annotated[str, Path("Id of the tool call")],
+        tool_call_id: Annotated[str, Path("Id of the tool call", "tool_call")],
         *,
         session_id: OfSession = None,
     ) -> Document[ToolCallRecord]:
@@ -163,7 +203,13 @@ class RunDeclarations:
         """
 
     @operation(
-        "GET", "/runs", tag="Runs", summaries=RunViewPages, without=("sort_by",), order=_PAGE_LAST
+        "GET",
+        "/runs",
+        needs=NeedsScope("sessions", "read"),
+        tag="Runs",
+        summaries=RunViewPages,
+        without=("sort_by",),
+        order=PAGE_LAST,
     )
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
         """List runs.
@@ -171,13 +217,19 @@ class RunDeclarations:
         One page of the runs that the caller can see, across sessions.
         """
 
-    @operation("GET", "/runs/{run_id}", tag="Runs", summaries=RunViews)
+    @operation(
+        "GET",
+        "/runs/{run_id}",
+        needs=NeedsScope("sessions", "read"),
+        tag="Runs",
+        summaries=RunViews,
+    )
     async def get_run(
         self, run_id: RunId, *, db_id: DatabaseId = None, form: RunView = FULL_VIEW
     ) -> Document[RunRecord]:
         """Get a run."""
 
-    @operation("GET", "/runs/{run_id}/causes", tag="Runs")
+    @operation("GET", "/runs/{run_id}/causes", needs=NeedsScope("runs", "debug"), tag="Runs")
     async def get_run_causes(
         self, run_id: RunId, *, db_id: DatabaseId = None
     ) -> Document[RunCauses]:
@@ -190,8 +242,9 @@ class RunDeclarations:
     @operation(
         "GET",
         "/failures",
+        needs=NeedsScope("runs", "debug"),
         tag="Runs",
-        order=_PAGE_LAST,
+        order=PAGE_LAST,
         without=("sort_by", "status", "live", "at_work", "view", "cut"),
     )
     async def get_failures(self, filter: RunFilter) -> Document[FailurePage]:
@@ -201,7 +254,9 @@ class RunDeclarations:
         exception that ended it.
         """
 
-    @operation("GET", "/runs/{run_id}/model-calls", tag="Runs")
+    @operation(
+        "GET", "/runs/{run_id}/model-calls", needs=NeedsScope("sessions", "read"), tag="Runs"
+    )
     async def get_run_model_calls(
         self,
         run_id: RunId,
@@ -215,11 +270,16 @@ class RunDeclarations:
         Each attempt with the model that answered, once the run has ended or waits for a decision.
         """
 
-    @operation("GET", "/runs/{run_id}/model-calls/{call_id}", tag="Runs")
+    @operation(
+        "GET",
+        "/runs/{run_id}/model-calls/{call_id}",
+        needs=NeedsScope("sessions", "read"),
+        tag="Runs",
+    )
     async def get_run_model_call(
         self,
         run_id: RunId,
-        call_id: Annotated[str, Path("Id of the call, which is that of its span")],
+        call_id: Annotated[str, Path("Id of the call, which is that of its span", "model_call")],
         *,
         db_id: DatabaseId = None,
         cut: Cut = None,
@@ -229,7 +289,16 @@ class RunDeclarations:
         The messages are those that the model was sent, in their order, with the instructions first.
         """
 
-    @operation("POST", "/runs/{run_id}/messages", tag="Runs", status=202, errors=(409, 429))
+    # And the scope that starts a run of its component (`service.run_messages`).
+    @operation(
+        "POST",
+        "/runs/{run_id}/messages",
+        needs=Authenticated(),
+        tag="Runs",
+        body=Body(MessageBody),
+        status=202,
+        errors=(409, 429),
+    )
     async def send_message(
         self, run_id: RunId, request: MessageRequest
     ) -> Document[RunMessageRecord]:
@@ -244,7 +313,7 @@ class RunDeclarations:
         the same message.
         """
 
-    @operation("GET", "/runs/{run_id}/messages", tag="Runs")
+    @operation("GET", "/runs/{run_id}/messages", needs=NeedsScope("sessions", "read"), tag="Runs")
     async def get_run_messages(
         self,
         run_id: RunId,
@@ -257,7 +326,15 @@ class RunDeclarations:
         The messages that were sent to the run while it worked, each with its fate.
         """
 
-    @component_operation("continue_run", "POST", f"{_RUN}/continue", errors=(409, 413, 415, 429))
+    @component_operation(
+        "continue_run",
+        "POST",
+        f"{_RUN}/continue",
+        needs=RUNS_COMPONENT,
+        body=Body(ContinueBody, optional=True),
+        errors=(409, 413, 415, 429),
+        responses=CONTINUE_RESPONSES,
+    )
     async def continue_run(
         self,
         kind: ComponentKind,
@@ -276,7 +353,7 @@ class RunDeclarations:
         With an `Idempotency-Key` the request can be repeated for 24 hours.
         """
 
-    @dispatch
+    @stream_of(continue_run)
     def stream_continued_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
     ) -> AsyncIterator[StreamEvent]:
@@ -285,7 +362,15 @@ class RunDeclarations:
         There are none if the run still waits for other decisions.
         """
 
-    @component_operation("retry_run", "POST", f"{_RUN}/retry", errors=(409, 429))
+    @component_operation(
+        "retry_run",
+        "POST",
+        f"{_RUN}/retry",
+        needs=RUNS_COMPONENT,
+        body=Body(RetryBody, optional=True),
+        errors=(409, 429),
+        responses=REPEAT_RESPONSES,
+    )
     async def retry_run(
         self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: RetryRequest
     ) -> Document[RunRecord]:
@@ -299,13 +384,21 @@ class RunDeclarations:
         `confirm` of the plan starts the run. The response is that of a start.
         """
 
-    @dispatch
+    @stream_of(retry_run)
     def stream_retried_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
     ) -> AsyncIterator[StreamEvent]:
         """Retry a run and yield the events of the new one."""
 
-    @component_operation("fork_run", "POST", f"{_RUN}/fork", errors=(409, 413, 429))
+    @component_operation(
+        "fork_run",
+        "POST",
+        f"{_RUN}/fork",
+        needs=READS_COMPONENT,
+        body=Body(ForkBody),
+        errors=(409, 413, 429),
+        responses=REPEAT_RESPONSES,
+    )
     async def fork_run(
         self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ForkRequest
     ) -> Document[RunRecord]:
@@ -319,58 +412,11 @@ class RunDeclarations:
         `confirm` of the plan starts the run. The response is that of a start.
         """
 
-    @dispatch
+    @stream_of(fork_run)
     def stream_forked_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
     ) -> AsyncIterator[StreamEvent]:
         """Fork a run and yield the events of the new one."""
-
-    @operation("GET", "/approvals", tag="Approvals", without=("sort_by",), order=_PAGE_LAST)
-    async def get_approvals(self, filter: ApprovalFilter) -> Document[ApprovalPage]:
-        """List approvals.
-
-        One page of the approvals that the caller can see: those of all users for components about
-        whose approvals the caller decides, and its own.
-        """
-
-    @component_operation("get_approval", "GET", _APPROVAL)
-    async def get_approval(
-        self, kind: ComponentKind, component_id: ComponentId, approval_id: ApprovalId
-    ) -> Document[ApprovalRecord]:
-        """Get an approval of a component."""
-
-    @component_operation("get_receipt", "GET", f"{_APPROVAL}/receipt", errors=(409,))
-    async def get_receipt(
-        self, kind: ComponentKind, component_id: ComponentId, approval_id: ApprovalId
-    ) -> Document[ReceiptRecord]:
-        """Get the receipt of an approval.
-
-        A signed statement of who decided, about which call, and what followed: others can verify it
-        without this server. A pending approval is a conflict.
-        """
-
-    @component_operation(
-        "decide_approval",
-        "POST",
-        f"{_APPROVAL}/decide",
-        errors=(409,),
-        without=("approval_id", "tool_call_id"),
-    )
-    async def decide_approval(
-        self,
-        kind: ComponentKind,
-        component_id: ComponentId,
-        approval_id: ApprovalId,
-        ruling: Ruling,
-        idempotency_key: IdempotencyKey = None,
-    ) -> Document[ApprovalRecord]:
-        """Decide about an approval of a component.
-
-        The decision counts for the call that was shown: `arguments_hash` names it. An approval is
-        decided once. The last decision that a run waits for lets the run continue.
-
-        With an `Idempotency-Key` the request can be repeated for 24 hours.
-        """
 
 
 class ReferenceRecord(TypedDict):
@@ -456,39 +502,3 @@ class ModelCallDetail(ModelCallRecord):
     run_id: str
     state: Literal["complete", "incomplete", "unknown"]
     messages: list[SentMessage]
-
-
-class ComponentDeclarations:
-    """The operations on components.
-
-    The docstring of a method is its text in the OpenAPI document.
-    """
-
-    @component_operation("list", "GET", records=COMPONENT_LISTS)
-    async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
-        """List components.
-
-        All configured components that the caller can read.
-        """
-
-    @component_operation("get", "GET", "/{component_id}", records=COMPONENT_RECORDS)
-    async def get_component(self, kind: ComponentKind, component_id: ComponentId) -> Document[Any]:
-        """Get a component."""
-
-    @component_operation("get_versions", "GET", "/{component_id}/versions")
-    async def get_versions(
-        self, kind: ComponentKind, component_id: ComponentId, filter: VersionFilter
-    ) -> Document[VersionPage]:
-        """List the versions of a component.
-
-        The configurations with which servers have started, newest first.
-        """
-
-    @component_operation("get_version_diff", "GET", "/{component_id}/versions/diff")
-    async def get_version_diff(
-        self, kind: ComponentKind, component_id: ComponentId, filter: DiffFilter
-    ) -> Document[VersionDiff]:
-        """Compare two versions of a component.
-
-        By default the two newest ones.
-        """

@@ -67,6 +67,9 @@ SUMMARY_WAIT = 120.0
 MAXIMUM_RUN_FILES = 16
 """Files of the message of a run."""
 
+MAXIMUM_CLIENT_TOOLS = 128
+"""Tools of the caller of a run; providers accept about as many."""
+
 MAXIMUM_DELETED_SESSIONS = 100
 """Sessions of one deletion by id."""
 
@@ -161,6 +164,9 @@ class Page:
     ] = "created_at"
     sort_order: SortOrder = "desc"
 
+
+PAGE_LAST = (..., "limit", "page", "cursor", "sort_order")
+"""The order of parameters with those of the page at the end."""
 
 Cut = Annotated[
     int | None,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentctl.auth.policy import POLICY, NeedsScope, authorize
+from agentctl.auth.policy import POLICY, authorize
 from agentctl.auth.principal import Principal, ids_in_scopes
 from agentctl.config.settings import Settings
 from agentctl.errors import Forbidden, ValidationFailed
@@ -21,6 +21,7 @@ from agentctl.interface.requests import (
     SessionFilter,
     SessionRunsQuery,
 )
+from agentctl.interface.requirements import NeedsScope
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids

@@ -15,11 +15,10 @@ from typing import Any
 import orjson
 
 from agentctl.errors import Conflict, FourEyes, NotFound, ValidationFailed
-from agentctl.interface.requests import EarlierMessage
+from agentctl.interface.requests import MAXIMUM_CLIENT_TOOLS, EarlierMessage
 from agentctl.interface.requests.approvals import Ruling, build_ruling
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, VERBS, ApprovalRecord
 from agentctl.records.text import check_json, check_text, is_session_id
-from agentctl.runtime.tools.external import MAXIMUM_TOOLS
 from agentctl.server.given_files import GivenFile
 
 MAXIMUM_MESSAGES = 2_048
@@ -97,7 +96,7 @@ def read_thread_id(given: Mapping[str, Any], name: str) -> str:
 def read_tools(entries: Sequence[Any]) -> list[dict[str, Any]] | None:
     """Return the tools of a page, without the members that only its client knows."""
     tools = []
-    for index, entry in enumerate(read_list({"tools": entries}, "tools", MAXIMUM_TOOLS)):
+    for index, entry in enumerate(read_list({"tools": entries}, "tools", MAXIMUM_CLIENT_TOOLS)):
         tool = check_value(entry, dict, f"tools[{index}]")
         tools.append({name: tool.get(name) for name in ("name", "description", "parameters")})
     return tools or None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from agentctl.errors import InvalidConfiguration, TooLarge, ValidationFailed
+from agentctl.interface.requests import MAXIMUM_CLIENT_TOOLS
 from agentctl.records.run_spec import REQUIRED, RunSpec
 from agentctl.records.text import check_json, find_json_problem
 from agentctl.runtime.json_schema import (
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 MAXIMUM_BYTES = 65_536
 """Maximum size of the file of an external tool."""
-
-MAXIMUM_TOOLS = 128
-"""Maximum number of tools of a request; providers accept about as many."""
 
 MAXIMUM_TOOLS_BYTES = 262_144
 """Maximum size of the tools of a request as JSON."""
@@ -147,8 +145,8 @@ async def dump_client_tools(tools: Sequence[Mapping[str, Any]] | None) -> str | 
     if not tools:
         return None
 
-    if len(tools) > MAXIMUM_TOOLS:
-        raise ValidationFailed(f"client_tools must be at most {MAXIMUM_TOOLS} tools")
+    if len(tools) > MAXIMUM_CLIENT_TOOLS:
+        raise ValidationFailed(f"client_tools must be at most {MAXIMUM_CLIENT_TOOLS} tools")
 
     for number, tool in enumerate(tools):
         check_json(f"client_tools[{number}]", tool)

@@ -7,8 +7,9 @@ from importlib.resources import files
 from typing import Any
 
 from agentctl.auth import policy
-from agentctl.server.content import FORM, JSON
-from agentctl.server.openapi.responses import FILE_BODY, Responses, refer
+from agentctl.interface.requirements import Admin, Public
+from agentctl.interface.responses import FILE_BODY, JSON, Responses, refer
+from agentctl.server.content import FORM
 from agentctl.server.requests import RequestBody
 
 EXAMPLES: dict[str, Any] = json.loads((files(__package__) / "examples.json").read_text("utf-8"))
@@ -93,7 +94,7 @@ def describe_error(status: int) -> dict[str, Any]:
 
 
 def _is_public(name: str) -> bool:
-    return isinstance(policy.POLICY.get(name), policy.Public)
+    return isinstance(policy.POLICY.get(name), Public)
 
 
 def _describe_body(body: RequestBody) -> dict[str, Any]:
@@ -108,9 +109,9 @@ def _describe_body(body: RequestBody) -> dict[str, Any]:
 
 def _describe_requirement(name: str) -> str:
     rule = policy.POLICY.get(name)
-    if rule is None or isinstance(rule, policy.Public):
+    if rule is None or isinstance(rule, Public):
         return ""
-    if isinstance(rule, policy.Admin):
+    if isinstance(rule, Admin):
         return "Requires the admin scope."
     scopes = " or ".join(f"`{scope}`" for scope in policy.scope_forms(name))
     return f"Requires the scope {scopes}." if scopes else "Requires a valid token."

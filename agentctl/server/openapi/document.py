@@ -15,14 +15,13 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypeAliasType
 
 from agentctl import INTERFACE_VERSION, __version__
+from agentctl.interface.responses import EVENT_STREAM, JSON, JSON_LINES, REFERENCE
 from agentctl.records.document import ErrorBody, ForbiddenBody, HeldBody
 from agentctl.records.event_records import ItemsChangedEvent, RunEventRecord
 from agentctl.records.kinds import KINDS
 from agentctl.records.run_spec import ConfirmationBody
 from agentctl.records.runs import SessionExport
-from agentctl.server.content import JSON
 from agentctl.server.openapi.descriptions import EXAMPLES, name_form
-from agentctl.server.openapi.responses import EVENT_STREAM, JSON_LINES, REFERENCE
 from agentctl.server.openapi.served import TITLE
 from agentctl.server.requests import RequestBody
 from agentctl.server.routing import Operation

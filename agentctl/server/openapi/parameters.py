@@ -51,6 +51,7 @@ def _build_annotation(annotation: Any) -> Any:
 
     plain, declared, *_ = get_args(annotation)
     options = {name: value for name, value in asdict(declared).items() if value is not None}
+    options.pop("noun", None)  # for the audit log
     if "max_items" in options:
         plain = list[str]
         options["max_length"] = options.pop("max_items")

@@ -19,9 +19,11 @@ from starlette.responses import Response, StreamingResponse
 from agentctl.auth.verifier import Verifier
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.interface.declarations import Declaration, Header, Query
-from agentctl.interface.operations import OPERATIONS, Form, SessionId
+from agentctl.interface.operations import OPERATIONS
+from agentctl.interface.operations.components import ComponentId
 from agentctl.interface.operations.files import FileId
-from agentctl.interface.operations.runs import ComponentId, RunId
+from agentctl.interface.operations.runs import RunId
+from agentctl.interface.operations.sessions import Form, SessionId
 from agentctl.interface.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_LOCATOR,
@@ -38,6 +40,7 @@ from agentctl.interface.requests import (
     StreamEvent,
 )
 from agentctl.interface.requests.files import ByteRange, FileUpload, parse_range
+from agentctl.interface.responses import EXPORT_TYPES
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
@@ -56,18 +59,6 @@ from agentctl.server.answers import (
     wait_for_first_events,
 )
 from agentctl.server.content import read_content_type
-from agentctl.server.openapi.responses import (
-    CONTENT_RESPONSES,
-    CONTINUE_RESPONSES,
-    EVENT_STREAM_RESPONSES,
-    EXPORT_RESPONSES,
-    EXPORT_TYPES,
-    HELD_RESPONSES,
-    NOT_READY_RESPONSES,
-    REPEAT_RESPONSES,
-    RUN_RESPONSES,
-    Responses,
-)
 from agentctl.server.requests import ADAPTERS, BODIES, build_continue_request, build_run_request
 from agentctl.server.routes import console
 from agentctl.server.routing import Endpoint, Operation
@@ -385,21 +376,6 @@ _ENDPOINTS: dict[str, Endpoint] = {
 }
 """Endpoints by the name of the method of `Operations`."""
 
-_RESPONSES: dict[str, Responses] = {
-    "get_readiness": NOT_READY_RESPONSES,
-    "create_run": RUN_RESPONSES,
-    "retry_run": REPEAT_RESPONSES,
-    "fork_run": REPEAT_RESPONSES,
-    "continue_run": CONTINUE_RESPONSES,
-    "resume_run": EVENT_STREAM_RESPONSES,
-    "follow_run": EVENT_STREAM_RESPONSES,
-    "export_session": EXPORT_RESPONSES,
-    "get_file_content": CONTENT_RESPONSES,
-    "delete_file": HELD_RESPONSES,
-    "delete_session": HELD_RESPONSES,
-    "delete_sessions": HELD_RESPONSES,
-}
-
 
 @cache
 def build_all_operations() -> tuple[Operation, ...]:
@@ -426,7 +402,7 @@ def _build_operation(declared: Declaration) -> Operation:
         errors=declared.errors if body is None else (*declared.errors, 413, 415),
         body=body,
         adapt_body=ADAPTERS.get(method),
-        responses=_RESPONSES.get(method),
+        responses=declared.responses,
         texts=declared.read_texts(),
         path_names={KINDS[kind].id_field: "component_id"} if kind and has_id else None,
         signature=None if method in _ENDPOINTS else declared.signature,

@@ -47,10 +47,10 @@ from agentctl.errors import (
     Unauthenticated,
     ValidationFailed,
 )
+from agentctl.interface.bodies import BodyRecord
 from agentctl.records.logs import RateLimitedLog
 from agentctl.server.answers import BytesResponse, Call, json_response
 from agentctl.server.openapi.pages import content_security_policy
-from agentctl.server.operation_bodies import Body
 from agentctl.server.requests import RequestBody
 from agentctl.server.routing import Endpoint, Operation
 
@@ -406,13 +406,13 @@ def _decrypt(value: str, key: bytes) -> bytes | None:
         return None
 
 
-class _StartBody(Body):
+class _StartBody(BodyRecord):
     """The start of a sign-in, with the URL of the page."""
 
     redirect_uri: str
 
 
-class _FinishBody(Body):
+class _FinishBody(BodyRecord):
     """The response of the provider, and the secrets of the page."""
 
     code: str

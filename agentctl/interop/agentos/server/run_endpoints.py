@@ -10,8 +10,10 @@ import orjson
 from starlette.responses import Response
 
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
+from agentctl.interface.bodies import BodyRecord, Field, ResumeBody, RunBody
 from agentctl.interface.declarations import Header, Query
-from agentctl.interface.operations.runs import ComponentId, RunId
+from agentctl.interface.operations.components import ComponentId
+from agentctl.interface.operations.runs import RunId
 from agentctl.interface.requests import (
     BEFORE_FIRST_EVENT,
     MAXIMUM_LIMIT,
@@ -56,7 +58,6 @@ from agentctl.server.given_files import (
     store_files,
     store_part,
 )
-from agentctl.server.operation_bodies import Body, Field, ResumeBody, RunBody
 from agentctl.server.requests import RequestBody, build_run_request
 
 _VARIANTS: dict[str, tuple[object, ...]] = {
@@ -132,7 +133,7 @@ class RunForm(RunBody, total=False):
     stream_events: Annotated[bool | None, Field(description="False: only content and failures")]
 
 
-class ContinueForm(Body, total=False):
+class ContinueForm(BodyRecord, total=False):
     """A paused run to continue."""
 
     tools: str | None

@@ -12,10 +12,12 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from agentctl.errors import Conflict, NotFound, ValidationFailed
-from agentctl.interface.declarations import Path, Query
-from agentctl.interface.operations import SessionId
+from agentctl.interface.bodies import DeleteSessionsBody, Field
+from agentctl.interface.declarations import Query
+from agentctl.interface.operations.approvals import ApprovalId
 from agentctl.interface.operations.files import FileId
 from agentctl.interface.operations.runs import RunId
+from agentctl.interface.operations.sessions import SessionId
 from agentctl.interface.requests import (
     DEFAULT_LIMIT,
     DEFAULT_LOCATOR,
@@ -47,11 +49,9 @@ from agentctl.records.approvals import ApprovalRecord, ApprovalStatus
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
 from agentctl.server.answers import Call, json_response, no_content_response
-from agentctl.server.operation_bodies import DeleteSessionsBody, Field
 from agentctl.server.requests import RequestBody
 from agentctl.server.routes import get_file_content
 
-ApprovalId = Annotated[str, Path("Id of the approval")]
 Only = Annotated[str | None, Query("Only approvals with this value")]
 
 MAXIMUM_APPROVALS = 1_000

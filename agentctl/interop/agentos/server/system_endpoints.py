@@ -12,8 +12,9 @@ from starlette.responses import Response
 from agentctl import INTERFACE_VERSION
 from agentctl.config.settings import Settings
 from agentctl.errors import NotFound
+from agentctl.interface.bodies import BodyRecord, GrantBody, UpdateMemoryBody
 from agentctl.interface.declarations import Query
-from agentctl.interface.operations import MemoryId
+from agentctl.interface.operations.memories import MemoryId
 from agentctl.interface.requests import DEFAULT_LIMIT, Limit, Page, PageNumber, SortOrder
 from agentctl.interface.requests.administration import AccountFilter, NewAccount
 from agentctl.interop.agentos.mapping import write_account, write_session
@@ -24,14 +25,13 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.records.times import format_rfc3339, now
 from agentctl.server.answers import Call, json_response, no_content_response
-from agentctl.server.operation_bodies import Body, GrantBody, UpdateMemoryBody
 from agentctl.server.requests import RequestBody
 
 DEFAULT_SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read", "config:read")
 """Scopes of a new service account without `scopes`."""
 
 
-class AccountForm(Body):
+class AccountForm(BodyRecord):
     """A service account to create; without scopes it gets `DEFAULT_SCOPES`."""
 
     name: Required[str]

@@ -7,15 +7,13 @@ constants that `agentctl.service` enforces, so that local commands have the same
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Required
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, Strict
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 from typing_extensions import TypedDict
 
 from agentctl.interface.requests import (
     BEFORE_FIRST_EVENT,
+    MAXIMUM_CLIENT_TOOLS,
     MAXIMUM_DELETED_SESSIONS,
     MAXIMUM_EVENT_NUMBER,
     MAXIMUM_REASON_LENGTH,
@@ -39,17 +37,21 @@ from agentctl.records.halts import HaltScope
 from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS
 from agentctl.records.run_messages import LateMessage
 from agentctl.records.text import SESSION_ID
-from agentctl.runtime.tools.external import MAXIMUM_TOOLS
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 Object = dict[str, Any] | None
 """A field that is a JSON object, or null."""
 
 
-BODY_CONFIG = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True)
+BODY_CONFIG: dict[str, Any] = {"strict": True, "extra": "forbid", "hide_input_in_errors": True}
 """The rules of all bodies: no conversion, no unknown field, and no value in an error."""
 
 
-class Body(TypedDict):
+class BodyRecord(TypedDict):
     """The base of bodies, and of the objects in them."""
 
     __pydantic_config__ = BODY_CONFIG  # type: ignore[misc]  # declared so for pydantic
@@ -103,6 +105,14 @@ class Field:
         return schema
 
 
+class Lenient:
+    """The mark of a field whose value pydantic may convert."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Return the schema of the annotated type without the strict check of bodies."""
+        return {**handler(source), "strict": False}
+
+
 _AS_TEXT = "in a form a JSON object as text"
 
 # Not the keyword `default`: generators of clients would require a field that has one.
@@ -119,7 +129,7 @@ MemoryText = Annotated[
 ]
 
 
-class ClientToolBody(Body, total=False):
+class ClientToolBody(BodyRecord, total=False):
     """A tool that the caller of a run executes."""
 
     name: Required[Annotated[str, Field("Name: letters, digits, `_` and `-`")]]
@@ -127,17 +137,20 @@ class ClientToolBody(Body, total=False):
     parameters: Annotated[Object, Field("JSON Schema of the arguments, an object; none without it")]
 
 
-class RunBody(Body, total=False):
+_RUN_CONFIG: dict[str, Any] = {
+    **BODY_CONFIG,
+    # Not `anyOf` itself: generators of clients would take it for several types of body.
+    "json_schema_extra": {
+        "if": {"not": {"anyOf": [{"required": ["message"]}, {"required": ["files"]}]}},
+        "then": {"required": ["input"]},
+    },
+}
+
+
+class RunBody(BodyRecord, total=False):
     """A run to start."""
 
-    __pydantic_config__ = ConfigDict(  # type: ignore[misc]  # declared so for pydantic
-        **BODY_CONFIG,
-        # Not `anyOf` itself: generators of clients would take it for several types of body.
-        json_schema_extra={
-            "if": {"not": {"anyOf": [{"required": ["message"]}, {"required": ["files"]}]}},
-            "then": {"required": ["input"]},
-        },
-    )
+    __pydantic_config__ = _RUN_CONFIG  # type: ignore[misc]  # declared so for pydantic
 
     message: Annotated[
         str, Field("Message to send; required without `input` and `files`", min_length=1)
@@ -165,7 +178,7 @@ class RunBody(Body, total=False):
         list[ClientToolBody] | None,
         Field(
             "Tools that the caller executes: a call of one pauses the run. For JSON bodies",
-            max_length=MAXIMUM_TOOLS,
+            max_length=MAXIMUM_CLIENT_TOOLS,
         ),
     ]
     tool_choice: Annotated[
@@ -176,12 +189,12 @@ class RunBody(Body, total=False):
     ]
     files: Annotated[
         # A JSON body has a list, which only a lenient check takes as a tuple.
-        Annotated[tuple[str, ...], Strict(False)] | None,
+        Annotated[tuple[str, ...], Lenient()] | None,
         Field("Files of the message; in a form ids with commas", max_length=MAXIMUM_RUN_FILES),
     ]
 
 
-class ResumeBody(Body, total=False):
+class ResumeBody(BodyRecord, total=False):
     """The position in the stream of a run; each field can also be a query parameter."""
 
     last_event_index: Annotated[
@@ -195,7 +208,7 @@ class ResumeBody(Body, total=False):
     session_id: Annotated[str | None, Field("Session of the run")]
 
 
-class DecisionBody(Body, total=False):
+class DecisionBody(BodyRecord, total=False):
     """A decision about an approval."""
 
     decision: Required[Annotated[Verb, Field("The decision")]]
@@ -221,7 +234,7 @@ class RunDecisionBody(DecisionBody, total=False):
     tool_call_id: Annotated[str | None, Field("Id of its tool call")]
 
 
-class ContinueBody(Body, total=False):
+class ContinueBody(BodyRecord, total=False):
     """The continuation of a paused run."""
 
     decisions: Annotated[
@@ -236,7 +249,7 @@ class ContinueBody(Body, total=False):
     dependencies: Annotated[Object, Field("Given to the code of tools and agents, and not stored")]
 
 
-class MessageBody(Body, total=False):
+class MessageBody(BodyRecord, total=False):
     """A message to a run that works."""
 
     message: Required[Annotated[str, Field("Message of the user", min_length=1)]]
@@ -249,7 +262,7 @@ class MessageBody(Body, total=False):
     ]
 
 
-class RetryBody(Body, total=False):
+class RetryBody(BodyRecord, total=False):
     """The retry of a run that has ended."""
 
     confirm: Confirm
@@ -278,7 +291,7 @@ class ForkBody(RetryBody, total=False):
     ]
 
 
-class ExplainBody(Body, total=False):
+class ExplainBody(BodyRecord, total=False):
     """A request to explain."""
 
     method: Required[Annotated[str, Field("HTTP method")]]
@@ -291,14 +304,14 @@ class ExplainBody(Body, total=False):
     ]
 
 
-class GrantBody(Body, total=False):
+class GrantBody(BodyRecord, total=False):
     """A scope for a service account."""
 
     scope: Required[Annotated[str, Field("Scope")]]
     effect: Annotated[Literal["allow"], Field("Effect of the grant, `allow` by default")]
 
 
-class NewAccountBody(Body, total=False):
+class NewAccountBody(BodyRecord, total=False):
     """A service account to create."""
 
     name: Required[
@@ -326,7 +339,7 @@ class NewAccountBody(Body, total=False):
     ]
 
 
-class NewHaltBody(Body, total=False):
+class NewHaltBody(BodyRecord, total=False):
     """A halt to create."""
 
     scope: Required[Annotated[HaltScope, Field("Kind of the work to stop")]]
@@ -354,7 +367,7 @@ class NewHaltBody(Body, total=False):
     stop_running: Annotated[bool, Field("Cancel the runs in its scope")]
 
 
-class NewMemoryBody(Body, total=False):
+class NewMemoryBody(BodyRecord, total=False):
     """A memory to store."""
 
     memory: Required[MemoryText]
@@ -364,14 +377,14 @@ class NewMemoryBody(Body, total=False):
     team_id: Annotated[str | None, Field("Id of the team that it is from")]
 
 
-class UpdateMemoryBody(Body, total=False):
+class UpdateMemoryBody(BodyRecord, total=False):
     """New values for a memory. Each given value replaces the whole stored value."""
 
     memory: MemoryText
     topics: Annotated[list[Topic], Field("Topics of the memory", max_length=MAXIMUM_TOPICS)]
 
 
-class DeleteMemoriesBody(Body, total=False):
+class DeleteMemoriesBody(BodyRecord, total=False):
     """Memories to delete: those with the ids, all or none; or every memory of a user."""
 
     memory_ids: Annotated[
@@ -387,7 +400,7 @@ class DeleteMemoriesBody(Body, total=False):
     all: Annotated[bool, Field("Delete every memory of the user")]
 
 
-class EraseBody(Body, total=False):
+class EraseBody(BodyRecord, total=False):
     """One part of an erasure."""
 
     user_id: Required[
@@ -400,7 +413,7 @@ class EraseBody(Body, total=False):
     cursor: Annotated[str | None, Field("`next_cursor` of the previous part")]
 
 
-class NewSessionBody(Body, total=False):
+class NewSessionBody(BodyRecord, total=False):
     """A session to create. The id of its component is in the field of its type."""
 
     session_id: Annotated[
@@ -415,7 +428,7 @@ class NewSessionBody(Body, total=False):
     workflow_id: Annotated[str | None, Field("Id of the workflow, for type=workflow")]
 
 
-class UpdateSessionBody(Body, total=False):
+class UpdateSessionBody(BodyRecord, total=False):
     """New values for a session. Each given value replaces the whole stored value."""
 
     session_name: Annotated[str, Field("Name of the session")]
@@ -423,13 +436,13 @@ class UpdateSessionBody(Body, total=False):
     metadata: Annotated[Object, Field("Metadata")]
 
 
-class RenameSessionBody(Body):
+class RenameSessionBody(BodyRecord):
     """A new name for a session."""
 
     session_name: Annotated[str, Field("Name of the session")]
 
 
-class DeleteSessionsBody(Body, total=False):
+class DeleteSessionsBody(BodyRecord, total=False):
     """Sessions to delete in one transaction: all or none."""
 
     session_ids: Required[
@@ -440,7 +453,7 @@ class DeleteSessionsBody(Body, total=False):
     ]
 
 
-class HoldSessionBody(Body):
+class HoldSessionBody(BodyRecord):
     """A hold of a session."""
 
     reason: Annotated[
@@ -449,7 +462,7 @@ class HoldSessionBody(Body):
     ]
 
 
-class PruneBody(Body):
+class PruneBody(BodyRecord):
     """Sessions to remove if they are still idle."""
 
     idle_days: Annotated[

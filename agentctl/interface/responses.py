@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agentctl.records.sessions import ExportFormat
-from agentctl.server.content import JSON
+if TYPE_CHECKING:
+    from agentctl.records.sessions import ExportFormat
 
 Responses = Mapping[int | str, dict[str, Any]]
 """OpenAPI responses by status."""
 
+JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 JSON_LINES = "application/jsonl"
 

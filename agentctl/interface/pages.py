@@ -1,0 +1,39 @@
+"""The pages of the server and their files, which the OpenAPI document does not contain.
+
+Most are public: they have no data, and their requests for data are operations. The sign-in of the
+console changes cookies only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from agentctl.interface.requirements import Authenticated, Public, Requirement
+from agentctl.records.routes import Route
+
+
+class Page(NamedTuple):
+    """The method and path of a page, or of a request that only pages send."""
+
+    route: Route
+
+    needs: Requirement = Public()
+    """Requirement for the caller."""
+
+
+PAGES: dict[str, Page] = {
+    "get_docs": Page(Route("GET", "/docs")),
+    "get_redoc": Page(Route("GET", "/redoc")),
+    "get_openapi": Page(Route("GET", "/openapi.json")),
+    "get_oauth2_redirect": Page(Route("GET", "/docs/oauth2-redirect")),
+    "get_docs_asset": Page(Route("GET", "/docs/assets/{name}")),
+    "get_console": Page(Route("GET", "/console")),
+    "get_chat": Page(Route("GET", "/chat")),
+    "get_console_asset": Page(Route("GET", "/console/assets/{version}/{folder}/{name}")),
+    "keep_console_token": Page(Route("POST", "/console/sign-in/token"), Authenticated()),
+    "restore_console_token": Page(Route("GET", "/console/sign-in/token")),
+    "forget_console_token": Page(Route("DELETE", "/console/sign-in/token")),
+    "start_console_sign_in": Page(Route("POST", "/console/sign-in/start")),
+    "finish_console_sign_in": Page(Route("POST", "/console/sign-in/finish")),
+}
+"""The pages by the names of their endpoints."""
