@@ -18,6 +18,7 @@ from agentctl.config.types import FilePath, Reference
 
 BudgetSubject = Literal["user", "agent", "server"]
 BudgetPeriod = Literal["day", "month"]
+OnExceed = Literal["refuse", "stop", "ask"]
 
 RetentionDays = Annotated[int, Field(ge=0, le=36_500)]
 
@@ -59,8 +60,16 @@ class Budget:
     cost: Annotated[float | None, Field(ge=0.000_001, le=1_000_000_000)] = None
     """US dollars."""
 
-    on_exceed: Literal["refuse", "stop"] = "refuse"
-    """`refuse` starts no further run; `stop` also ends live runs at their next call of a model."""
+    on_exceed: OnExceed = "refuse"
+    """The effect of a limit that is reached.
+
+    `refuse` starts no further run, `stop` also ends live runs at their next call of a model, and
+    `ask` lets them wait there until a person has raised the limit.
+    """
+
+    warn_at: Annotated[float | None, Field(gt=0, le=1_000_000_000_000_000)] = None
+    """A part of the limit, below 1, or an amount, from which on the budget warns once in a period;
+    None for no warning."""
 
     unknown: Literal["refuse", "allow"] = "refuse"
     """The effect of a budget of a cost on models whose price is not known.

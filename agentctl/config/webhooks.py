@@ -22,6 +22,7 @@ from agentctl.errors import InvalidConfiguration
 WebhookEvent = Literal[
     "run.completed", "run.failed", "run.cancelled", "run.paused",
     "approval.decided", "approval.expired", "halt.created", "halt.ended",
+    "budget.warning",
 ]  # fmt: skip
 
 SecretVariable = Annotated[

@@ -130,6 +130,17 @@ class MessageDeliveredEvent(EventFields):
     model_call_id: str | None
 
 
+class BudgetWarningEvent(EventFields):
+    """A budget has reached the level of its warning (docs/budgets.md): once in a period."""
+
+    event: Literal["BudgetWarning", "TeamBudgetWarning"]
+    budget_id: str
+    period: Literal["day", "month"]
+    unit: Literal["tokens", "dollars"]
+    limit: float
+    warn_at: float
+
+
 class StepStartedEvent(EventFields):
     """A step of a workflow begins; `step_index` counts from 0."""
 
@@ -232,6 +243,7 @@ RunEventRecord = (
     | CompactedEvent
     | FileSavedEvent
     | MessageDeliveredEvent
+    | BudgetWarningEvent
     | StepStartedEvent
     | StepCompletedEvent
     | PausedEvent

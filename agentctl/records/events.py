@@ -36,6 +36,7 @@ class EventKind(Enum):
     COMPACTED = "ContextCompacted"
     FILE_SAVED = "FileSaved"
     MESSAGE_DELIVERED = "MessageDelivered"
+    BUDGET_WARNED = "BudgetWarning"
     STEP_STARTED = "StepStarted"
     STEP_COMPLETED = "StepCompleted"
 
@@ -138,6 +139,12 @@ def describe_file(file: Mapping[str, Any]) -> str:
     return f"saved {name} ({file.get('media_type')}, {file.get('size')} bytes), version {version}"
 
 
+def describe_budget(data: Mapping[str, Any]) -> str:
+    """Return one line about the warning of a budget."""
+    level = f"{data.get('warn_at'):,} of {data.get('limit'):,} {data.get('unit')}"
+    return f"the budget {data.get('budget_id')} has reached {level} a {data.get('period')}"
+
+
 _DESCRIPTIONS: dict[EventKind, Callable[[Mapping[str, Any]], str]] = {
     EventKind.QUEUED: lambda data: f"queued: place {data.get('queue_position')} in its session",
     EventKind.STARTED: lambda _: "started",
@@ -147,6 +154,7 @@ _DESCRIPTIONS: dict[EventKind, Callable[[Mapping[str, Any]], str]] = {
     EventKind.COMPACTED: describe_compacted,
     EventKind.FILE_SAVED: lambda data: describe_file(data.get("file") or {}),
     EventKind.MESSAGE_DELIVERED: lambda data: f"got the message: {data.get('content')}",
+    EventKind.BUDGET_WARNED: lambda data: describe_budget(data),
     EventKind.STEP_STARTED: lambda data: f"step {data.get('step_name')}",
     EventKind.STEP_COMPLETED: lambda data: f"step {data.get('step_name')} completed",
 }

@@ -154,8 +154,9 @@ class BudgetRecord(TypedDict):
     `user_id` is that of a budget per user, null without a user; `component_id` that of a budget per
     component, or the only component that counts; null for all. `limit`, `used` and `live` are
     tokens, or US dollars. `live` is the part of `used` of runs that have not ended. `state` is
-    `warning` from the part `warn` of the limit on. `unpriced_tokens` do not count for a cost: their
-    price is not known.
+    `warning` from `warn_at` on, or from 80% of the limit on. `limit` is the higher one that a
+    person has approved, if any. `unpriced_tokens` do not count for a cost: their price is not
+    known.
     """
 
     budget_id: str
@@ -168,7 +169,8 @@ class BudgetRecord(TypedDict):
     used: float
     live: float
     state: BudgetState
-    on_exceed: Literal["refuse", "stop"]
+    on_exceed: Literal["refuse", "stop", "ask"]
+    warn_at: float | None
     unpriced_tokens: int
     since: Timestamp
     resets_at: Timestamp

@@ -29,7 +29,7 @@ from agentctl.records.files import FileReference
 from agentctl.records.halts import HaltScope
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.files import FileAccess, load_references
-from agentctl.runtime.pauses import CallOutcome, Decided, Journal, Leg, to_text
+from agentctl.runtime.pauses import Ask, CallOutcome, Decided, Journal, Leg, to_text
 from agentctl.runtime.transcript.context_window import PAGE_CHARACTERS, Omission, read_page
 from agentctl.runtime.transcript.events import Compacted, ProgressReported, RunEvent
 from agentctl.work.run_scope import current_call
@@ -242,8 +242,14 @@ class RunEnvironment(Protocol):
         A new halt is confirmed after them; at the latest some seconds from now.
         """
 
-    async def begin_model_call(self) -> None:
+    async def begin_model_call(self, *, may_ask: bool = False) -> Ask | None:
         """Check that the budgets of the run let it call a model.
+
+        Args:
+            may_ask: True if the caller pauses the run for the question that is returned.
+
+        Returns:
+            The question that a person has to answer first; None if the model may be called.
 
         Raises:
             ExecutionError: a budget is used up.

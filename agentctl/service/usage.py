@@ -34,11 +34,13 @@ from agentctl.records.usage import (
     UsageReport,
     UsageRow,
 )
-from agentctl.runs.life.budgets import Period, build_scope, find_limit, find_period, measure
+from agentctl.runs.life.budget_periods import Period, build_key, find_limit_in_effect, find_warning
+from agentctl.runs.life.budgets import build_scope, find_period, measure
 from agentctl.service import paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, Value, unit
-from agentctl.store.repositories import quotas, usage_reads
+from agentctl.store.repositories import budget_periods, quotas, usage_reads
+from agentctl.store.repositories.budget_periods import PeriodRow
 from agentctl.store.repositories.quotas import Used
 from agentctl.store.repositories.usage import COUNTERS, NANODOLLARS, PERIODS, CostOf, SumKey, Sums
 from agentctl.store.repositories.usage_reads import UsageScope, WaitingApprovals
@@ -349,6 +351,8 @@ class BudgetOperations(OperationFamily):
         self, budget: Budget, visibility: Visibility, user_id: str | None
     ) -> list[BudgetRecord]:
         period = find_period(budget)
+        listed = budget_periods.list_raised(budget.id, period.since)
+        raised = dict(await self.hosting.databases.system.read(listed))
 
         if budget.per == "user" and (user_id is not None or not visibility.everyone):
             owner = user_id if visibility.everyone else visibility.user_id
@@ -356,7 +360,7 @@ class BudgetOperations(OperationFamily):
                 return []
             scope = build_scope(budget, period, owner, "")
             used = (await self._read(scope, ())).get("", Used())
-            return [_build_row(budget, period, owner, used)]
+            return [_build_row(budget, period, owner, used, raised)]
 
         scope = UsageScope(
             "day", period.since, period.before, EVERYONE, component_id=budget.component or None
@@ -370,7 +374,8 @@ class BudgetOperations(OperationFamily):
 
         largest = sorted(usage.items(), key=lambda item: (-measure(budget, item[1]), item[0]))
         return [
-            _build_row(budget, period, name or None, used) for name, used in largest[:MAXIMUM_ROWS]
+            _build_row(budget, period, name or None, used, raised)
+            for name, used in largest[:MAXIMUM_ROWS]
         ]
 
     async def _read(self, scope: UsageScope, by: tuple[str, ...]) -> Mapping[str, Used]:
@@ -384,14 +389,20 @@ class BudgetOperations(OperationFamily):
         return usage
 
 
-def _build_row(budget: Budget, period: Period, name: str | None, used: Used) -> BudgetRecord:
+def _build_row(
+    budget: Budget, period: Period, name: str | None, used: Used, raised: Mapping[str, int]
+) -> BudgetRecord:
     is_tokens = budget.tokens is not None
     amount = measure(budget, used)
-    limit = find_limit(budget)
+    key = build_key(budget, period, name, name or "")
+    limit = find_limit_in_effect(budget, PeriodRow(raised.get(key.subject)))
+    warning = find_warning(budget)
+    if warning is None:
+        warning = WARNING * limit
     state: BudgetState = "open"
     if amount >= limit:
         state = "exceeded"
-    elif amount >= WARNING * limit:
+    elif amount >= warning:
         state = "warning"
 
     return BudgetRecord(
@@ -406,6 +417,7 @@ def _build_row(budget: Budget, period: Period, name: str | None, used: Used) -> 
         live=used.live_tokens if is_tokens else used.live_cost / NANODOLLARS,
         state=state,
         on_exceed=budget.on_exceed,
+        warn_at=find_warning(budget),
         unpriced_tokens=used.unpriced_tokens,
         since=format_rfc3339(period.since),
         resets_at=format_rfc3339(period.before),

@@ -6,7 +6,7 @@ one (docs/decisions/0085). Only root runs are reported, without background work.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -166,6 +166,45 @@ def publish_halt(outbox: Outbox, row: HaltRow) -> Steps[None]:
     for webhook in selected:
         yield from webhooks.create(
             webhooks.NewDelivery(new_id(), event_id, webhook.id, event, "", body, now())
+        )
+
+
+class WarnedBudget(NamedTuple):
+    """The event of a budget that has reached the level of its warning."""
+
+    budget_id: str
+    per: str
+    user_id: str | None
+    component_id: str | None
+    period: str
+    unit: str
+    limit: float
+    warn_at: float
+
+    run_id: str
+    """The run that has found it."""
+
+    since: str
+    resets_at: str
+
+
+@unit
+def publish_budget(outbox: Outbox, warned: WarnedBudget, at: int) -> Steps[None]:
+    """Store the event of the warning of a budget in this transaction.
+
+    The budget of a component belongs to it; any other one concerns all components.
+    """
+    if not outbox.is_used:
+        return
+
+    event = "budget.warning"
+    is_of_component = warned.component_id is not None
+    selected = outbox.select(event, warned.component_id or "", concerns_all=not is_of_component)
+    event_id = new_id()
+    body = _encode(event, at, warned._asdict())
+    for webhook in selected:
+        yield from webhooks.create(
+            webhooks.NewDelivery(new_id(), event_id, webhook.id, event, warned.run_id, body, now())
         )
 
 

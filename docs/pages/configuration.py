@@ -98,12 +98,15 @@ _MEANINGS = {
     "budgets.period": "day or month, in UTC",
     "budgets.tokens": "the limit in tokens; or `cost`, exactly one of the two",
     "budgets.cost": "the limit in US dollars",
-    "budgets.on_exceed": '"refuse": no further run starts; "stop": live runs end as well',
+    "budgets.on_exceed": '"refuse": no further run starts; "stop": live runs end as well; "ask": a'
+    " person is asked to continue",
+    "budgets.warn_at": "a part of the limit, below 1, or an amount, from which on the budget warns",
     "budgets.unknown": 'of a cost, models without a known price: "refuse" or "allow"',
     "webhooks.id": "id in commands and records",
     "webhooks.url": "address of the receiver, https; its path may be a secret and is shown nowhere",
     "webhooks.events": "`run.completed`, `run.failed`, `run.cancelled`, `run.paused`, "
-    "`approval.decided`, `approval.expired`, `halt.created`, `halt.ended` "
+    "`approval.decided`, `approval.expired`, `halt.created`, `halt.ended`, "
+    "`budget.warning` "
     "([webhooks](../webhooks.md#events))",
     "webhooks.secret_env": 'variable with the secret: "whsec_" and base64 of 24 to 64 bytes',
     "webhooks.key_file": "private key for signatures with ed25519, in place of a secret",

@@ -21,7 +21,7 @@ _TABLES = (
     "search_texts", "approvals", "live_usage", "run_checkpoints", "run_events", "run_steps",
     "run_messages", "runs", "files", "sessions", "idempotency", "usage_ends", "usage_hourly",
     "usage_daily", "webhook_deliveries", "service_accounts", "memory_terms", "memories",
-    "store_terms", "store_items", "audit_log", "halts",
+    "store_terms", "store_items", "audit_log", "halts", "budget_periods",
 )  # fmt: skip
 """The tables that a test fills; `workers` belongs to the running server."""
 

@@ -90,7 +90,7 @@ class FakeContext:
     def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
         """Keep nothing."""
 
-    async def begin_model_call(self) -> None:
+    async def begin_model_call(self, *, may_ask: bool = False) -> None:
         """Check nothing: there are no budgets."""
 
     def find_halt(self, *, tool: str | None = None, models: Sequence[str] = ()) -> None:

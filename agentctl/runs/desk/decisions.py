@@ -191,6 +191,32 @@ CHANGE_TOOL = "agentctl.change_version"
 _ID_PREFIX = "version:"
 
 
+BUDGET_TOOL = "agentctl.raise_budget"
+"""The name of the call in the question of a budget."""
+
+_BUDGET_PREFIX = "budget:"
+
+
+def name_budget_question(budget_id: str, since: int, limit: int) -> str:
+    """Return the id of the call in the question of a budget at a limit.
+
+    Args:
+        since: the begin of the period, microseconds UTC.
+        limit: the limit in effect, in tokens or billionths of a US dollar.
+    """
+    return f"{_BUDGET_PREFIX}{since}:{limit}:{budget_id}"
+
+
+def is_budget_question(row: ApprovalRow) -> bool:
+    """Return True if an approval asks for more of a budget."""
+    return row.tool_name == BUDGET_TOOL and row.tool_call_id.startswith(_BUDGET_PREFIX)
+
+
+def is_question(row: ApprovalRow) -> bool:
+    """Return True if an approval is for a call that no tool makes."""
+    return is_version_question(row) or is_budget_question(row)
+
+
 def is_version_question(row: ApprovalRow) -> bool:
     """Return True if an approval asks about another version."""
     return row.tool_name == CHANGE_TOOL and row.tool_call_id.startswith(_ID_PREFIX)
@@ -360,7 +386,7 @@ async def rule(
             reason = orjson.dumps(ruling.note or "The call failed").decode()
             change = change._replace(execution="failed", result=reason)
 
-    is_call = status == "approved" and not is_version_question(row)
+    is_call = status == "approved" and not is_question(row)
     if is_call and not can_call(row.component_type, row.component_id, row.tool_name):
         raise errors.Conflict(
             f"The tool {row.tool_name} does not exist any more: the call cannot be made"

@@ -21,12 +21,15 @@ from agentctl.config.settings import Agent, Model, Settings, Team
 from agentctl.config.upkeep import Budget
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import now
+from agentctl.runs.life.budget_periods import BudgetPeriods, Period, describe_exceeded
 from agentctl.runs.log.results import count_by_model, encode_counters
 from agentctl.runs.states import Ending
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.call_fitting import find_listed, is_listed
+from agentctl.runtime.pauses import Ask
+from agentctl.runtime.transcript.events import RunEvent
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
@@ -170,19 +173,10 @@ FORGET_REPORTS = 64
 """Reports after which the rows of ended runs are deleted."""
 
 
-class Period(NamedTuple):
-    """The present period of a budget, in microseconds UTC."""
-
-    since: int
-    """Its begin."""
-
-    before: int
-    """The begin of the next period."""
-
-
 class ChargedRun(Protocol):
     """A live run; see `runs.life.live.LiveRun`."""
 
+    run_id: str
     spec: RunSpec
     component: Component
     database: Database
@@ -191,6 +185,7 @@ class ChargedRun(Protocol):
     stop_requested: asyncio.Future[None]
 
     def stop(self, ending: Ending) -> None: ...
+    def emit(self, event: RunEvent) -> None: ...
 
 
 class Budgets:
@@ -200,6 +195,7 @@ class Budgets:
         self.budgets = settings.budgets
         self._models = {model.id: model for model in settings.models}
         self._databases = databases
+        self.periods = BudgetPeriods(settings, databases)
         self._prices = prices
         self._reads: dict[tuple[str, UsageScope], SharedRead] = {}
         self._tasks = Tasks()
@@ -208,7 +204,7 @@ class Budgets:
         self._reports = 0
 
     async def check_start(self, user_id: str | None, component: Component) -> None:
-        """Check that a run may start.
+        """Check that a run may start; one that has to ask a person may.
 
         Raises:
             BudgetExceeded: a budget is used up, or has no price for a model of the component.
@@ -222,9 +218,12 @@ class Budgets:
 
             period = find_period(budget)
             used = await self._read(budget, user_id, component, period)
-            if _exceeds(budget, used):
+            amount = measure(budget, used)
+            if budget.on_exceed == "ask":
+                await self.periods.check_start(budget, period, amount, user_id, component.id)
+            elif amount >= find_limit(budget):
                 seconds = (period.before - now()) / 1_000_000
-                detail = describe_exceeded(budget, period)
+                detail = describe_exceeded(budget, period, find_limit(budget))
                 raise errors.BudgetExceeded(detail, budget=budget.id, seconds=seconds)
 
     def watch(self, run: ChargedRun) -> None:
@@ -263,12 +262,19 @@ class Budgets:
         finally:
             del self._watched[run.spec.run_id]
 
-    async def check(self, run: ChargedRun, *, all_budgets: bool = False) -> None:
+    async def check(
+        self, run: ChargedRun, *, all_budgets: bool = False, may_ask: bool | None = False
+    ) -> Ask | None:
         """Report the tokens and the cost of a run so far, and check that it may call a model.
 
         Args:
-            all_budgets: True if the work of a member begins, or of a run that was queued. Otherwise
-                only budgets that stop runs count.
+            all_budgets: True if the work of a member begins, or of a run that was queued.
+                Otherwise only budgets that stop runs, or ask, count.
+            may_ask: True if the run can wait here for a decision about a budget that asks; False
+                if such a budget ends it. None leaves these budgets to the next call of a model.
+
+        Returns:
+            The question that the run has to ask before it goes on; None if it may go on.
 
         Raises:
             ExecutionError: a budget is used up, or a price is not known.
@@ -278,10 +284,10 @@ class Budgets:
         component = run.component
         budgets = self._find(component)
         if not budgets:
-            return
+            return None
         if not all_budgets and not run.transcript.metrics["total_tokens"]:
             # Its first call: the check at its begin was just made.
-            return
+            return None
 
         unpriced_call = await self._report(run)
         for budget in budgets:
@@ -291,19 +297,34 @@ class Budgets:
                     raise ExecutionError(
                         "BUDGET_EXCEEDED", _describe_unpriced(budget, unpriced_model)
                     )
-            elif budget.on_exceed == "refuse":
-                # It refuses new runs, and lets this one continue.
+
+            # Otherwise it refuses new runs, and lets this one continue.
+            is_bound = all_budgets or budget.on_exceed != "refuse"
+            if not is_bound and budget.warn_at is None:
                 continue
 
-            if unpriced_call and budget.cost is not None and budget.unknown == "refuse":
-                raise ExecutionError("BUDGET_EXCEEDED", _describe_unpriced(budget, unpriced_call))
+            is_unpriced = unpriced_call is not None and budget.cost is not None
+            if is_bound and is_unpriced and budget.unknown == "refuse":
+                raise ExecutionError(
+                    "BUDGET_EXCEEDED", _describe_unpriced(budget, unpriced_call or "")
+                )
 
             period = find_period(budget)
             used = await retry_while_unavailable(
                 partial(self._read, budget, user_id, component, period), stopped=run.stop_requested
             )
-            if _exceeds(budget, used):
-                raise ExecutionError("BUDGET_EXCEEDED", describe_exceeded(budget, period))
+            amount = measure(budget, used)
+            await self.periods.warn(budget, period, amount, run)
+            if budget.on_exceed == "ask":
+                ask = None
+                if may_ask is not None:
+                    ask = await self.periods.check(budget, period, amount, run, may_ask=may_ask)
+                if ask is not None:
+                    return ask
+            elif is_bound and amount >= find_limit(budget):
+                detail = describe_exceeded(budget, period, find_limit(budget))
+                raise ExecutionError("BUDGET_EXCEEDED", detail)
+        return None
 
     async def measure(self, run: ChargedRun) -> tuple[int, int, str | None]:
         """Measure a run so far.
@@ -484,25 +505,8 @@ def find_limit(budget: Budget) -> float:
     return budget.tokens if budget.tokens is not None else budget.cost or 0
 
 
-def describe_exceeded(budget: Budget, period: Period) -> str:
-    """Return the public text for a budget that is used up. It has no sum: that may be of others."""
-    limit = (
-        f"{budget.tokens:,} tokens" if budget.tokens is not None else f"{budget.cost:,.2f} dollars"
-    )
-    whose = {"user": "of each user", "agent": "of each component", "server": "of the server"}
-    of = f"of {budget.component}" if budget.per == "agent" and budget.component else None
-    return (
-        f"The budget {budget.id} is used up: {limit} a {budget.period} {of or whose[budget.per]};"
-        f" the next {budget.period} begins at {format_rfc3339(period.before)}"
-    )
-
-
 def _describe_unpriced(budget: Budget, model: str) -> str:
     return (
         f"The budget {budget.id} is a cost, and the price of the model {model} is not known: the"
         ' operator can set its price, or unknown = "allow" of the budget'
     )
-
-
-def _exceeds(budget: Budget, used: Used) -> bool:
-    return measure(budget, used) >= find_limit(budget)

@@ -19,6 +19,7 @@ from agentctl.runs.life.budgets import Budgets, ChargedRun
 from agentctl.runs.life.halts import UNKNOWN, Halts, Scope
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import Halting
+from agentctl.runtime.pauses import Ask
 from agentctl.store.repositories.halts import HaltRow
 
 RETRY_AFTER_SECONDS = 60.0
@@ -139,13 +140,24 @@ class Gate:
         """Enclose the steps from `find` to the begin of a call; see `Halts.starting`."""
         return self.halts.starting(seconds)
 
-    async def check_work(self, run: ChargedRun, *, all_budgets: bool) -> None:
-        """Check the budgets of a run whose work begins.
+    async def check_work(self, run: ChargedRun, *, goes_on: bool) -> Ask | None:
+        """Check the budgets of a run whose work begins, and let decisions about them take effect.
+
+        Args:
+            goes_on: True if an earlier leg has done a part of its work.
+
+        Returns:
+            The question that the run has to ask before it begins; None if it may begin.
 
         Raises:
             ExecutionError: a budget is used up, or a price is not known.
         """
-        await self.budgets.check(run, all_budgets=all_budgets)
+        await self.budgets.periods.settle(run)
+        if goes_on:
+            return await self.budgets.check(run, may_ask=None)
+        # Nobody sees a pause of background work.
+        may_ask = run.spec.purpose is None
+        return await self.budgets.check(run, all_budgets=True, may_ask=may_ask)
 
 
 def _list_scopes(state: RunState) -> set[Scope]:

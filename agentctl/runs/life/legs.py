@@ -19,7 +19,7 @@ from agentctl.records.kinds import ComponentRef
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunPause, RunState, VersionChange
 from agentctl.records.times import format_rfc3339, now
-from agentctl.runs.desk.decisions import build_row, close_question, is_version_question
+from agentctl.runs.desk.decisions import build_row, close_question, is_question
 from agentctl.runs.desk.waiting import lock_queue
 from agentctl.runs.life.admission import AdmittedRun, Continuation, HeldSlots
 from agentctl.runs.life.live import LiveRun
@@ -518,7 +518,7 @@ def _build_leg(claimed: ClaimedLeg, state: Any) -> Leg | None:
     decisions: list[Decided] = []
     for row in claimed.rows:
         # The answer about a lost call is part of the approval of that call.
-        if row.status != "pending" and row.kind != "outcome" and not is_version_question(row):
+        if row.status != "pending" and row.kind != "outcome" and not is_question(row):
             decisions.append(to_decision(row))
 
     has_new_version = claimed.new.version_change is not None

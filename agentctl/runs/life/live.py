@@ -29,7 +29,7 @@ from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import DeliveredMessage, Halting, MemberResult
 from agentctl.runtime.failures import CauseReader, ExecutionError
-from agentctl.runtime.pauses import MEMBER_PREFIX
+from agentctl.runtime.pauses import MEMBER_PREFIX, Ask
 from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript.answer import StopTexts
 from agentctl.runtime.transcript.events import RunEvent
@@ -339,8 +339,9 @@ class LiveRun:
         if not self.has_ended:
             self.transcript.causes.add(self._cause_reader.read(error, tool))
 
-    async def begin_model_call(self) -> None:
-        await self._gate.budgets.check(self)
+    async def begin_model_call(self, *, may_ask: bool = False) -> Ask | None:
+        may_ask = may_ask and self.spec.purpose is None
+        return await self._gate.budgets.check(self, may_ask=may_ask)
 
     @property
     def scopes(self) -> frozenset[Scope]:
@@ -513,7 +514,7 @@ class LiveRun:
             # The library makes the call a moment after this returns.
             self._gate.halts.note_start(LIBRARY_START_SECONDS)
         root = self.root
-        if root.leg is None or self.journal is not None:
+        if root.attempt == 1 or self.journal is not None:
             return
 
         # One mark for the whole tree: the leg of the root run is returned with its members.

@@ -324,7 +324,10 @@ class Supervision:
         if run.parent is None:
             await self._starts.wait_for_earlier()
         await run.wait_while_halted()
-        await self._gate.check_work(run, all_budgets=not run.goes_on)
+        ask = await self._gate.check_work(run, goes_on=run.goes_on)
+        if ask is not None:
+            # Without a state: the next leg begins as the first one.
+            raise Paused([ask], None)
 
         is_first_leg = run.leg is None
         if is_first_leg and run.spec.purpose is None:

@@ -16,7 +16,7 @@ from agentctl.runs.desk.decisions import (
     append_pause_event,
     build_question,
     find_answer,
-    is_version_question,
+    is_question,
 )
 from agentctl.runs.desk.end import end_waiting_run
 from agentctl.runs.desk.waiting import lock_queue
@@ -159,7 +159,7 @@ class VersionGate:
         configurations = dict[tuple[str, str | None], tuple[Configuration | None, Configuration]]()
         for row in rows:
             is_open = row.status == "approved" and row.execution is None
-            if not is_open or row.kind != "approval" or is_version_question(row):
+            if not is_open or row.kind != "approval" or is_question(row):
                 continue
 
             component = root

@@ -153,6 +153,10 @@ class _Turns:
             if self._journal is not None and self._journal.is_parking:
                 raise Parked
 
+            ask = await conversation.context.begin_model_call(may_ask=True)
+            if ask is not None:
+                raise Paused([ask], self._keep([], {}))
+
             self._attempts.begin_call()
             choice = self._choose_tool() if self._count == 0 else None
             self._count += 1
@@ -288,7 +292,6 @@ class _Turns:
     async def _call_model(self, tool_choice: str | None) -> ModelAnswer:
         conversation = self._conversation
         fitter = self._fitter
-        await conversation.context.begin_model_call()
         calls = await fitter.begin_call(self._attempts.model)
 
         # Last of all that waits: a summary of the first steps is a model call, too.

@@ -96,6 +96,18 @@ class MessageDelivered:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetWarned:
+    """The run is the first one that finds a budget at the level of its warning in a period."""
+
+    kind: ClassVar = EventKind.BUDGET_WARNED
+    budget_id: str
+    period: str
+    unit: str
+    limit: float
+    warn_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepStarted:
     """The start of a workflow's step; `step_index` counts from 0."""
 
@@ -123,6 +135,7 @@ RunEvent = (
     | Compacted
     | FileSaved
     | MessageDelivered
+    | BudgetWarned
     | StepStarted
     | StepCompleted
 )

@@ -84,6 +84,11 @@ _PENDING_OF_ROOT = Sql(
 _HAS_PENDING = Sql(
     "SELECT approval_id FROM approvals WHERE run_id = :run_id AND status = 'pending' LIMIT 1"
 )
+_IS_ASKED = Sql(
+    "SELECT approval_id FROM approvals WHERE status = 'pending' AND tool_call_id = :tool_call_id"
+    " AND (cast(:user_id as text) IS NULL OR coalesce(user_id, '') = :user_id)"
+    " AND (cast(:component_id as text) IS NULL OR component_id = :component_id) LIMIT 1"
+)
 _COUNT_PENDING = Sql(
     "SELECT count(*) FROM (SELECT 1 FROM approvals WHERE status = 'pending' LIMIT :limit) AS found"
 )
@@ -244,6 +249,16 @@ def count_pending_of_root(root_run_id: str) -> Work[int]:
 def has_pending(run_id: str) -> Work[bool]:
     """Return True if a run itself waits for people."""
     return _HAS_PENDING.has_rows(run_id=run_id)
+
+
+def is_asked(tool_call_id: str, *, user_id: str | None, component_id: str | None) -> Work[bool]:
+    """Return True if a run waits for the decision about a call with an id.
+
+    Args:
+        user_id: only runs of this user, "" for runs without one; None for all.
+        component_id: only runs of this component; None for all.
+    """
+    return _IS_ASKED.has_rows(tool_call_id=tool_call_id, user_id=user_id, component_id=component_id)
 
 
 def count_pending(limit: int) -> Work[int]:

@@ -113,6 +113,7 @@ OTHER_TABLES = frozenset(
     {
         "audit_heads",
         "blob_checks",
+        "budget_periods",
         "component_versions",
         "copy_changes",
         "copy_state",
