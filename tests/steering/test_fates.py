@@ -1,0 +1,193 @@
+"""Random messages to runs of every kind: each has one fate, and the endpoint agrees.
+
+python -m tests.steering.test_fates 10000   sends that many, and prints the fates
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl import errors
+from agentctl.interface.requests import CancelRequest, MessageRequest, RunRequest
+from agentctl.records.kinds import ComponentKind
+from agentctl.service.service import ServiceOperations
+from tests.conditions import wait_for_run, wait_until
+from tests.deployment import Deployment
+from tests.runs.simulated_processes import Process, create_process_task
+from tests.steering.conftest import create_site
+from tests.steering.stepping_models import SteppingModels, serve_stepping_models
+
+COMPONENTS: tuple[tuple[ComponentKind, str], ...] = (
+    ("agent", "worker"),
+    ("agent", "durable"),
+    ("agent", "typed"),
+    ("agent", "durable-typed"),
+    ("agent", "listener"),
+    ("agent", "durable-listener"),
+    ("team", "office"),
+    ("workflow", "lane"),
+)
+
+MESSAGES = 120
+"""Messages of the test in the suite."""
+
+MESSAGES_OF_A_RUN = 6
+
+SETTLED = ("PAUSED", "COMPLETED", "ERROR", "CANCELLED")
+
+
+@dataclass
+class Sent:
+    """A run with the messages that were sent to it, by their ids."""
+
+    run_id: str
+    kind: ComponentKind
+    component: str
+    session_id: str
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+class Experiment:
+    """Runs in one process that is killed now and then, and another one that only sends."""
+
+    def __init__(self, site: Deployment, models: SteppingModels, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.runs: list[Sent] = []
+        self.fates = Counter[str]()
+        self._site = site
+        self._models = models
+        self._count = 0
+
+    async def send_all(self, count: int) -> None:
+        """Send messages to runs at random moments; kill the process of the runs in between."""
+        sender = await self._open()
+        while self._count < count:
+            host = await self._open()
+            works = [
+                host.spawn(self._work(host.operations, sender.operations, number))
+                for number in range(len(COMPONENTS))
+            ]
+            if self.random.random() < 0.5:
+                await asyncio.sleep(self.random.uniform(0.1, 0.6))
+                await host.kill()
+                await asyncio.wait(works)
+            else:
+                await asyncio.wait(works)
+                await host.stop()
+        await sender.run(self.judge(sender.operations))
+        await sender.stop()
+
+    async def _open(self) -> Process:
+        process = Process(self._site.settings)
+        await process.run(process.open())
+        return process
+
+    async def _work(
+        self, operations: ServiceOperations, sender: ServiceOperations, number: int
+    ) -> None:
+        kind, component = COMPONENTS[number]
+        name = f"run-{len(self.runs)}-{number}"
+        steps = self.random.randint(0, 4)
+        request = RunRequest(f"work {steps} {name}", session_id=name, background=True)
+        run = (await operations.create_run(kind, component, request)).value
+        sent = Sent(run["run_id"], kind, component, name)
+        self.runs.append(sent)
+
+        for _ in range(self.random.randint(1, MESSAGES_OF_A_RUN)):
+            await asyncio.sleep(self.random.uniform(0, 0.03))
+            self._count += 1
+            text = f"note-{self._count}-end"
+            late: Any = self.random.choice(("next_run", "refuse"))
+            door = self.random.choice((operations, sender))
+            try:
+                message = await door.send_message(sent.run_id, MessageRequest(text, late))
+            except errors.Conflict:
+                self.fates["not accepted"] += 1
+                continue
+            sent.texts[message.value["message_id"]] = text
+
+        if self.random.random() < 0.15:
+            await operations.cancel_run(kind, component, sent.run_id, CancelRequest(name))
+        await wait_for_run(operations, sent.run_id)
+
+    async def judge(self, operations: ServiceOperations) -> None:
+        """Check the fate of every message against the runs and the log of the endpoint."""
+        for sent in self.runs:
+            run = await wait_for_run(operations, sent.run_id, *SETTLED)
+            if run["status"] == "PAUSED":
+                # Its process died in a call that nobody knows the outcome of.
+                cancel = CancelRequest(sent.session_id)
+                await operations.cancel_run(sent.kind, sent.component, sent.run_id, cancel)
+                run = await wait_for_run(operations, sent.run_id)
+
+            async def list_messages(run_id: str = sent.run_id) -> Any:
+                page = (await operations.get_run_messages(run_id)).value["messages"]
+                return None if any(each["status"] == "waiting" for each in page) else page or True
+
+            listed = await wait_until(list_messages)
+            messages = [] if listed is True else listed
+            # A request whose answer was lost with its process may have been carried out.
+            assert sent.texts.keys() <= {each["message_id"] for each in messages}
+            for message in messages:
+                await self._judge_message(operations, sent, run, message)
+
+    async def _judge_message(
+        self, operations: ServiceOperations, sent: Sent, run: dict[str, Any], message: Any
+    ) -> None:
+        status = message["status"]
+        text = message["content"]
+        self.fates[status] += 1
+        is_part = [each for each in run["messages"] if each.get("message_id")]
+        parts = [each["message_id"] for each in is_part].count(message["message_id"])
+        assert parts == (status == "delivered"), (message, run["status"])
+
+        is_shown = any(text in request.texts for request in self._models.requests)
+        reaches_model = "listener" not in sent.component
+        if status == "refused":
+            assert not is_shown, message
+        elif status == "next_run":
+            next_run = await wait_for_run(operations, message["next_run_id"])
+            assert (next_run["input"], next_run["session_id"]) == (text, sent.session_id)
+            if next_run["status"] == "COMPLETED" and reaches_model:
+                assert is_shown, message
+        else:
+            with pytest.raises(errors.NotFound):
+                await operations.get_run(message["message_id"])
+            if run["status"] == "COMPLETED" and reaches_model:
+                assert is_shown, message
+            if run["status"] == "COMPLETED":
+                assert run["content"].count(text) == 1, message
+
+
+# A killed process leaves generators of the libraries that nothing closes.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("seed", [1])
+async def test_each_message_has_one_fate(
+    site: Deployment, models: SteppingModels, seed: int
+) -> None:
+    asyncio.get_running_loop().set_task_factory(create_process_task)
+    experiment = Experiment(site, models, seed)
+    await experiment.send_all(MESSAGES)
+    for fate in ("delivered", "next_run", "refused"):
+        assert experiment.fates[fate] > 0, experiment.fates
+
+
+async def _main(count: int) -> None:
+    asyncio.get_running_loop().set_task_factory(create_process_task)
+    with tempfile.TemporaryDirectory() as folder, serve_stepping_models() as models:
+        experiment = Experiment(create_site(Path(folder), models), models, seed=0)
+        await experiment.send_all(count)
+        print(dict(experiment.fates))
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(int(sys.argv[1])))
