@@ -32,7 +32,7 @@ _COMMANDS = {
     "agents": ("agents:app", "List and show the configured agents"),
     "teams": ("teams:app", "List and show the configured teams"),
     "workflows": ("workflows:app", "List and show the configured workflows"),
-    "runs": ("runs:app", "Start, follow, list, cancel, repeat and repair runs"),
+    "runs": ("runs:app", "Start, follow, steer, list, cancel, repeat and repair runs"),
     "chat": ("chat:chat", "Hold a conversation with an agent, team or workflow"),
     "sessions": (
         "sessions:app",

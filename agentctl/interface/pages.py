@@ -12,7 +12,7 @@ from agentctl.interface.requirements import Authenticated, Public, Requirement
 from agentctl.records.routes import Route
 
 
-class Page(NamedTuple):
+class ServedPage(NamedTuple):
     """The method and path of a page, or of a request that only pages send."""
 
     route: Route
@@ -21,19 +21,19 @@ class Page(NamedTuple):
     """Requirement for the caller."""
 
 
-PAGES: dict[str, Page] = {
-    "get_docs": Page(Route("GET", "/docs")),
-    "get_redoc": Page(Route("GET", "/redoc")),
-    "get_openapi": Page(Route("GET", "/openapi.json")),
-    "get_oauth2_redirect": Page(Route("GET", "/docs/oauth2-redirect")),
-    "get_docs_asset": Page(Route("GET", "/docs/assets/{name}")),
-    "get_console": Page(Route("GET", "/console")),
-    "get_chat": Page(Route("GET", "/chat")),
-    "get_console_asset": Page(Route("GET", "/console/assets/{version}/{folder}/{name}")),
-    "keep_console_token": Page(Route("POST", "/console/sign-in/token"), Authenticated()),
-    "restore_console_token": Page(Route("GET", "/console/sign-in/token")),
-    "forget_console_token": Page(Route("DELETE", "/console/sign-in/token")),
-    "start_console_sign_in": Page(Route("POST", "/console/sign-in/start")),
-    "finish_console_sign_in": Page(Route("POST", "/console/sign-in/finish")),
+PAGES: dict[str, ServedPage] = {
+    "get_docs": ServedPage(Route("GET", "/docs")),
+    "get_redoc": ServedPage(Route("GET", "/redoc")),
+    "get_openapi": ServedPage(Route("GET", "/openapi.json")),
+    "get_oauth2_redirect": ServedPage(Route("GET", "/docs/oauth2-redirect")),
+    "get_docs_asset": ServedPage(Route("GET", "/docs/assets/{name}")),
+    "get_console": ServedPage(Route("GET", "/console")),
+    "get_chat": ServedPage(Route("GET", "/chat")),
+    "get_console_asset": ServedPage(Route("GET", "/console/assets/{version}/{folder}/{name}")),
+    "keep_console_token": ServedPage(Route("POST", "/console/sign-in/token"), Authenticated()),
+    "restore_console_token": ServedPage(Route("GET", "/console/sign-in/token")),
+    "forget_console_token": ServedPage(Route("DELETE", "/console/sign-in/token")),
+    "start_console_sign_in": ServedPage(Route("POST", "/console/sign-in/start")),
+    "finish_console_sign_in": ServedPage(Route("POST", "/console/sign-in/finish")),
 }
 """The pages by the names of their endpoints."""

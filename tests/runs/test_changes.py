@@ -148,15 +148,15 @@ class WatchedRun:
         self._databases = databases
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(module, "POLL_SECONDS", 0)
-        stop_cancelled = module._stop_cancelled_runs
+        read_requests = module._read_requests
 
         async def count(engine: Any, database: Database) -> None:
             # Servers that other tests share watch in threads of this process.
             if engine is self:
                 self.queries.append(database.id)
-            await stop_cancelled(engine, database)
+            await read_requests(engine, database)
 
-        monkeypatch.setattr(module, "_stop_cancelled_runs", count)
+        monkeypatch.setattr(module, "_read_requests", count)
 
     async def wait_for_live_run(self) -> None:
         self.turns += 1

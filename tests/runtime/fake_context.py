@@ -93,6 +93,10 @@ class FakeContext:
     async def begin_model_call(self, *, may_ask: bool = False) -> None:
         """Check nothing: there are no budgets."""
 
+    async def take_messages(self) -> Sequence[Any]:
+        """Return nothing: nobody sends a message."""
+        return ()
+
     def find_halt(self, *, tool: str | None = None, models: Sequence[str] = ()) -> None:
         """Return None: nothing is halted."""
 

@@ -84,6 +84,7 @@ NOT_LISTED = {
     "agentctl.store.database.MAXIMUM_COMPILED",
     "agentctl.admin.imports.records.MAXIMUM_COST",
     "agentctl.interface.requests.halts.MAXIMUM_SCOPE_ID_LENGTH",
+    "agentctl.runs.life.budget_periods.MAXIMUM_AMOUNT",
     "agentctl.service.session_documents.MAXIMUM_TEXT_BYTES",
     "agentctl.store.listing.MAXIMUM_STATEMENTS",
     "agentctl.store.totals.MAXIMUM_LISTS",

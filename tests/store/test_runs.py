@@ -165,7 +165,7 @@ def test_the_end_of_an_accepted_run_gives_the_turn_to_the_next_one(store: Store)
     assert not store.write(queue.add("s1", START + 6))
     end = an_end(status="ERROR", finished_at=START + 7)
     finished = store.write(runs.finish(end))
-    assert finished == FinishedRun("s1", is_root=True, advanced=True)
+    assert finished == FinishedRun("s1", is_root=True, has_messages=False, advanced=True)
     row = store.read(run_reads.get_state("r2"))
     assert row is not None
     assert (row.status, row.queue_turn) == ("PENDING", START + 7)

@@ -293,6 +293,7 @@ def _build_run_row(record: Record, at: str, session_id: str, cost: Cost) -> RunR
             "component_id": _read_component_id(record, KINDS[kinds[0]].id_field, at),
             "background": 0,
             "attempt": 1,
+            "messages_sent": 0,
             "late_result": int(record.get("late_result") is not None),
             "error_code": _read_text(error, "code", f"{at}.error"),
             "error_detail": _read_text(error, "detail", f"{at}.error"),
