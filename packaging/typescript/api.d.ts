@@ -501,6 +501,42 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/halts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List halts */
+        get: operations["get_halts"];
+        put?: never;
+        /** Halt work */
+        post: operations["create_halt"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/halts/{halt_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get a halt */
+        get: operations["get_halt"];
+        put?: never;
+        post?: never;
+        /** End a halt */
+        delete: operations["end_halt"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/health": {
         parameters: {
             query?: never;
@@ -703,6 +739,24 @@ export interface paths {
         get: operations["get_run_causes"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/runs/{run_id}/messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the messages to a run */
+        get: operations["get_run_messages"];
+        put?: never;
+        /** Send a message to a run that works */
+        post: operations["send_message"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1693,6 +1747,7 @@ export interface components {
             chat_history?: {
                 [key: string]: unknown;
             }[] | null;
+            cost?: number | null;
             created_at?: string | null;
             hold?: components["schemas"]["HoldRecord"];
             metadata?: {
@@ -1710,6 +1765,7 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             total_tokens?: number | null;
+            unpriced_tokens?: number | null;
             updated_at?: string | null;
             user_id?: string | null;
         };
@@ -1885,8 +1941,9 @@ export interface components {
          *     `user_id` is that of a budget per user, null without a user; `component_id` that of a budget per
          *     component, or the only component that counts; null for all. `limit`, `used` and `live` are
          *     tokens, or US dollars. `live` is the part of `used` of runs that have not ended. `state` is
-         *     `warning` from the part `warn` of the limit on. `unpriced_tokens` do not count for a cost: their
-         *     price is not known.
+         *     `warning` from `warn_at` on, or from 80% of the limit on. `limit` is the higher one that a
+         *     person has approved, if any. `unpriced_tokens` do not count for a cost: their price is not
+         *     known.
          */
         BudgetRecord: {
             budget_id: string;
@@ -1894,7 +1951,7 @@ export interface components {
             limit: number;
             live: number;
             /** @enum {string} */
-            on_exceed: "refuse" | "stop";
+            on_exceed: "refuse" | "stop" | "ask";
             /** @enum {string} */
             per: "user" | "agent" | "server";
             /** @enum {string} */
@@ -1910,6 +1967,34 @@ export interface components {
             unpriced_tokens: number;
             used: number;
             user_id: string | null;
+            warn_at: number | null;
+        };
+        /** @description A budget has reached the level of its warning (docs/budgets.md): once in a period. */
+        BudgetWarningEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            budget_id: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "BudgetWarning" | "TeamBudgetWarning";
+            limit: number;
+            parent_run_id?: string;
+            /** @enum {string} */
+            period: "day" | "month";
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            /** @enum {string} */
+            unit: "tokens" | "dollars";
+            warn_at: number;
+            workflow_id?: string;
+            workflow_name?: string;
         };
         /**
          * @description The result of a cancel: `stopped` only if the run ended as CANCELLED.
@@ -1953,7 +2038,8 @@ export interface components {
             workflow_name?: string;
         };
         /**
-         * @description The cause of a failure: an exception of the code of an agent or a tool.
+         * @description The cause of a failure: an exception of the code of an agent or a tool, or the response of a
+         *     model provider, whose `type` is `ModelFailure`.
          *
          *     `run_id` and the component are those of the run that failed: the requested one, or one below it.
          *     `tool_name` is null for code other than that of a tool. `place` is the innermost line of the
@@ -2204,7 +2290,7 @@ export interface components {
             meta: components["schemas"]["PageMeta"];
         };
         /**
-         * @description A fact for one endpoint, without its body.
+         * @description A fact for one endpoint, without its body. `run_id` is null for the fact of a halt.
          *
          *     `event_id` is the header `webhook-id` of each attempt. `next_attempt_at` is null unless the
          *     delivery waits. `last_status` is the HTTP status of the last attempt, null without a response.
@@ -2219,7 +2305,7 @@ export interface components {
             last_error: string | null;
             last_status: number | null;
             next_attempt_at: string | null;
-            run_id: string;
+            run_id: string | null;
             /** @enum {string} */
             state: "waiting" | "delivered" | "dead";
             type: string;
@@ -2338,8 +2424,9 @@ export interface components {
         /**
          * @description A failed run with the exception that ended it.
          *
-         *     `cause` is null for a failure that is none of the code of an agent or a tool, and for one of a
-         *     process that died. It is the last cause of the run, or of the last failed run below it.
+         *     `cause` is null for a failure that is none of the code of an agent, a tool or a model provider,
+         *     and for one of a process that died. It is the last cause of the run, or of the last failed run
+         *     below it.
          */
         FailureRecord: {
             cause: components["schemas"]["CauseRecord"] | null;
@@ -2446,6 +2533,28 @@ export interface components {
             effect?: "allow";
             /** @description Scope */
             scope: string;
+        };
+        /** @description A page of halts. */
+        HaltPage: {
+            data: components["schemas"]["HaltRecord"][];
+            meta: components["schemas"]["PageMeta"];
+        };
+        /** @description A halt: nothing in its scope begins while it is active. */
+        HaltRecord: {
+            /** Format: date-time */
+            created_at: string;
+            created_by: string | null;
+            ended_at: string | null;
+            ended_by: string | null;
+            halt_id: string;
+            reason: string;
+            /** @enum {string} */
+            scope: "agent" | "team" | "workflow" | "tool" | "model" | "user" | "all";
+            scope_id: string | null;
+            /** @enum {string} */
+            state: "active" | "ended";
+            stop_running: boolean;
+            until: string | null;
         };
         /** @description The response of GET `/health`: the process responds. */
         HealthRecord: {
@@ -2613,6 +2722,40 @@ export interface components {
             updated_at: string;
             user_id: string;
         };
+        /** @description A message to a run that works. */
+        MessageBody: {
+            /** @description If no model call of the run gets the message: `next_run`, the default, makes it the next run of the session, `refuse` refuses it */
+            late?: ("next_run" | "refuse") | null;
+            /** @description Message of the user */
+            message: string;
+        };
+        /**
+         * @description A message that was sent to the run while it works has become a part of it.
+         *
+         *     `model_call_id` is the model call that gets it; null if the code of the agent has taken it.
+         */
+        MessageDeliveredEvent: {
+            agent_id?: string;
+            agent_name?: string;
+            /** Format: date-time */
+            at: string;
+            content: string;
+            created_at: number;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            event: "MessageDelivered" | "TeamMessageDelivered";
+            message_id: string;
+            model_call_id: string | null;
+            parent_run_id?: string;
+            run_id: string;
+            session_id: string;
+            team_id?: string;
+            team_name?: string;
+            workflow_id?: string;
+            workflow_name?: string;
+        };
         /**
          * @description A model call with the messages that it was sent, in their order.
          *
@@ -2726,6 +2869,40 @@ export interface components {
             state: "active" | "expired" | "revoked";
             token: string;
             token_hint: string;
+        };
+        /** @description A halt to create. */
+        NewHaltBody: {
+            /** @description Reason, shown to everyone whose work it stops */
+            reason: string;
+            /**
+             * @description Kind of the work to stop
+             * @enum {string}
+             */
+            scope: "agent" | "team" | "workflow" | "tool" | "model" | "user" | "all";
+            /** @description Id of the agent, team, workflow, model or user, or name of the tool; none for `all` */
+            scope_id?: string | null;
+            /** @description Cancel the runs in its scope */
+            stop_running?: boolean;
+            /** @description Time at which it ends by itself, RFC 3339; by default it does not */
+            until?: string | null;
+        };
+        /** @description A new halt, which all servers obey. */
+        NewHaltRecord: {
+            cancelled_runs: number;
+            /** Format: date-time */
+            created_at: string;
+            created_by: string | null;
+            ended_at: string | null;
+            ended_by: string | null;
+            halt_id: string;
+            reason: string;
+            /** @enum {string} */
+            scope: "agent" | "team" | "workflow" | "tool" | "model" | "user" | "all";
+            scope_id: string | null;
+            /** @enum {string} */
+            state: "active" | "ended";
+            stop_running: boolean;
+            until: string | null;
         };
         /** @description A memory to store. */
         NewMemoryBody: {
@@ -3041,8 +3218,10 @@ export interface components {
         /**
          * @description The response of GET `/ready`: the readiness and the kind of dependency that failed.
          *
-         *     `keys` is `stale` if changed key files are invalid and the last valid keys are in force; the
-         *     instance is ready then. `components` is `degraded` if `serve --skip-broken` has left out some.
+         *     `keys` is `stale` if changed key files are invalid and the last valid keys are in force, and
+         *     `degraded` if entries of a key set are left out because they cannot be used (docs/contract.md
+         *     "Keys"); the instance is ready then. `components` is `degraded` if `serve --skip-broken` has
+         *     left out some.
          */
         ReadinessRecord: {
             checks: {
@@ -3225,7 +3404,7 @@ export interface components {
             code: string;
             detail: string;
         };
-        RunEvent: components["schemas"]["QueuedEvent"] | components["schemas"]["StartedEvent"] | components["schemas"]["ContentEvent"] | components["schemas"]["ThinkingEvent"] | components["schemas"]["ProgressEvent"] | components["schemas"]["ToolCallStartedEvent"] | components["schemas"]["ToolCallCompletedEvent"] | components["schemas"]["CompactedEvent"] | components["schemas"]["FileSavedEvent"] | components["schemas"]["StepStartedEvent"] | components["schemas"]["StepCompletedEvent"] | components["schemas"]["PausedEvent"] | components["schemas"]["ContinuedEvent"] | components["schemas"]["CompletedEvent"] | components["schemas"]["CancelledEvent"] | components["schemas"]["FailedEvent"];
+        RunEvent: components["schemas"]["QueuedEvent"] | components["schemas"]["StartedEvent"] | components["schemas"]["ContentEvent"] | components["schemas"]["ThinkingEvent"] | components["schemas"]["ProgressEvent"] | components["schemas"]["ToolCallStartedEvent"] | components["schemas"]["ToolCallCompletedEvent"] | components["schemas"]["CompactedEvent"] | components["schemas"]["FileSavedEvent"] | components["schemas"]["MessageDeliveredEvent"] | components["schemas"]["BudgetWarningEvent"] | components["schemas"]["StepStartedEvent"] | components["schemas"]["StepCompletedEvent"] | components["schemas"]["PausedEvent"] | components["schemas"]["ContinuedEvent"] | components["schemas"]["CompletedEvent"] | components["schemas"]["CancelledEvent"] | components["schemas"]["FailedEvent"];
         /** @description A file of a run: one of its message, or one that it has saved, with `created_at`. */
         RunFileRecord: {
             /** Format: date-time */
@@ -3297,6 +3476,7 @@ export interface components {
             cancel_reason: string | null;
             cancel_requested_at: string | null;
             cancel_requested_by: string | null;
+            cost: number | null;
             /** Format: date-time */
             created_at: string;
             damaged?: string[];
@@ -3344,10 +3524,42 @@ export interface components {
             tool_calls: number | null;
             total_tokens: number | null;
             trace_id: string | null;
+            unpriced_tokens: number | null;
             user_id: string | null;
             version: string | null;
             version_changes: components["schemas"]["VersionChange"][];
             workflow_id?: string;
+        };
+        /** @description The messages to a run in the order in which they were sent; `total` counts all of them. */
+        RunMessagePage: {
+            messages: components["schemas"]["RunMessageRecord"][];
+            run_id: string;
+            total: number;
+        };
+        /**
+         * @description A message to a run that works.
+         *
+         *     `status` is `waiting` until the message has its fate, which never changes: `delivered`,
+         *     `next_run` or `refused`. `model_call_id` is the first model call that got it; null for an agent
+         *     that takes its messages itself. `next_run_id` is the run that it became. `reason` says why a
+         *     message was not delivered. `late` is what the sender wanted for this case.
+         */
+        RunMessageRecord: {
+            content: string;
+            /** Format: date-time */
+            created_at: string;
+            created_by: string | null;
+            /** @enum {string} */
+            late: "next_run" | "refuse";
+            message_id: string;
+            model_call_id: string | null;
+            next_run_id: string | null;
+            reason: string | null;
+            run_id: string;
+            session_id: string;
+            settled_at: string | null;
+            /** @enum {string} */
+            status: "waiting" | "delivered" | "next_run" | "refused";
         };
         /** @description The model calls of a run in their order; `total` counts all of them. */
         RunModelCalls: {
@@ -3367,6 +3579,7 @@ export interface components {
             cancel_reason: string | null;
             cancel_requested_at: string | null;
             cancel_requested_by: string | null;
+            cost: number | null;
             /** Format: date-time */
             created_at: string;
             damaged?: string[];
@@ -3399,6 +3612,7 @@ export interface components {
             team_id?: string;
             tool_calls: number | null;
             total_tokens: number | null;
+            unpriced_tokens: number | null;
             user_id: string | null;
             version: string | null;
             version_changes: components["schemas"]["VersionChange"][];
@@ -3412,7 +3626,9 @@ export interface components {
          *     has ended, `runner` for other code of an agent; it is null if they are not known. `late_result`
          *     is set if a result arrived after the final status and was dropped. A counter of `metrics` is
          *     null if it is not known. `total_tokens` includes the runs of members and steps, which `metrics`
-         *     does not; both are those so far of a live run, and null if another process executes it.
+         *     does not; both are those so far of a live run, and null if another process executes it. `cost`
+         *     is the cost of `total_tokens` in US dollars, known when the run has ended. It lacks
+         *     `unpriced_tokens`, whose price is not known, and is null if no token has a price.
          *     `purpose` is set for background work, which is a child of the run after which it is done.
          *     `queued_at` is the time at which it began to wait in the queue of its session, and
          *     `queue_position` its place there while it waits, from 1; both are null without a wait.
@@ -3436,6 +3652,7 @@ export interface components {
             cancel_requested_at: string | null;
             cancel_requested_by: string | null;
             content: string | null;
+            cost: number | null;
             /** Format: date-time */
             created_at: string;
             damaged?: string[];
@@ -3486,6 +3703,7 @@ export interface components {
             }[];
             total_tokens: number | null;
             trace_id: string | null;
+            unpriced_tokens: number | null;
             user_id: string | null;
             version: string | null;
             version_changes: components["schemas"]["VersionChange"][];
@@ -3503,6 +3721,7 @@ export interface components {
             cancel_reason: string | null;
             cancel_requested_at: string | null;
             cancel_requested_by: string | null;
+            cost: number | null;
             /** Format: date-time */
             created_at: string;
             damaged?: string[];
@@ -3534,6 +3753,7 @@ export interface components {
             team_id?: string;
             tool_calls: number | null;
             total_tokens: number | null;
+            unpriced_tokens: number | null;
             user_id: string | null;
             version: string | null;
             version_changes: components["schemas"]["VersionChange"][];
@@ -3620,6 +3840,7 @@ export interface components {
          */
         SessionHead: {
             agent_id: string | null;
+            cost: number | null;
             /** Format: date-time */
             created_at: string;
             history_bytes: number;
@@ -3647,6 +3868,7 @@ export interface components {
             team_id: string | null;
             total_tokens: number;
             turn_count: number;
+            unpriced_tokens: number;
             /** Format: date-time */
             updated_at: string;
             user_id: string | null;
@@ -3660,13 +3882,16 @@ export interface components {
         /**
          * @description A session in a list: only columns whose cost does not depend on the history.
          *
-         *     The one of `agent_id`, `team_id` and `workflow_id` that `session_type` names is filled.
-         *     `run_count` counts all runs, also of members and steps, and background work; `history_bytes` is
-         *     the size of the stored history, `last_status` the status of `last_run`. `match` is in
-         *     the results of a search only. Only administrators see `hold`, of a session that is held.
+         *     The one of `agent_id`, `team_id` and `workflow_id` that `session_type` names is filled. `cost`
+         *     is in US dollars, without `unpriced_tokens`, whose price is not known; null if no token has a
+         *     price. `run_count` counts all runs, also of members and steps, and background work;
+         *     `history_bytes` is the size of the stored history, `last_status` the status of `last_run`.
+         *     `match` is in the results of a search only. Only administrators see `hold`, of a session that
+         *     is held.
          */
         SessionSummary: {
             agent_id: string | null;
+            cost: number | null;
             /** Format: date-time */
             created_at: string;
             history_bytes: number;
@@ -3681,6 +3906,7 @@ export interface components {
             session_type: "agent" | "team" | "workflow";
             team_id: string | null;
             total_tokens: number;
+            unpriced_tokens: number;
             /** Format: date-time */
             updated_at: string;
             user_id: string | null;
@@ -3837,6 +4063,7 @@ export interface components {
             chat_history?: {
                 [key: string]: unknown;
             }[] | null;
+            cost?: number | null;
             created_at?: string | null;
             hold?: components["schemas"]["HoldRecord"];
             metadata?: {
@@ -3858,18 +4085,21 @@ export interface components {
             } | null;
             team_id?: string | null;
             total_tokens?: number | null;
+            unpriced_tokens?: number | null;
             updated_at?: string | null;
             user_id?: string | null;
         };
         /**
          * @description A text of the component, its thinking, or a message that it received besides the input.
          *
-         *     `role` is that of a message: `system` or `user`. `compacted` is a line about the messages that
+         *     `role` is that of a message: `system` or `user`; `message_id` is the id of one that was sent to
+         *     the run while it works. `compacted` is a line about the messages that
          *     do not fit into the context window of the model, `omissions` names them. A
          *     `notice` is a fact about the run, such as that it has saved `file`.
          */
         TextItem: {
             file?: components["schemas"]["RunFileRecord"];
+            message_id?: string;
             omissions?: components["schemas"]["OmissionRecord"][];
             role?: string;
             text: string;
@@ -4038,7 +4268,7 @@ export interface components {
         UsageReport: {
             /** Format: date-time */
             before: string;
-            by: ("day" | "user" | "component" | "model" | "version")[];
+            by: ("day" | "user" | "component" | "model" | "version" | "session")[];
             data: components["schemas"]["UsageRow"][];
             groups: number;
             next_before: string | null;
@@ -4049,7 +4279,8 @@ export interface components {
         /**
          * @description The sums of one group, with a member for each part of its key.
          *
-         *     `day` is the date, in UTC. `user_id` and `model` may be null.
+         *     `day` is the date, in UTC. `user_id` and `model` may be null. By `session_id`, `model_calls` are
+         *     not counted.
          */
         UsageRow: {
             cache_read_tokens: number;
@@ -4069,6 +4300,7 @@ export interface components {
             output_tokens: number;
             reasoning_tokens: number;
             runs: number;
+            session_id?: string;
             total_tokens: number;
             unpriced_tokens: number;
             unreported_runs: number;
@@ -4185,6 +4417,7 @@ export interface components {
         };
         /** @description One workflow session with metadata, configuration and state. */
         WorkflowSessionDetailSchema: {
+            cost?: number | null;
             created_at?: string | null;
             hold?: components["schemas"]["HoldRecord"];
             metadata?: {
@@ -4198,6 +4431,7 @@ export interface components {
             session_state?: {
                 [key: string]: unknown;
             } | null;
+            unpriced_tokens?: number | null;
             updated_at?: string | null;
             user_id?: string | null;
             workflow_data: {
@@ -4227,6 +4461,7 @@ export type AuditHeadRecord = components['schemas']['AuditHeadRecord'];
 export type AuditPage = components['schemas']['AuditPage'];
 export type AuditRecord = components['schemas']['AuditRecord'];
 export type BudgetRecord = components['schemas']['BudgetRecord'];
+export type BudgetWarningEvent = components['schemas']['BudgetWarningEvent'];
 export type CancelRecord = components['schemas']['CancelRecord'];
 export type CancelledEvent = components['schemas']['CancelledEvent'];
 export type CauseRecord = components['schemas']['CauseRecord'];
@@ -4266,6 +4501,8 @@ export type FindingRecord = components['schemas']['FindingRecord'];
 export type ForbiddenBody = components['schemas']['ForbiddenBody'];
 export type ForkBody = components['schemas']['ForkBody'];
 export type GrantBody = components['schemas']['GrantBody'];
+export type HaltPage = components['schemas']['HaltPage'];
+export type HaltRecord = components['schemas']['HaltRecord'];
 export type HealthRecord = components['schemas']['HealthRecord'];
 export type HeldBody = components['schemas']['HeldBody'];
 export type HoldRecord = components['schemas']['HoldRecord'];
@@ -4281,12 +4518,16 @@ export type MeRecord = components['schemas']['MeRecord'];
 export type MemberRecord = components['schemas']['MemberRecord'];
 export type MemoryPage = components['schemas']['MemoryPage'];
 export type MemoryRecord = components['schemas']['MemoryRecord'];
+export type MessageBody = components['schemas']['MessageBody'];
+export type MessageDeliveredEvent = components['schemas']['MessageDeliveredEvent'];
 export type ModelCallDetail = components['schemas']['ModelCallDetail'];
 export type ModelCallRecord = components['schemas']['ModelCallRecord'];
 export type ModelEntry = components['schemas']['ModelEntry'];
 export type ModelRecord = components['schemas']['ModelRecord'];
 export type NewAccountBody = components['schemas']['NewAccountBody'];
 export type NewAccountRecord = components['schemas']['NewAccountRecord'];
+export type NewHaltBody = components['schemas']['NewHaltBody'];
+export type NewHaltRecord = components['schemas']['NewHaltRecord'];
 export type NewMemoryBody = components['schemas']['NewMemoryBody'];
 export type NewSessionBody = components['schemas']['NewSessionBody'];
 export type OmissionRecord = components['schemas']['OmissionRecord'];
@@ -4325,6 +4566,8 @@ export type RunFileRecord = components['schemas']['RunFileRecord'];
 export type RunForm = components['schemas']['RunForm'];
 export type RunItem = components['schemas']['RunItem'];
 export type RunItemsRecord = components['schemas']['RunItemsRecord'];
+export type RunMessagePage = components['schemas']['RunMessagePage'];
+export type RunMessageRecord = components['schemas']['RunMessageRecord'];
 export type RunModelCalls = components['schemas']['RunModelCalls'];
 export type RunPage = components['schemas']['RunPage'];
 export type RunPhaseSummary = components['schemas']['RunPhaseSummary'];
@@ -5394,6 +5637,109 @@ export interface operations {
             };
         };
     };
+    get_halts: {
+        parameters: {
+            query?: {
+                /** @description Only halts with this state */
+                state?: ("active" | "ended") | null;
+                /** @description Only halts of this kind of work */
+                scope?: ("agent" | "team" | "workflow" | "tool" | "model" | "user" | "all") | null;
+                /** @description Only halts of this agent, team, workflow, tool, model or user */
+                scope_id?: string | null;
+                /** @description Maximum number of results */
+                limit?: number;
+                /** @description Page number; after row 10,000 use `cursor` */
+                page?: number;
+                /** @description `meta.next_cursor` of the previous page; takes precedence over `page` */
+                cursor?: string | null;
+                /** @description Oldest first or newest first */
+                sort_order?: "asc" | "desc";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HaltPage"];
+                };
+            };
+        };
+    };
+    create_halt: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewHaltBody"];
+            };
+        };
+        responses: {
+            /** @description Successful response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewHaltRecord"];
+                };
+            };
+        };
+    };
+    get_halt: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the halt */
+                halt_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HaltRecord"];
+                };
+            };
+        };
+    };
+    end_halt: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the halt */
+                halt_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
     get_health: {
         parameters: {
             query?: never;
@@ -5842,6 +6188,61 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RunCauses"];
+                };
+            };
+        };
+    };
+    get_run_messages: {
+        parameters: {
+            query?: {
+                /** @description Only messages after the one with this id */
+                after?: string | null;
+                /** @description Maximum number of results */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the run */
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunMessagePage"];
+                };
+            };
+        };
+    };
+    send_message: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the run */
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessageBody"];
+            };
+        };
+        responses: {
+            /** @description Successful response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunMessageRecord"];
                 };
             };
         };
@@ -7024,8 +7425,8 @@ export interface operations {
     get_usage: {
         parameters: {
             query?: {
-                /** @description Groups: any of `day`, `user`, `component`, `model` and `version`, separated by commas */
-                by?: ("day" | "user" | "component" | "model" | "version")[];
+                /** @description Groups: any of `day`, `user`, `component`, `model` and `version`, separated by commas, or `session` */
+                by?: ("day" | "user" | "component" | "model" | "version" | "session")[];
                 /** @description Only runs that ended since then; the beginning of its day or hour counts */
                 since?: string | null;
                 /** @description Only runs that ended before; the end of its day or hour counts. By default now */
