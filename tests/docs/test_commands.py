@@ -49,6 +49,7 @@ SEQUENCE = (
     "docs/quickstart.md",
     "docs/authorization.md",
     *GUIDES,
+    "docs/guides/send-a-message.md",
     "docs/cli.md",
     "docs/api.md",
     "docs/databases.md",
