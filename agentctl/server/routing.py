@@ -295,6 +295,11 @@ async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> Non
         return
 
     operations.require_database(where)
+    if not any(names.id_field in path for names in KINDS.values()) and "run_id" in path:
+        # A run by its id alone, such as /runs/{run_id}/messages.
+        await operations.require_any_run(path["run_id"])
+        return
+
     for kind, names in KINDS.items():
         if names.id_field not in path:
             continue

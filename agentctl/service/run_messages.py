@@ -144,6 +144,14 @@ class MessageOperations(RunStarts):
             messages = [_build_record(row, state.session_id) for row in rows]
             return build_document({"run_id": run_id, "messages": messages, "total": total})
 
+    async def require_any_run(self, run_id: str) -> None:
+        """Check that the caller sees a run.
+
+        Raises:
+            NotFound: there is none.
+        """
+        await self._find_any_run(run_id)
+
     async def _find_any_run(self, run_id: str) -> FoundRun:
         """Return a visible run in any database.
 

