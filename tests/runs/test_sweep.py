@@ -241,7 +241,14 @@ async def test_sweep_of_one_database_reads_nothing_but_its_lease(
         assert survey is not None
         assert {row.worker_id for row in survey.workers} == {worker.id, other.worker_id}
         assert await sweep_dead_workers(databases, monitor, worker.id, survey) == ["r1"]
+        await worker.unregister()
 
+    # The end of that run has opened the second database.
+    async with shared.open(all=False) as databases:
+        worker = Worker(databases)
+        await worker.register()
+        monitor = WorkerMonitor(databases)
+        lease = SweepLease(databases, monitor, worker)
         assert await lease.acquire()
         monkeypatch.delattr(SqliteDatabase, "read")
         survey = lease.take_survey()
