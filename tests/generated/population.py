@@ -211,6 +211,7 @@ class Population:
             "created_at": at,
             "started_at": at + 1,
             "late_result": 0,
+            "messages_sent": 0,
             "error_code": "MODEL_FAILED" if status == "ERROR" else None,
             "input": f"Question {seq}",
         }
