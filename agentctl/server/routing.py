@@ -295,8 +295,9 @@ async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> Non
         return
 
     operations.require_database(where)
-    if not any(names.id_field in path for names in KINDS.values()) and "run_id" in path:
-        # A run by its id alone, such as /runs/{run_id}/messages.
+    has_component = any(names.id_field in path for names in KINDS.values())
+    if "run_id" in path and not has_component and call.scope["method"] == "POST":
+        # A run by its id alone, which gets a message: /runs/{run_id}/messages.
         await operations.require_any_run(path["run_id"])
         return
 
