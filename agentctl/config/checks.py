@@ -439,10 +439,9 @@ def _check_budgets(settings: Settings, places: Places) -> None:
                 "must be set, unless cost is: a budget has exactly one of them",
                 hint="write an entry for each of them",
             )
-        limit = budget.tokens if budget.tokens is not None else budget.cost or 0
-        if budget.warn_at is not None and budget.warn_at >= max(limit, 1):
+        if budget.warn_at is not None and budget.warn_at >= max(budget.limit, 1):
             places[f"{key}.warn_at"].refuse(
-                f"must be less than the limit, which is {limit:,}",
+                f"must be less than the limit, which is {budget.limit:,}",
                 hint="write a part of the limit, such as 0.8, or a smaller amount",
             )
         if budget.per == "server" and budget.component:

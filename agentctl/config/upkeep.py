@@ -77,6 +77,16 @@ class Budget:
     With `refuse` they are refused, with `allow` their tokens do not count.
     """
 
+    @property
+    def limit(self) -> float:
+        """The limit: tokens, or US dollars."""
+        return self.tokens if self.tokens is not None else self.cost or 0
+
+    @property
+    def unit(self) -> Literal["tokens", "dollars"]:
+        """The unit of the limit."""
+        return "tokens" if self.tokens is not None else "dollars"
+
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:

@@ -392,7 +392,6 @@ class BudgetOperations(OperationFamily):
 def _build_row(
     budget: Budget, period: Period, name: str | None, used: Used, raised: Mapping[str, int]
 ) -> BudgetRecord:
-    is_tokens = budget.tokens is not None
     amount = measure(budget, used)
     key = build_key(budget, period, name, name or "")
     limit = find_limit_in_effect(budget, PeriodRow(raised.get(key.subject)))
@@ -411,10 +410,10 @@ def _build_row(
         user_id=name if budget.per == "user" else None,
         component_id=(name if budget.per == "agent" else None) or budget.component or None,
         period=budget.period,
-        unit="tokens" if is_tokens else "dollars",
+        unit=budget.unit,
         limit=limit,
         used=amount,
-        live=used.live_tokens if is_tokens else used.live_cost / NANODOLLARS,
+        live=used.live_tokens if budget.unit == "tokens" else used.live_cost / NANODOLLARS,
         state=state,
         on_exceed=budget.on_exceed,
         warn_at=find_warning(budget),

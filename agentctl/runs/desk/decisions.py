@@ -207,6 +207,12 @@ def name_budget_question(budget_id: str, since: int, limit: int) -> str:
     return f"{_BUDGET_PREFIX}{since}:{limit}:{budget_id}"
 
 
+def read_budget_question(row: ApprovalRow) -> tuple[int, int]:
+    """Return the begin of the period and the limit that the id of a budget's question has."""
+    _, since, limit, _ = row.tool_call_id.split(":", 3)
+    return int(since), int(limit)
+
+
 def is_budget_question(row: ApprovalRow) -> bool:
     """Return True if an approval asks for more of a budget."""
     return row.tool_name == BUDGET_TOOL and row.tool_call_id.startswith(_BUDGET_PREFIX)

@@ -8,6 +8,7 @@ run begins: the row of the run and the row of the period can be in two databases
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Mapping
 from functools import partial
@@ -19,12 +20,20 @@ from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.config.upkeep import Budget
 from agentctl.records.approvals import ApprovalRow
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import format_rfc3339, now
-from agentctl.runs.desk.decisions import BUDGET_TOOL, is_budget_question, name_budget_question
+from agentctl.runs.desk.decisions import (
+    BUDGET_TOOL,
+    is_budget_question,
+    name_budget_question,
+    read_budget_question,
+)
+from agentctl.runs.states import Ending
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Ask
 from agentctl.runtime.transcript.events import BudgetWarned, RunEvent
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, budget_periods
@@ -47,15 +56,18 @@ class Period(NamedTuple):
     before: int
 
 
-class AskingRun(Protocol):
+class ChargedRun(Protocol):
     """A live run, as its budgets read it; see `runs.life.live.LiveRun`."""
 
     run_id: str
-    spec: Any
+    spec: RunSpec
     component: Component
     database: Database
-    stop_requested: Any
+    transcript: Transcript
+    has_ended: bool
+    stop_requested: asyncio.Future[None]
 
+    def stop(self, ending: Ending) -> None: ...
     def emit(self, event: RunEvent) -> None: ...
 
 
@@ -108,7 +120,7 @@ class BudgetPeriods:
                 )
 
     async def check(
-        self, budget: Budget, period: Period, amount: float, run: AskingRun, *, may_ask: bool
+        self, budget: Budget, period: Period, amount: float, run: ChargedRun, *, may_ask: bool
     ) -> Ask | None:
         """Return the question that a run has to ask before it goes on; None if it may go on.
 
@@ -129,14 +141,12 @@ class BudgetPeriods:
         return self._build_question(budget, period, limit, detail)
 
     def _build_question(self, budget: Budget, period: Period, limit: float, detail: str) -> Ask:
-        further = budget.tokens if budget.tokens is not None else budget.cost
-        unit_name = "tokens" if budget.tokens is not None else "dollars"
-        amount_type = "integer" if budget.tokens is not None else "number"
+        amount_type = "integer" if budget.unit == "tokens" else "number"
         shown: Mapping[str, Any] = {
             "budget": budget.id,
             "period": budget.period,
             "since": format_rfc3339(period.since),
-            "unit": unit_name,
+            "unit": budget.unit,
             "limit": limit,
         }
         fixed = {name: {"const": value} for name, value in shown.items()}
@@ -151,14 +161,14 @@ class BudgetPeriods:
             kind="approval",
             tool_call_id=name_budget_question(budget.id, period.since, to_units(budget, limit)),
             tool_name=BUDGET_TOOL,
-            arguments={**shown, "further": further},
+            arguments={**shown, "further": budget.limit},
             # No user raises its own budget, unless everyone is the same user.
             policy="other" if self._has_approvers else "user",
-            question=f"{detail}. Continue with a further {_format(budget, further or 0)}?",
+            question=f"{detail}. Continue with a further {_format(budget, budget.limit)}?",
             schema=schema,
         )
 
-    async def settle(self, run: AskingRun) -> None:
+    async def settle(self, run: ChargedRun) -> None:
         """Let the decisions about the questions of a run have their effects, when its leg begins.
 
         Safe to repeat.
@@ -176,30 +186,30 @@ class BudgetPeriods:
                 continue
             await self._settle_question(run, budget, row)
 
-    async def _settle_question(self, run: AskingRun, budget: Budget, row: ApprovalRow) -> None:
-        _, since, units = row.tool_call_id.split(":")[:3]
-        period = Period(int(since), 0)
-        key = build_key(budget, period, run.spec.user_id, run.component.id)
+    async def _settle_question(self, run: ChargedRun, budget: Budget, row: ApprovalRow) -> None:
+        since, asked_limit = read_budget_question(row)
+        # The key needs the begin of the period only.
+        key = build_key(budget, Period(since, 0), run.spec.user_id, run.component.id)
         system = self._databases.system
 
         if row.status != "approved":
             reason = "nobody has decided in time"
             if row.status == "rejected":
                 reason = "a person has refused to continue"
-                refuse = partial(system.write, budget_periods.refuse(key, int(units)))
+                refuse = partial(system.write, budget_periods.refuse(key, asked_limit))
                 await retry_while_unavailable(refuse, stopped=run.stop_requested)
             raise ExecutionError(
                 "BUDGET_EXCEEDED", f"The budget {budget.id} is used up, and {reason}"
             )
 
         arguments = orjson.loads(row.approved_arguments or row.arguments)
-        raised_to = int(units) + to_units(budget, arguments["further"])
+        raised_to = asked_limit + to_units(budget, arguments["further"])
         raise_limit = partial(system.write, budget_periods.raise_limit(key, raised_to))
         await retry_while_unavailable(raise_limit, stopped=run.stop_requested)
         close = partial(run.database.write, _close_question(row, raised_to, now()))
         await retry_while_unavailable(close, stopped=run.stop_requested)
 
-    async def warn(self, budget: Budget, period: Period, amount: float, run: AskingRun) -> None:
+    async def warn(self, budget: Budget, period: Period, amount: float, run: ChargedRun) -> None:
         """Publish, once in a period, that a budget has reached the level of its warning."""
         level = find_warning(budget)
         key = build_key(budget, period, run.spec.user_id, run.component.id)
@@ -215,8 +225,8 @@ class BudgetPeriods:
             user_id=run.spec.user_id if budget.per == "user" else None,
             component_id=component_id,
             period=budget.period,
-            unit="tokens" if budget.tokens is not None else "dollars",
-            limit=budget.tokens if budget.tokens is not None else budget.cost or 0,
+            unit=budget.unit,
+            limit=budget.limit,
             warn_at=level,
             run_id=run.run_id,
             since=format_rfc3339(period.since),
@@ -268,28 +278,26 @@ def hash_subject(subject: str) -> str:
 
 def to_units(budget: Budget, amount: float) -> int:
     """Return tokens, or billionths of a US dollar, of tokens or US dollars."""
-    return int(amount) if budget.tokens is not None else round(amount * NANODOLLARS)
+    return int(amount) if budget.unit == "tokens" else round(amount * NANODOLLARS)
 
 
 def from_units(budget: Budget, units: int) -> float:
     """Return tokens or US dollars of what `to_units` returns."""
-    return units if budget.tokens is not None else units / NANODOLLARS
+    return units if budget.unit == "tokens" else units / NANODOLLARS
 
 
 def find_limit_in_effect(budget: Budget, row: PeriodRow) -> float:
     """Return the limit of a budget, or the higher one that a person has approved."""
-    limit = budget.tokens if budget.tokens is not None else budget.cost or 0
     if budget.on_exceed != "ask" or row.raised_to is None:
-        return limit
-    return max(limit, from_units(budget, row.raised_to))
+        return budget.limit
+    return max(budget.limit, from_units(budget, row.raised_to))
 
 
 def find_warning(budget: Budget) -> float | None:
     """Return the tokens or US dollars from which on a budget warns; None for no warning."""
     if budget.warn_at is None or budget.warn_at >= 1:
         return budget.warn_at
-    limit = budget.tokens if budget.tokens is not None else budget.cost or 0
-    return limit * budget.warn_at
+    return budget.limit * budget.warn_at
 
 
 def describe_exceeded(budget: Budget, period: Period, limit: float) -> str:
@@ -304,4 +312,4 @@ def describe_exceeded(budget: Budget, period: Period, limit: float) -> str:
 
 
 def _format(budget: Budget, amount: float) -> str:
-    return f"{amount:,} tokens" if budget.tokens is not None else f"{amount:,.2f} dollars"
+    return f"{amount:,} tokens" if budget.unit == "tokens" else f"{amount:,.2f} dollars"

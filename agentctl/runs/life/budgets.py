@@ -14,22 +14,20 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from agentctl import errors
 from agentctl.config.settings import Agent, Model, Settings, Team
 from agentctl.config.upkeep import Budget
-from agentctl.records.run_spec import RunSpec
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import now
-from agentctl.runs.life.budget_periods import BudgetPeriods, Period, describe_exceeded
+from agentctl.runs.life.budget_periods import BudgetPeriods, ChargedRun, Period, describe_exceeded
 from agentctl.runs.log.results import count_by_model, encode_counters
 from agentctl.runs.states import Ending
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.call_fitting import find_listed, is_listed
 from agentctl.runtime.pauses import Ask
-from agentctl.runtime.transcript.events import RunEvent
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
@@ -173,21 +171,6 @@ FORGET_REPORTS = 64
 """Reports after which the rows of ended runs are deleted."""
 
 
-class ChargedRun(Protocol):
-    """A live run; see `runs.life.live.LiveRun`."""
-
-    run_id: str
-    spec: RunSpec
-    component: Component
-    database: Database
-    transcript: Transcript
-    has_ended: bool
-    stop_requested: asyncio.Future[None]
-
-    def stop(self, ending: Ending) -> None: ...
-    def emit(self, event: RunEvent) -> None: ...
-
-
 class Budgets:
     """The budgets of a configuration, for the runs of this process."""
 
@@ -221,9 +204,9 @@ class Budgets:
             amount = measure(budget, used)
             if budget.on_exceed == "ask":
                 await self.periods.check_start(budget, period, amount, user_id, component.id)
-            elif amount >= find_limit(budget):
+            elif amount >= budget.limit:
                 seconds = (period.before - now()) / 1_000_000
-                detail = describe_exceeded(budget, period, find_limit(budget))
+                detail = describe_exceeded(budget, period, budget.limit)
                 raise errors.BudgetExceeded(detail, budget=budget.id, seconds=seconds)
 
     def watch(self, run: ChargedRun) -> None:
@@ -321,8 +304,8 @@ class Budgets:
                     ask = await self.periods.check(budget, period, amount, run, may_ask=may_ask)
                 if ask is not None:
                     return ask
-            elif is_bound and amount >= find_limit(budget):
-                detail = describe_exceeded(budget, period, find_limit(budget))
+            elif is_bound and amount >= budget.limit:
+                detail = describe_exceeded(budget, period, budget.limit)
                 raise ExecutionError("BUDGET_EXCEEDED", detail)
         return None
 
@@ -333,26 +316,13 @@ class Budgets:
             Its tokens, its cost in billionths of a US dollar, and a model whose price is not known
             or None. Without a budget for its component: 0, 0 and None.
         """
-        metrics = run.transcript.metrics
-        tokens = metrics["total_tokens"] or 0
+        tokens = run.transcript.metrics["total_tokens"] or 0
         if not tokens or not self._find(run.component):
             return 0, 0, None
         if all(budget.cost is None for budget in self.budgets):
             return tokens, 0, None
 
-        cost = 0
-        unpriced_model = None
-        metrics_by_model = run.transcript.model_metrics or {
-            run.transcript.spans.first_model or "": metrics
-        }
-        for model, counters in metrics_by_model.items():
-            # A counter that the model did not report counts as 0.
-            counts = {name: count or 0 for name, count in counters.items()}
-            model_cost = await self._prices.find_cost(model, counts)
-            if model_cost is None and counts["total_tokens"]:
-                unpriced_model = model or "of an agent in code"
-            cost += model_cost or 0
-
+        cost, _, unpriced_model = await self._price(run.transcript)
         return tokens, cost, unpriced_model
 
     async def measure_cost(self, transcript: Transcript) -> Cost:
@@ -360,16 +330,30 @@ class Budgets:
         if not transcript.metrics["total_tokens"]:
             return NO_COST
 
+        cost, priced_tokens, _ = await self._price(transcript)
+        return Cost(cost / NANODOLLARS, priced_tokens)
+
+    async def _price(self, transcript: Transcript) -> tuple[int, int, str | None]:
+        """Look up the prices of the tokens of a run.
+
+        Returns:
+            Their cost in billionths of a US dollar, the number of tokens that it includes, and a
+            model whose price is not known or None.
+        """
         cost = 0
         priced_tokens = 0
+        unpriced_model = None
         for model, counters in count_by_model(transcript).items():
+            # A counter that the model did not report counts as 0.
             counts = {name: count or 0 for name, count in counters.items()}
-            found = await self._prices.find_cost(model, counts)
-            if found is not None:
-                cost += found
+            model_cost = await self._prices.find_cost(model, counts)
+            if model_cost is not None:
+                cost += model_cost
                 priced_tokens += counts["total_tokens"]
+            elif counts["total_tokens"]:
+                unpriced_model = model or "of an agent in code"
 
-        return Cost(cost / NANODOLLARS, priced_tokens)
+        return cost, priced_tokens, unpriced_model
 
     async def _report(self, run: ChargedRun) -> str | None:
         """Store the tokens and the cost of a run; return a model whose price is not known."""
@@ -497,12 +481,7 @@ def build_scope(
 
 def measure(budget: Budget, used: Used) -> float:
     """Return what counts for a budget: tokens, or US dollars."""
-    return used.tokens if budget.tokens is not None else used.cost / NANODOLLARS
-
-
-def find_limit(budget: Budget) -> float:
-    """Return the limit of a budget: tokens, or US dollars."""
-    return budget.tokens if budget.tokens is not None else budget.cost or 0
+    return used.tokens if budget.unit == "tokens" else used.cost / NANODOLLARS
 
 
 def _describe_unpriced(budget: Budget, model: str) -> str:

@@ -15,7 +15,8 @@ from agentctl.config.settings import Agent, Settings, Team
 from agentctl.records.halts import HaltScope
 from agentctl.records.runs import RunState
 from agentctl.records.times import now
-from agentctl.runs.life.budgets import Budgets, ChargedRun
+from agentctl.runs.life.budget_periods import ChargedRun
+from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.halts import UNKNOWN, Halts, Scope
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import Halting
