@@ -1,7 +1,6 @@
 """Changes of halts: a row, and the event for webhooks, in one transaction of the system database.
 
-Operators create and end halts (`service/halts.py`), breakers create them, and the sweep ends those
-whose time has come.
+Operators create and end halts (`service/halts.py`), and the sweep ends those whose time has come.
 """
 
 from __future__ import annotations
@@ -15,16 +14,12 @@ from agentctl.webhooks.facts import publish_halt
 UNTIL = "system:until"
 """The principal that ends a halt whose time has come."""
 
-BREAKER = "system:breaker"
-"""The principal that creates the halt of a breaker."""
-
 
 @unit
 def create_halt(outbox: Outbox, row: HaltRow) -> Steps[HaltRow]:
     """Store a new halt; return it with its change number.
 
-    Other processes obey it a moment later. A caller that has to know when waits for that with
-    `runs.workers.halts.Halts.confirm`.
+    Other processes obey it a moment later; `runs.life.halts.Halts.wait_until_obeyed` waits for it.
     """
     stored_row = yield from halts.create(row)
     yield from publish_halt(outbox, stored_row)

@@ -166,7 +166,7 @@ class LegClaims:
 
         ended_halts: list[HaltRow] = []
         if overdue_ids:
-            await self._gate.learn()
+            await self._gate.halts.learn()
             ended_halts = await self._databases.system.read(halts.list_ended_since(before))
 
         for run_id in overdue_ids:
@@ -212,7 +212,7 @@ class LegClaims:
 
     async def claim_waiting(self, database: Database) -> None:
         """Claim the legs that wait in a database, oldest first, for as many slots as are free."""
-        await self._gate.learn()
+        await self._gate.halts.learn()
         last_leg: NextLeg | None = None
         limit = min(max(self._host.free_slots, 0) + SPARE_LEGS, LEGS_PER_READ)
         while True:
@@ -276,7 +276,7 @@ class LegClaims:
             return None
         if state.waits_for_turn or run_id in self._claiming:
             return None
-        await self._gate.learn()
+        await self._gate.halts.learn()
         if not self._gate.may_claim(state) or run_id in self._claiming:
             return None
 

@@ -8,7 +8,6 @@ lets work wait that has begun.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 
 from agentctl import errors
 from agentctl.config.settings import Agent, Settings, Team
@@ -45,14 +44,6 @@ class Gate:
         self.halts = halts
         self._models = {model.id: model for model in settings.models}
         self._on_halt = settings.runs.on_halt
-
-    async def learn(self) -> None:
-        """Read the halts unless they are known.
-
-        Raises:
-            Unavailable: the system database does not answer.
-        """
-        await self.halts.learn()
 
     def check_open(self, component: Component) -> None:
         """Refuse a new run before its request is read, if it would be refused now.
@@ -93,10 +84,13 @@ class Gate:
         spec = component.spec
         if not isinstance(spec, Agent | Team) or not spec.model:
             return []
-        found = [spec.model]
-        for model_id in found:
-            found += [name for name in self._models[model_id].fallbacks if name not in found]
-        return found
+
+        # It grows while it is read: a fallback may have fallbacks of its own.
+        model_ids = [spec.model]
+        for model_id in model_ids:
+            fallbacks = self._models[model_id].fallbacks
+            model_ids += [name for name in fallbacks if name not in model_ids]
+        return model_ids
 
     def _find_of_models(self, models: Sequence[str]) -> HaltRow | None:
         """Return a halt if none of some models may be called."""
@@ -136,10 +130,6 @@ class Gate:
         if self.halts.find(scopes) is not None:
             return True
         return any((row.scope, row.scope_id) in scopes for row in ended_halts)
-
-    def starting(self, seconds: float) -> AbstractContextManager[None]:
-        """Enclose the steps from `find` to the begin of a call; see `Halts.starting`."""
-        return self.halts.starting(seconds)
 
     async def check_work(self, run: ChargedRun, *, goes_on: bool) -> Ask | None:
         """Check the budgets of a run whose work begins, and let decisions about them take effect.

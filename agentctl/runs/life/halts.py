@@ -47,10 +47,21 @@ SETTLE_SECONDS = 2.0
 """Maximum time that a confirmation waits for calls that have passed the gate and have not begun."""
 
 POLL_SECONDS = 0.005
-EXIT_CHECK_SECONDS = 0.25
-"""Intervals of the reads of confirmations, and of the looks for processes that have exited."""
+"""Interval of the looks for changes that are under way, calls that begin, and confirmations."""
 
-UNKNOWN = HaltRow("", "all", None, "the state of halts cannot be read", 0, None, 0, None)
+EXIT_CHECK_SECONDS = 0.25
+"""Interval of the looks for processes that have exited."""
+
+UNKNOWN = HaltRow(
+    halt_id="",
+    scope="all",
+    scope_id=None,
+    reason="the state of halts cannot be read",
+    stop_running=0,
+    created_by=None,
+    created_at=0,
+    until=None,
+)
 """The halt that a process obeys while it does not know the halts."""
 
 _log = logging.getLogger("agentctl.runs")
@@ -102,6 +113,7 @@ class Halts:
         # A row that was written after the read: a halt in between has not waited for this process.
         if self._reader != self._worker.registered_id:
             return False
+
         permit = self._worker.permit
         read_at = self._read_at
         if permit is not None:
@@ -109,6 +121,7 @@ class Halts:
                 return False
             if permit.halts_number == self._number:
                 read_at = max(read_at, permit.at)
+
         return self._clock() - read_at < PERMIT_SECONDS
 
     @property
@@ -126,6 +139,7 @@ class Halts:
             return UNKNOWN
         if not self._active:
             return None
+
         moment = now()
         for row in self._active:
             if (row.scope, row.scope_id) in scopes and row.is_active_at(moment):
@@ -198,6 +212,8 @@ class Halts:
         async with self._lock:
             if self._read_at >= called_at and self._reader == self._worker.registered_id:
                 return
+
+            # Before the read: what happens during it is not known afterwards.
             reader = self._worker.registered_id
             at = self._clock()
             found = await self._databases.system.read(halts.list_active())
@@ -209,7 +225,9 @@ class Halts:
         self._active = tuple(found.halts)
         self._reader = reader
         self._read_at = at
+
         if has_changed:
+            # Whoever waits for the next change gets an event of its own.
             self._changed.set()
             self._changed = asyncio.Event()
             self.on_change()
@@ -240,9 +258,11 @@ class Halts:
             return True
         if self._version is None or self._worker.registered_id is None:
             return False
+
         at = self._clock()
         if at - self._looked_at < EARLY_SECONDS and self._databases.system.lock_folder is not None:
             return False
+
         self._looked_at = at
         version = self._version()
         has_changed = version != self._seen_version
@@ -257,6 +277,7 @@ class Halts:
             return
         if state == self._confirmed:
             return
+
         await self._settle(number)
         await self._databases.system.write(halts.confirm(worker_id, number))
         self._confirmed = state
@@ -291,6 +312,7 @@ class Halts:
             waiting = [worker_id for worker_id in unconfirmed if worker_id not in exited]
             if not waiting:
                 return
+
             at = self._clock()
             if at >= latest:
                 # Whatever they do: what they know is too old to start a call with.
