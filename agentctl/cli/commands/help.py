@@ -123,19 +123,22 @@ def show_help(
         width = max(map(len, TOPICS)) + 2
         lines = [f"  {name:<{width}}{topic.summary}" for name, topic in TOPICS.items()]
         write_line("\n".join(["Help topics:", *lines, "", "Example:", f"  {EXAMPLE}"]))
-    elif len(words) == 1 and words[0] in TOPICS:
+        return
+
+    if len(words) == 1 and words[0] in TOPICS:
         write_line(TOPICS[words[0]].read())
-    else:
-        place: Any = context.find_root()
-        for word in words:
-            command = getattr(place.command, "commands", {}).get(word)
-            if command is None:
-                raise UsageError(
-                    f"no help for {' '.join(words)!r}",
-                    hint="`agentctl help` lists the topics, `agentctl --help` the commands",
-                )
-            place = typer.Context(command, info_name=word, parent=place)
-        write_line(place.get_help())
+        return
+
+    place: Any = context.find_root()
+    for word in words:
+        command = getattr(place.command, "commands", {}).get(word)
+        if command is None:
+            raise UsageError(
+                f"no help for {' '.join(words)!r}",
+                hint="`agentctl help` lists the topics, `agentctl --help` the commands",
+            )
+        place = typer.Context(command, info_name=word, parent=place)
+    write_line(place.get_help())
 
 
 def _list_terms(introduction: str, terms: Mapping[str, str]) -> str:

@@ -394,6 +394,7 @@ class RunDeclarations:
         "fork_run",
         "POST",
         f"{_RUN}/fork",
+        # And the scope that starts a run of the component that continues (`service.repeats`).
         needs=READS_COMPONENT,
         body=Body(ForkBody),
         errors=(409, 413, 429),

@@ -46,6 +46,7 @@ class SystemDeclarations:
         needs=Public(),
         tag="System",
         responses=NOT_READY_RESPONSES,
+        # A server that is not ready responds with 503 and the record, not with an error body.
         accepted_status=503,
     )
     async def get_readiness(self) -> Document[ReadinessRecord]:

@@ -525,7 +525,7 @@ async def expire_approvals(
     """
     due_rows = await database.read(approvals.list_due(now()))
     if due_rows:
-        # The clock of this machine may be ahead of the clocks of the others.
+        # The clock of this machine may be ahead of the clocks of other machines.
         moment = await database.clock()
         due_rows = [
             row for row in due_rows if row.expires_at is not None and row.expires_at <= moment

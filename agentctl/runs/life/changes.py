@@ -135,15 +135,17 @@ class _Poller:
         if waiters is None:
             waiters = _Waiters(version())
             self._waiters[version] = waiters
+        waiters.count += 1
         if self._task is None:
             self._task = asyncio.create_task(self._poll())
-        waiters.count += 1
+
         try:
             yield waiters
         finally:
             waiters.count -= 1
             if not waiters.count:
                 del self._waiters[version]
+
             # The last caller of all stops the polls.
             if not self._waiters and self._task is not None:
                 self._task.cancel()

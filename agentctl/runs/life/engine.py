@@ -114,25 +114,32 @@ class Engine:
         gate: Gate,
         tracer: RunTracer | None = None,
     ) -> None:
+        # What this process gives its runs.
         self.tracer = tracer
-        self.closing = asyncio.Event()
-        self.draining = False
-        self.counters = RunCounters()
         self.model_counters = catalog.models.counters
         self._worker = worker
         self._databases = databases
         self._catalog = catalog
         self._settings = settings
+
+        # The runs that it executes, and how many more it may.
+        self.counters = RunCounters()
         self._live: dict[str, LiveRun] = {}
         self._has_live = asyncio.Event()
         self.held_slots = HeldSlots()
         self._root_count = 0
         self._starts = Starts()
+
+        # How it shuts down.
+        self.closing = asyncio.Event()
+        self.draining = False
         self._shutdown: Ending | None = None
         self._abandons_at: float | None = None
+
         # All tasks that write to the databases: starts, supervisors and ends of runs.
         self._run_tasks = Tasks()
         self._search_tasks = Tasks()
+
         self.uploads = Uploads(settings.files)
         self._members = Members(self, self._run_tasks, catalog)
         self.shared: dict[str, Any] = {
@@ -143,6 +150,7 @@ class Engine:
             "gate": gate,
             "files": partial(RunFiles, uploads=self.uploads, quotas=settings.quotas),
         }
+
         self._supervision = Supervision(
             catalog, self._run_tasks, self.counters, self._starts, gate, tracer
         )

@@ -97,23 +97,28 @@ class McpAction:
         context = conversation.context
         if context.find_halt(tool=name) is not None:
             raise HeldBack
+
         limit = min(self.server.spec.call_seconds, context.spec.tool_timeout)
         started = time.monotonic()
         end: CallEnd = "failed"
+
         try:
             kept = conversation.take_state()
             answers = _build_answers(kept, context.leg) if kept is not None else None
             call = McpCall(self.tool.listed_name, arguments, answers)
             result = await self._call(call, context, limit)
+
             if result.get("resultType") == "input_required":
                 pause = await _build_questions(self.tool, result, kept)
                 end = "completed"
                 return CallOutcome("", pause=pause)
+
             parts, files = await _list_parts(self.tool.listed_name, result, context.files)
             text = _build_result_text(result, parts, context.limits.tool_result_bytes)
             failed = bool(result.get("isError"))
             end = "failed" if failed else "completed"
             return CallOutcome(text, failed=failed, files=dump_references(files))
+
         except HeldBack:
             end = "cancelled"
             raise
@@ -138,6 +143,7 @@ class McpAction:
     async def _call(self, call: McpCall, context: RunEnvironment, seconds: float) -> dict[str, Any]:
         task = asyncio.create_task(self._start(call, context), name=f"tool {self.tool.name}")
         unstopped = context.transcript.unstopped
+
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
             if not done:
@@ -152,6 +158,7 @@ class McpAction:
                 if stopped is not None:
                     unstopped.add(stopped, self.tool.name)
             raise
+
         if task.cancelled():
             raise McpUnavailable("the call was interrupted")
         return task.result()
