@@ -19,9 +19,7 @@ from agentctl.runs.desk.decisions import BUDGET_TOOL
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from tests.commands import stay_in_hour
-from tests.deployment import SQLITE_DATABASES
 from tests.endpoint import ModelEndpoint
-from tests.postgres import postgres_schemas
 from tests.service.callers import admin, collect_run_events, open_service
 from tests.service.test_budgets import CALL, budget, deploy, list_budgets, run_agent, user
 
@@ -41,15 +39,6 @@ def one_day() -> Iterator[None]:
     """Let no day begin in a test: the period of a budget ends at midnight UTC."""
     with stay_in_hour():
         yield
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def databases(request: pytest.FixtureRequest) -> Iterator[Mapping[str, str]]:
-    if request.param == "sqlite":
-        yield SQLITE_DATABASES
-        return
-    with postgres_schemas(request.getfixturevalue("postgres_url")) as schemas:
-        yield schemas
 
 
 async def list_questions(service: Service) -> list[dict[str, Any]]:

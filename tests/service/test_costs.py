@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from agentctl.interface.requests.administration import UsageFilter
 from agentctl.service.service import Service, ServiceOperations
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.postgres import postgres_schemas
 from tests.service.callers import ALL, open_service
 
 EXTRA = """
@@ -37,17 +36,10 @@ members = ["clerk"]
 """
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def shop(
-    request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint
-) -> Iterator[Deployment]:
+@pytest.fixture
+def shop(tmp_path: Path, model_endpoint: ModelEndpoint, databases: Mapping[str, str]) -> Deployment:
     url = model_endpoint.base_url
-    extra = EXTRA.format(url=url)
-    if request.param == "sqlite":
-        yield create_deployment(tmp_path, url, extra=extra)
-        return
-    with postgres_schemas(request.getfixturevalue("postgres_url")) as databases:
-        yield create_deployment(tmp_path, url, extra=extra, databases=databases)
+    return create_deployment(tmp_path, url, extra=EXTRA.format(url=url), databases=databases)
 
 
 def caller(service: Service) -> ServiceOperations:

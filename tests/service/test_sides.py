@@ -8,7 +8,7 @@ import hashlib
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.service import Service
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.postgres import postgres_schemas
 from tests.service.callers import admin, open_service, user
 
 SESSIONS = 10_000 if os.environ.get("AGENTCTL_TEST_LONG") else 60
@@ -62,16 +61,12 @@ on_change = "fail"
 """
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def world(
-    request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint
-) -> Iterator[Deployment]:
+    tmp_path: Path, model_endpoint: ModelEndpoint, databases: Mapping[str, str]
+) -> Deployment:
     url = model_endpoint.base_url
-    if request.param == "sqlite":
-        yield create_deployment(tmp_path, url, extra=EXTRA)
-        return
-    with postgres_schemas(request.getfixturevalue("postgres_url")) as databases:
-        yield create_deployment(tmp_path, url, extra=EXTRA, databases=databases)
+    return create_deployment(tmp_path, url, extra=EXTRA, databases=databases)
 
 
 def find_bucket(component: str, session_id: str) -> int:

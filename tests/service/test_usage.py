@@ -7,7 +7,7 @@ import contextlib
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from tests.commands import stay_in_hour
 from tests.conditions import wait_until
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.postgres import postgres_schemas
 from tests.service.callers import ALL, admin, open_service, user, wait_for_running
 
 LONG = bool(os.environ.get("AGENTCTL_TEST_LONG"))
@@ -67,18 +66,13 @@ STARTED = (
 )  # fmt: skip
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def world(
-    request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint
-) -> Iterator[Deployment]:
+    tmp_path: Path, model_endpoint: ModelEndpoint, databases: Mapping[str, str]
+) -> Deployment:
     """A deployment with models that have a price, a fallback and background work."""
     url = model_endpoint.base_url
-    extra = EXTRA.format(url=url)
-    if request.param == "sqlite":
-        yield create_deployment(tmp_path, url, extra=extra)
-        return
-    with postgres_schemas(request.getfixturevalue("postgres_url")) as databases:
-        yield create_deployment(tmp_path, url, extra=extra, databases=databases)
+    return create_deployment(tmp_path, url, extra=EXTRA.format(url=url), databases=databases)
 
 
 def reader(service: Service, subject: str | None = "me") -> ServiceOperations:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import Service
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.postgres import postgres_schemas
 from tests.service.callers import admin, open_service, user
 
 TERSE = 'instructions = "Be terse."'
@@ -43,15 +42,12 @@ STARTED: tuple[tuple[ComponentKind, str], ...] = (
 )  # fmt: skip
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def world(
-    request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint
-) -> Iterator[Deployment]:
-    if request.param == "sqlite":
-        yield create_deployment(tmp_path, model_endpoint.base_url, extra=EXTRA)
-        return
-    with postgres_schemas(request.getfixturevalue("postgres_url")) as databases:
-        yield create_deployment(tmp_path, model_endpoint.base_url, extra=EXTRA, databases=databases)
+    tmp_path: Path, model_endpoint: ModelEndpoint, databases: Mapping[str, str]
+) -> Deployment:
+    url = model_endpoint.base_url
+    return create_deployment(tmp_path, url, extra=EXTRA, databases=databases)
 
 
 def reconfigure(deployment: Deployment, old: str, new: str) -> None:
