@@ -34,11 +34,14 @@ def build_served_document(app: FastAPI, *, authorization: bool) -> bytes:
 
 
 def _has_own_parts(app: FastAPI) -> bool:
+    """Return True if an application has more to describe than the operations of a release."""
     own_routes = any(not isinstance(route, Operation) for route in app.routes)
     return own_routes or bool(app.webhooks.routes or app.openapi_tags) or app.title != TITLE
 
 
 def _remove_authorization(document: dict[str, Any]) -> None:
+    """Describe a server without authorization, in place."""
+    # Loaded only here: the released document has all descriptions already.
     from agentctl.server.openapi.descriptions import describe_error
 
     del document["components"]["securitySchemes"]
@@ -81,29 +84,39 @@ def _add_user_routes(
         for route in list_routes(app):
             if not is_public(getattr(route, "endpoint", None)):
                 _add_security(own["paths"].get(getattr(route, "path_format", None), {}), route)
-    parts = document["components"]
-    known = document["components"]["schemas"]
-    names: dict[str, str] = {}
+
+    components = document["components"]
+    schemas = components["schemas"]
+    new_names: dict[str, str] = {}
     for name, schema in own.get("components", {}).get("schemas", {}).items():
-        names[name] = name
-        while known.get(names[name], schema) != schema:
-            names[name] = f"Own{names[name]}"
-    own = _rename(own, {_PREFIX + name: _PREFIX + new for name, new in names.items()})
+        new_name = name
+        # An equal schema may keep its name: it is a record of agentctl that a route returns.
+        while schemas.get(new_name, schema) != schema:
+            new_name = f"Own{new_name}"
+        new_names[name] = new_name
+    own = _rename(own, {_PREFIX + name: _PREFIX + new for name, new in new_names.items()})
+
     for kind, entries in own.get("components", {}).items():
-        added = {names.get(name, name): entry for name, entry in entries.items()}
-        parts[kind] = added | parts.get(kind, {})
+        own_entries = {new_names.get(name, name): entry for name, entry in entries.items()}
+        components[kind] = own_entries | components.get(kind, {})
+
     document["info"]["title"] = app.title
     document["paths"] |= own["paths"]
     document["tags"] += own.get("tags", [])
-    if webhooks := own.get("webhooks"):
+    webhooks = own.get("webhooks")
+    if webhooks:
         document["webhooks"] = webhooks
     return document
 
 
 def _add_security(methods: dict[str, Any], route: Any) -> None:
+    """Add the credential and the refusals to the operations of a route that needs a token."""
     for method in getattr(route, "methods", None) or ():
-        if (operation := methods.get(method.lower())) is None:
+        operation = methods.get(method.lower())
+        if operation is None:
+            # It is not part of the document.
             continue
+
         schemes = operation.get("security") or [{}]
         operation["security"] = [{**scheme, "HTTPBearer": []} for scheme in schemes]
         for status, refusal in _REFUSALS.items():
@@ -121,4 +134,6 @@ def _rename(node: Any, names: dict[str, str]) -> Any:
         return {key: _rename(value, names) for key, value in node.items()}
     if isinstance(node, list):
         return [_rename(value, names) for value in node]
-    return names.get(node, node) if isinstance(node, str) else node
+    if isinstance(node, str):
+        return names.get(node, node)
+    return node
