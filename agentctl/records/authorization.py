@@ -86,23 +86,19 @@ def suggest_scope(scope: str, *others: str) -> str | None:
         others: additional known scopes, such as the admin scope.
     """
     parts = scope.split(":")
-    resource = parts[0].lower()
     action = parts[-1].lower()
-    general = f"{resource}:{action}"
-    resources = {known.partition(":")[0] for known in KNOWN_SCOPES}
-    if resource in resources and action in _ACTIONS and general not in KNOWN_SCOPES:
+    general = f"{parts[0]}:{action}".lower()
+    if list_scopes_of(scope) and action in _ACTIONS and general not in KNOWN_SCOPES:
         # Neither word is mistyped: agents:write must lead to no other resource or action.
         return None
+
     near = suggest_name(general, (*others, *KNOWN_SCOPES), cutoff=0.6)
     if near is None or near in others:
         return near
-    near_resource, near_action = near.split(":")
-    is_same_resource = near_resource == parts[0].lower()
-    if is_same_resource and near_action != parts[-1].lower() and parts[-1].lower() in _ACTIONS:
-        # Another action is no typing error: agents:write must not lead to agents:read.
-        return None
     if len(parts) != 3:
         return near
+
+    near_resource, near_action = near.split(":")
     with_id = f"{near_resource}:{parts[1]}:{near_action}"
     return with_id if is_known_scope(with_id) else near
 

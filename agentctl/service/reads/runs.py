@@ -14,6 +14,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FailurePage, RunCauses, RunPage, RunRecord, RunRow
 from agentctl.records.times import format_optional_time, format_rfc3339
+from agentctl.runtime.failures import MODEL_FAILURES
 from agentctl.service import documents, paging
 from agentctl.service.documents import MAXIMUM_DEPTH
 from agentctl.service.reads.family import ReadFamily
@@ -26,19 +27,7 @@ from agentctl.store.visibility import Visibility
 MAXIMUM_CAUSES = 100
 """Maximum number of causes in one response."""
 
-_CAUSED_FAILURES = frozenset(
-    {
-        "AGENT_FAILED",
-        "CONTEXT_EXCEEDED",
-        "MODEL_ANSWER_INVALID",
-        "MODEL_KEY_REJECTED",
-        "MODEL_NOT_FOUND",
-        "MODEL_REJECTED",
-        "MODEL_TIMEOUT",
-        "MODEL_UNAVAILABLE",
-        "TOOL_FAILED",
-    }
-)
+_CAUSED_FAILURES = MODEL_FAILURES | {"AGENT_FAILED", "TOOL_FAILED"}
 """Codes of failures that an exception of the user's code, or a response of a provider, can cause.
 
 A run that ended for another reason may have causes, too: of calls of tools that it survived.
