@@ -160,7 +160,7 @@ class LegClaims:
         before = now() - limit
         overdue_ids = await database.read(queue.list_overdue(before))
         if overdue_ids:
-            # The clock of this machine may be ahead of the clocks of the others.
+            # The clock of this machine may be ahead of the clocks of other machines.
             before = min(before, await database.clock() - limit)
             overdue_ids = await database.read(queue.list_overdue(before))
 
