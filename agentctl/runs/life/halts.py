@@ -227,7 +227,7 @@ class Halts:
         self._read_at = at
 
         if has_changed:
-            # Whoever waits for the next change gets an event of its own.
+            # A caller that waits for the next change gets an event of its own.
             self._changed.set()
             self._changed = asyncio.Event()
             self.on_change()
