@@ -115,7 +115,8 @@ async def test_server_with_a_fast_clock_ends_nothing_too_early(
     """The deadlines of approvals and of the queue count on the clock of PostgreSQL as well."""
     databases = Databases(configured, create=True)
     unused: Any = None
-    gate = SimpleNamespace(has_held=lambda state, ended_halts: False, learn=AsyncMock())
+    halts = SimpleNamespace(learn=AsyncMock())
+    gate = SimpleNamespace(has_held=lambda state, ended_halts: False, halts=halts)
     host: Any = SimpleNamespace(counters=RunCounters(), shared={"gate": gate})
     claims = LegClaims(host, databases, unused, unused, unused)
     try:
