@@ -199,6 +199,21 @@ async def test_file_without_its_reservation_is_refused(
         assert await main.read(files.get(row.file_id, EVERYONE)) is None
 
 
+async def test_place_that_was_reserved_during_a_cleanup_stays(
+    shared: SharedDatabases, uploads: Uploads
+) -> None:
+    async with shared.open() as databases:
+        main = databases.system
+        guard = trusted_guard()
+        row = build_row("ann", 60, guard.present + 1)
+        reservation = await main.write(files.reserve(row, Files(), Quotas()))
+        wrong = build_row("ann", 60, guard.present + 2 * HOUR, "cd")
+        await main.write(files.reserve(wrong, Files(), Quotas()))
+        await delete_unused_bytes(uploads, databases, guard)
+        assert await main.write(files.create(row, reservation)) == row
+        assert await count_checks(databases) == 0
+
+
 async def test_upload_of_bytes_that_are_being_deleted_keeps_them(
     shared: SharedDatabases, uploads: Uploads
 ) -> None:

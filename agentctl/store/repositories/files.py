@@ -131,7 +131,7 @@ _RESERVE = Sql(
 )
 _END_RESERVATION = Sql("DELETE FROM blob_checks WHERE seq = :seq RETURNING seq")
 _LIST_CHECKS = Sql(
-    "SELECT seq, blob FROM blob_checks WHERE NOT (noted_at BETWEEN :before AND :present)"
+    "SELECT seq, blob FROM blob_checks WHERE NOT (noted_at BETWEEN :before AND :after)"
     " ORDER BY seq LIMIT :limit"
 )
 _DELETE_CHECK = Sql("DELETE FROM blob_checks WHERE seq = :seq")
@@ -310,13 +310,13 @@ def delete_other_days(at: int) -> Work[int]:
     return _DELETE_OTHER_DAYS.count_rows(day=at // DAY)
 
 
-def list_checks(limit: int, before: int, present: int) -> Work[list[tuple[int, str]]]:
+def list_checks(limit: int, before: int, after: int) -> Work[list[tuple[int, str]]]:
     """Return number and key of the oldest bytes that may have no file.
 
-    Bytes that were noted from `before` to `present`, microseconds UTC, are left out: their upload
-    may be under way.
+    Bytes that were noted from `before` to `after`, microseconds UTC, are left out: their upload may
+    be under way.
     """
-    return _LIST_CHECKS.rows(as_columns, limit=limit, before=before, present=present)
+    return _LIST_CHECKS.rows(as_columns, limit=limit, before=before, after=after)
 
 
 def has_blob(blob: str) -> Work[bool]:
