@@ -25,9 +25,12 @@ async def ask_model(prompt: str) -> str:
 
 
 async def listen(message: str, context: RunContext) -> str:
-    """Take steps until a step hears nothing new, and answer with what was heard."""
+    """Take the steps that a message `work N ID` asks for, and answer with what was heard."""
     heard = [message]
-    for number in range(int(message.split()[1])):
+    words = message.split()
+    # A message that became the next run of the session asks for no steps.
+    steps = int(words[1]) if words[0] == "work" else 0
+    for number in range(steps):
         await context.step(f"step {number}", ask_model, f"look at {number}", idempotent=True)
         heard += [sent.text for sent in await context.messages()]
     return f"done after {' | '.join(heard)}"

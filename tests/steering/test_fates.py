@@ -73,8 +73,7 @@ class Experiment:
         while self._count < count:
             host = await self._open()
             works = [
-                host.spawn(self._work(host.operations, sender.operations, number))
-                for number in range(len(COMPONENTS))
+                host.spawn(self._work(host, sender, number)) for number in range(len(COMPONENTS))
             ]
             if self.random.random() < 0.5:
                 await asyncio.sleep(self.random.uniform(0.1, 0.6))
@@ -91,14 +90,13 @@ class Experiment:
         await process.run(process.open())
         return process
 
-    async def _work(
-        self, operations: ServiceOperations, sender: ServiceOperations, number: int
-    ) -> None:
+    async def _work(self, host: Process, sender: Process, number: int) -> None:
+        operations = host.operations
         kind, component = COMPONENTS[number]
         name = f"run-{len(self.runs)}-{number}"
         steps = self.random.randint(0, 4)
-        request = RunRequest(f"work {steps} {name}", session_id=name, background=True)
-        run = (await operations.create_run(kind, component, request)).value
+        work = RunRequest(f"work {steps} {name}", session_id=name, background=True)
+        run = (await operations.create_run(kind, component, work)).value
         sent = Sent(run["run_id"], kind, component, name)
         self.runs.append(sent)
 
@@ -107,9 +105,13 @@ class Experiment:
             self._count += 1
             text = f"note-{self._count}-end"
             late: Any = self.random.choice(("next_run", "refuse"))
-            door = self.random.choice((operations, sender))
+            door = self.random.choice((host, sender))
+            request = MessageRequest(text, late)
+            # In the context of the process that is asked: the runs that the sender starts for the
+            # message are its own, and do not die with the host.
+            sending = door.spawn(door.operations.send_message(sent.run_id, request))
             try:
-                message = await door.send_message(sent.run_id, MessageRequest(text, late))
+                message = await asyncio.shield(sending)
             except errors.Conflict:
                 self.fates["not accepted"] += 1
                 continue
@@ -150,20 +152,22 @@ class Experiment:
         parts = [each["message_id"] for each in is_part].count(message["message_id"])
         assert parts == (status == "delivered"), (message, run["status"])
 
-        is_shown = any(text in request.texts for request in self._models.requests)
+        def is_shown() -> bool:
+            return any(text in request.texts for request in self._models.requests)
+
         reaches_model = "listener" not in sent.component
         if status == "refused":
-            assert not is_shown, message
+            assert not is_shown(), message
         elif status == "next_run":
-            next_run = await wait_for_run(operations, message["next_run_id"])
+            next_run = await wait_for_run(operations, message["next_run_id"], *SETTLED)
             assert (next_run["input"], next_run["session_id"]) == (text, sent.session_id)
             if next_run["status"] == "COMPLETED" and reaches_model:
-                assert is_shown, message
+                assert is_shown(), message
         else:
             with pytest.raises(errors.NotFound):
                 await operations.get_run(message["message_id"])
             if run["status"] == "COMPLETED" and reaches_model:
-                assert is_shown, message
+                assert is_shown(), message
             if run["status"] == "COMPLETED":
                 assert run["content"].count(text) == 1, message
 
