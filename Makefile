@@ -92,8 +92,8 @@ test-lowest: .lowest/.oldest
 		-r .lowest/oldest.txt
 	@touch $@
 
-# Resolve libraries alone and together with agentctl, and write docs/neighbours.md; installs none of
-# them. ONLY="crewai prefect" prints these rows and writes nothing.
+# Resolve libraries alone and together with agentctl, and write docs/internals/neighbours.md; installs
+# none of them. ONLY="crewai prefect" prints these rows and writes nothing.
 neighbours: $(VENV)/.installed-test
 	$(BIN)/python -m tests.packaging.neighbours $(ONLY)
 
@@ -147,8 +147,8 @@ typescript: $(VENV)/.installed-test .peers/generators/.installed
 test-traces: $(VENV)/.installed-test .peers/traces/.installed
 	AGENTCTL_TEST_LONG=1 $(BIN)/python -m pytest -q tests/telemetry
 
-# Compare with AgentOS, langgraph dev, LiteLLM and the floors; writes docs/benchmarks.md, which has
-# the minutes of each part. Needs wrk. ONLY="tokens idle" measures these parts alone.
+# Compare with AgentOS, langgraph dev, LiteLLM and the floors; writes docs/internals/benchmarks.md,
+# which has the minutes of each part. Needs wrk. ONLY="tokens idle" measures these parts alone.
 bench: $(VENV)/.installed-test $(BENCH_PEERS:%=.bench/%/.installed)
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
 

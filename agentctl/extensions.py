@@ -4,7 +4,7 @@ The core imports no extension, so that its changes need none in a module of a pr
 modules of `BUILT_IN` and uses the `EXTENSION` of each.
 These modules are imported at the start of many commands, so their functions import what they need
 when they are called, and the classes here are tuples, which are made faster than dataclasses.
-docs/extending.md "An interface of another system" has the steps.
+docs/internals/extending.md "An interface of another system" has the steps.
 """
 
 from __future__ import annotations

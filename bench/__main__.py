@@ -1,4 +1,4 @@
-"""`make bench`: all measurements in one table, written to docs/benchmarks.md.
+"""`make bench`: all measurements in one table, written to docs/internals/benchmarks.md.
 
     python -m bench [--only PART ...] [--no-page]
 
@@ -207,7 +207,7 @@ def main() -> None:
     """Measure parts, print their table, and write the page from the last results of all parts."""
     parser = argparse.ArgumentParser(prog="python -m bench", allow_abbrev=False)
     parser.add_argument("--only", nargs="+", metavar="PART", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--no-page", action="store_true", help="do not write docs/benchmarks.md")
+    parser.add_argument("--no-page", action="store_true", help="do not write the page")
     options = parser.parse_args()
     require_wrk()
     for part in options.only:

@@ -233,7 +233,7 @@ def check(notes: Sequence[Note], sessions: int, each: int, slots: int) -> Found:
 
 
 def measure(sessions: int, each: int, *, servers: int, slots: int, seconds: float) -> str:
-    """Queue and execute the runs, check the ledger; return a row of docs/measurements.md."""
+    """Queue and execute the runs, check the ledger; return a row of the page of measurements."""
     total = sessions * each
     with serve(servers, slots) as running:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The page docs/benchmarks.md: the table, and how to repeat the measurement."""
+"""The page docs/internals/benchmarks.md: the table, and how to repeat the measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.servers import ROOT
 
 __all__ = ["PartResult", "format_document", "read_results", "save_result", "write_document"]
 
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
+DOCUMENT = ROOT / "docs" / "internals" / "benchmarks.md"
 RESULTS = ROOT / ".bench" / "results"
 
 _TEXT = """# Benchmarks

@@ -459,7 +459,7 @@ async def finish_upgrade(settings: Settings, database_id: str) -> None:
     """Exclude programs of earlier releases from a migrated database; see `check_servers`.
 
     From then on rows may have forms that only the programs of this schema read, see
-    `schema.FINISH_UPGRADE` (docs/decisions/0125).
+    `schema.FINISH_UPGRADE` (decision 125).
     """
     databases = Databases(settings, create=False)
     try:

@@ -1,7 +1,7 @@
 """Strict decoders of base64url and JSON from callers: one text for one value.
 
 PyJWT accepts `=` padding and UTF-16. With two texts for one token, a raw token could not serve as
-a cache key. RFC 7515 2 and RFC 7519 4 allow a server to reject all lax forms (docs/decisions/0137).
+a cache key. RFC 7515 2 and RFC 7519 4 allow a server to reject all lax forms (decision 137).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from typing import Any, NoReturn
 
 MAXIMUM_DEPTH = 8
-"""Levels of a token or a key file; parsers recurse (docs/security-cases.md J13)."""
+"""Levels of a token or a key file; parsers recurse (docs/internals/security-cases.md J13)."""
 
 _MAXIMUM_DIGITS = 64
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")

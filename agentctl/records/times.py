@@ -1,6 +1,6 @@
 """Times: integer microseconds UTC in the code, RFC 3339 with microseconds and Z in JSON; durations.
 
-pydantic reads more than RFC 3339 has (docs/decisions/0141).
+pydantic reads more than RFC 3339 has (decision 141).
 """
 
 from __future__ import annotations

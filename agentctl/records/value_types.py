@@ -2,7 +2,7 @@
 
 Parameters and forms of requests use it, and the records of a remote server are compared with it.
 The configuration and the bodies of requests are checked by pydantic, with the same words
-(`records/schema_words.py`). An annotation is compiled once (docs/decisions/0032).
+(`records/schema_words.py`). An annotation is compiled once (decision 32).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A run that waits for a person is PAUSED between two legs: `RUNNING -> PAUSED -> PENDING -> RUNNING`.
 It has no owner, no task and no slot then. Each leg has a new attempt, so that late writes of an
-earlier one are refused (docs/decisions/0079).
+earlier one are refused (decision 79).
 
 A background run begins as PENDING, every other run as RUNNING. A cancel
 request is a column of the run's row and not a state. A final status never changes: every transition

@@ -1,4 +1,4 @@
-"""Checks of JSON values against JSON Schemas, of which either may be hostile (docs/decisions/0075).
+"""Checks of JSON values against JSON Schemas, of which either may be hostile (decision 75).
 
 The validator holds the interpreter until it has finished, and no limit interrupts it. A check of
 more than some milliseconds is done in a separate process, which is killed after

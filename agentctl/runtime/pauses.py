@@ -1,4 +1,4 @@
-"""Pauses: how a component asks people, and how its run continues (docs/decisions/0079).
+"""Pauses: how a component asks people, and how its run continues (decision 79).
 
 A run has legs. A component that needs a decision raises `Paused` when everything else that it began
 has ended. The engine stores what it asks and its state; no task, thread or slot remains. The next
@@ -10,7 +10,7 @@ The object `input` of a request to an agent in code is checked before anything i
 (docs/contract.md "Runs"). Members and later steps get a task, which is text: an agent that needs an
 object reads it from the JSON text of its task.
 
-The journal of a durable run has what another process needs to continue it (docs/decisions/0099).
+The journal of a durable run has what another process needs to continue it (decision 99).
 It only grows: an answer of the model with its calls is one step, each call another one. The state
 of a component at the last step is built from its checkpoint and the steps after it, so a step costs
 as much as it adds, however long the conversation is.

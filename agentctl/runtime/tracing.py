@@ -1,7 +1,7 @@
 """The spans of a run, and its trace, as the current span of OpenTelemetry.
 
 A span has the times of a model call, a tool call, a member or a step. It is recorded for each call,
-never for each token, and stored with the end of the run (docs/decisions/0053). Spans that a library
+never for each token, and stored with the end of the run (decision 53). Spans that a library
 or a tool creates nest below the span of the run, of the tool call or of the model call that
 executes. The spans of the server itself are built when a leg has ended, from what the transcript
 has recorded.

@@ -4,7 +4,7 @@ A browser reaches every server that its machine reaches, also one on loopback. A
 can make it send requests: a form needs no permission of the server, and a name of the site that is
 resolved to 127.0.0.1 (DNS rebinding) makes responses readable. So such an address accepts only
 requests whose `Host` is a name of the server, and none that a page of another origin has made
-(docs/security-cases.md T20 to T22). `same-site` counts as another origin: every program on a
+(security cases T20 to T22). `same-site` counts as another origin: every program on a
 loopback port is of the same site.
 """
 

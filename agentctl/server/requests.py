@@ -2,7 +2,7 @@
 
 `Parameters` reads path, query and header parameters, which are declared with
 `agentctl.interface.declarations`, and compiles the declarations once into converters. FastAPI
-describes the parameters in the OpenAPI document and does not read them (docs/decisions/0009).
+describes the parameters in the OpenAPI document and does not read them (decision 9).
 
 `RequestBody` reads a body, with a limit of its size, as strict JSON or as a form. pydantic checks
 its fields against the typed dictionary that the operation declares, and each error names the field.

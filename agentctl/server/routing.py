@@ -333,7 +333,7 @@ class Entrance:
 
     FastAPI compares a path with one route after the other. Here a table finds the operation, with
     the methods of its path for a 405, and every request that nothing serves is a 401 first
-    (docs/decisions/0009).
+    (decision 9).
 
     Args:
         operations: the operations of the application.

@@ -5,7 +5,7 @@ stored once, when the run ends, and never changes, and `history_bytes` of a sess
 of all its histories. So the kept text has the first runs of a session if its bytes and the bytes of
 the runs after it add up to `history_bytes`, and the session was not deleted and imported again.
 Each read asks the database for the session, with the visibility of the caller, before it asks here
-(docs/decisions/0029).
+(decision 29).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A page follows the index of one filter, the lead, and compares the next rows with the other filters.
 The number of these rows is bounded, and so is the cost of a page: it ends early if few rows match,
-with a cursor (docs/decisions/0118).
+with a cursor (decision 118).
 """
 
 from __future__ import annotations

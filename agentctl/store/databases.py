@@ -1,4 +1,4 @@
-"""The configured databases, each opened on first use (docs/architecture.md "The store").
+"""The configured databases, each opened on first use (docs/internals/architecture.md "The store").
 
 A command that only reads the configuration opens no database. A file of another program is read
 but never written to.

@@ -3,7 +3,7 @@
 A statement contains a condition for each filter that is present, and nothing for the others: a
 condition such as `(:x IS NULL OR column = :x)` keeps a database from using an index. The planner of
 the database chooses the index. PostgreSQL gathers the statistics for that; SQLite has those of
-migration 3 (docs/decisions/0036).
+migration 3 (decision 36).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ FINISH_UPGRADE = (
 )
 """The statement that excludes programs which cannot read everything that this program writes.
 
-A new database needs no upgrade. For other databases the operator decides (docs/decisions/0125).
+A new database needs no upgrade. For other databases the operator decides (decision 125).
 """
 
 MIGRATE_COMMAND = "agentctl db migrate"

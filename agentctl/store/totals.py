@@ -33,7 +33,7 @@ class _KnownTotal(NamedTuple):
 
 
 class ListTotals:
-    """The totals of the long lists of one database (docs/decisions/0036).
+    """The totals of the long lists of one database (decision 36).
 
     Added rows do not shorten a list that is longer than the largest total, and each row that is
     removed from some tables is counted in the table `removals`. So such a list stays above the

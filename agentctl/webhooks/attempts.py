@@ -3,7 +3,7 @@
 The check of addresses is the protection against SSRF (server-side request forgery). Without it, a
 URL could send requests of the server to services that only its network reaches. A name is resolved
 once for an attempt, its addresses are checked, and the connection is made to a checked address: a
-second lookup could have another answer (docs/security-cases.md).
+second lookup could have another answer (docs/internals/security-cases.md).
 """
 
 from __future__ import annotations

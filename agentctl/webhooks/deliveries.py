@@ -2,7 +2,7 @@
 
 Any process may deliver any event. It claims due attempts with a lease. If a process dies, another
 process makes its attempts when the lease has ended. An event is therefore delivered at least once,
-always under one id (docs/decisions/0085).
+always under one id (decision 85).
 """
 
 from __future__ import annotations

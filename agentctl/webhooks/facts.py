@@ -1,7 +1,7 @@
 """Facts for webhooks: events of runs, approvals and halts, in the transaction of the fact.
 
 So a committed fact has a delivery for each endpoint that is subscribed to it, and no other fact has
-one (docs/decisions/0085). Only root runs are reported, without background work.
+one (decision 85). Only root runs are reported, without background work.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Task groups have a bounded wait, and retries last while a database is unavailabl
 
 While a step of the event loop works, no request and no other run of the process continues. Work
 that grows with what a peer sends, such as a model endpoint, an MCP program or an agent in code, is
-refused by its size, divided into steps, or done in a thread (docs/decisions/0075).
+refused by its size, divided into steps, or done in a thread (decision 75).
 
 Tools may leave work that cannot be stopped: tasks that ignore their cancellation, threads of
 an executor, threads that Python joins at its exit. A process that has stored the end of its runs

@@ -1,7 +1,7 @@
 """The gate that a request to a model passes right before it is sent.
 
 A connection may take seconds. So the clients of models look again when everything is ready, and
-send the request in the same step of the event loop (docs/decisions/0146).
+send the request in the same step of the event loop (decision 146).
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ def install_executor() -> RunThreadExecutor:
 
 
 class RunThreads:
-    """The threads that a block of one run uses (docs/decisions/0145-threads-of-runs.md).
+    """The threads that a block of one run uses (decision 145).
 
     Calls that still run at its end are registered.
 

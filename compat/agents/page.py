@@ -1,4 +1,4 @@
-"""The lists of docs/agents-tried.md: public agents by what the tests show for each.
+"""The lists of docs/internals/agents-tried.md: public agents by what the tests show for each.
 
 `python -m compat.agents.page` writes them into the page.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from compat.agents.table import AGENTS, PENDING, PublicAgent
 
-PAGE = Path(__file__).parents[2] / "docs" / "agents-tried.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "agents-tried.md"
 
 FOLDER = Path(__file__).parent
 

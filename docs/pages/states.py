@@ -19,7 +19,7 @@ next pause or end; a transition with a new attempt ends the right of earlier leg
 
 `owner` is the worker in the row of the root run, `caller` the server that executes a request, and
 `sweep` the process with the lease of the sweep, or another one that finds a worker dead. [Decision
-79](../decisions/0079-legs-and-checkpoints.md) has the reasons.
+79](../internals/decisions/0079-legs-and-checkpoints.md) has the reasons.
 """
 
 _DOCTOR = """## Checks of `runs doctor`

@@ -186,8 +186,9 @@ def read_sections(root: Path) -> list[Section]:
     rest = [path for path in sources.values() if path.endswith(".md") and path not in seen]
     decisions = [path for path in rest if "decisions/" in path]
     project = [path for path in rest if path not in decisions and path != "index.md"]
+    if decisions:
+        sections[-1].groups.append(Section("Decisions", decisions))
     sections.append(Section("Project", project))
-    sections[-1].groups.append(Section("Decisions", decisions))
     return sections
 
 

@@ -1,4 +1,4 @@
-"""Code that packs several things into one line (docs/style.md).
+"""Code that packs several things into one line (docs/internals/style.md).
 
 `python -m tests.architecture.plain_code PATH...` prints three kinds of places, each with what to
 write instead; without a path those of the package, the documentation, the tests and the packaging:

@@ -1,4 +1,4 @@
-"""Words and phrases that the prose of this project avoids (docs/style.md).
+"""Words and phrases that the prose of this project avoids (docs/internals/style.md).
 
 `python -m tests.architecture.prose PATH...` lists the places to rewrite, the whole repository
 without a path. Checked are:
@@ -47,7 +47,7 @@ AVOIDED = {
 """Regular expressions of whole words, and better words.
 
 These are wrong wherever they stand: the old dialect of this project, and a false tone. Any other
-word is a matter of its sentence, which no list can judge (docs/style.md "Prose").
+word is a matter of its sentence, which no list can judge (docs/internals/style.md "Prose").
 """
 
 QUESTION_WORDS = "What|Whether|Who|Whom|Whose|Which|How|That|Where|Why"
@@ -61,7 +61,7 @@ DECLARATIONS = {"option", "flag", "argument"}
 """Functions whose last positional argument is such a description (`agentctl/cli/parameters.py`)."""
 
 ALLOWED: dict[str, tuple[str, ...]] = {
-    "docs/style.md": ("*",),
+    "docs/internals/style.md": ("*",),
     "docs/glossary.md": ("*",),
     "tests/architecture/prose.py": ("*",),
     "tests/architecture/test_prose.py": ("*",),

@@ -1,4 +1,4 @@
-"""Imports run downward only, and nowhere in a circle (docs/architecture.md)."""
+"""Imports run downward only, and nowhere in a circle (docs/internals/architecture.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The modules and the files that docs/own-parts.md names exist."""
+"""The modules and the files that docs/internals/own-parts.md names exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.architecture.sources import PACKAGE
 
-PAGE = PACKAGE.parent / "docs" / "own-parts.md"
+PAGE = PACKAGE.parent / "docs" / "internals" / "own-parts.md"
 
 
 class Part(NamedTuple):

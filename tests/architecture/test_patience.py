@@ -17,7 +17,7 @@ BOUNDS = {
     "chaos/clients.py RESPONSE_SECONDS": "a later response is a violation that the search reports",
     "chaos/consistency.py IDLE_SECONDS": "a run that is live later is a violation",
     "chaos/durable.py REQUEST_SECONDS": "a client then asks another server",
-    "chaos/faults.py BACK_SECONDS": "docs/security-cases.md R19",
+    "chaos/faults.py BACK_SECONDS": "docs/internals/security-cases.md R19",
     "chaos/faults.py LOST_SECONDS": "the length of a fault",
     "chaos/clients.py PAUSE_SECONDS": "a pause of a client",
     "chaos/experiment.py CALM_SECONDS": "a part of the load",

@@ -1,4 +1,4 @@
-"""Invalid claims, with case ids D01 to D16 of docs/security-cases.md, and some valid ones."""
+"""Invalid claims, with the security cases D01 to D16, and some valid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile credentials, each with a case id of docs/security-cases.md and the check that must fail.
+"""Hostile credentials, each with the id of a security case and the check that must fail.
 
 `CASES` maps a name to the sent header, the configuration of the server, and the failed check. Every
 token is signed with the real key, except where the case is about the signature.

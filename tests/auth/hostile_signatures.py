@@ -1,7 +1,7 @@
 """Almost valid signatures of RSA, ECDSA, EdDSA and HMAC, built with the real keys.
 
 They try the same as public collections: paddings with one mistake, salts of other lengths, values
-of r and s out of range, other encodings of the same value (docs/security-cases.md C01 to C05).
+of r and s out of range, other encodings of the same value (security cases C01 to C05).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Service accounts: tokens, look-ups and grants (docs/security-cases.md K01 to K05, F10)."""
+"""Service accounts: tokens, look-ups and grants (security cases K01 to K05, F10)."""
 
 from __future__ import annotations
 

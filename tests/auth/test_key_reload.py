@@ -1,4 +1,4 @@
-"""Changes of key files during verification (docs/security-cases.md K06 to K12)."""
+"""Changes of key files during verification (docs/internals/security-cases.md K06 to K12)."""
 
 from __future__ import annotations
 

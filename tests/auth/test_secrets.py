@@ -1,4 +1,4 @@
-"""Valid and invalid shared secrets (docs/security-cases.md A05, A10, A13)."""
+"""Valid and invalid shared secrets (docs/internals/security-cases.md A05, A10, A13)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.conditions import PATIENCE
 __all__ = ["BACK_SECONDS", "Outage", "inject_faults"]
 
 BACK_SECONDS = 5.0
-"""Maximum time from the return of a database to the first response (docs/security-cases.md R19)."""
+"""Maximum time from the return of a database to the first response (security case R19)."""
 
 LOST_SECONDS = 20.0
 """Time without a heartbeat after which other workers have ended the runs of a worker."""

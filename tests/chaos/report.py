@@ -32,7 +32,7 @@ class Result:
 
 
 def format_report(result: Result) -> str:
-    """Format the report that docs/chaos.md contains."""
+    """Format the report that docs/internals/chaos.md contains."""
     return "\n".join([*_summary(result), "", *_requests(result), "", *_outages(result)])
 
 

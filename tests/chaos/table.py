@@ -1,4 +1,4 @@
-"""The table of faults of docs/chaos.md: `python -m tests.chaos.table`, some minutes.
+"""The table of faults of docs/internals/chaos.md: `python -m tests.chaos.table`, some minutes.
 
 Two servers on one PostgreSQL get plain, streamed and background starts at a rate, each with another
 message, before, during and after each fault. Everything is counted from outside: the answers, the

@@ -1,4 +1,4 @@
-"""Commands on a server that sends what it should not (docs/security-cases.md, cases U01 to U08)."""
+"""Commands on a server that sends what it should not (security cases U01 to U08)."""
 
 from __future__ import annotations
 

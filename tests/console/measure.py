@@ -1,4 +1,4 @@
-"""Measure the budgets of the console and write them into docs/measurements.md.
+"""Measure the budgets of the console and write them into docs/internals/measurements.md.
 
     python -m tests.console.measure [SESSIONS RUNS]     by default 10000 and 1000
 
@@ -26,7 +26,7 @@ from tests.deployment import create_deployment
 from tests.endpoint import start_endpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-_PAGE = ROOT / "docs" / "measurements.md"
+_PAGE = ROOT / "docs" / "internals" / "measurements.md"
 _CONSOLE = ROOT / "agentctl" / "server" / "console"
 _TABLE = re.compile(r"(?<=<!-- console -->\n).*?(?=<!-- end of console -->)", re.DOTALL)
 _ECHO = """

@@ -1,1 +1,1 @@
-"""Parts of the package against the libraries that they replace (docs/own-parts.md)."""
+"""Parts of the package against the libraries that they replace (docs/internals/own-parts.md)."""

@@ -1,4 +1,4 @@
-"""`python -m tests.differential`: run every differential test that docs/own-parts.md names.
+"""`python -m tests.differential`: run every differential test of docs/internals/own-parts.md.
 
 The last line has the totals; a comparison that fails at its first difference is a failed test.
 """

@@ -23,8 +23,8 @@ RULES = {
 }
 OBJECT_RULES = {
     **RULES,
-    "has a number that is too long": "docs/security-cases.md J13",
-    "is nested deeper": "docs/security-cases.md J13",
+    "has a number that is too long": "docs/internals/security-cases.md J13",
+    "is nested deeper": "docs/internals/security-cases.md J13",
     "is not a JSON object": "RFC 7515 4, RFC 7517 5, RFC 7519 7.2",
 }
 WIDER = {"str is not valid UTF-8": "RFC 8259 8.2: an escaped lone surrogate is JSON"}

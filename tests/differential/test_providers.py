@@ -33,12 +33,12 @@ from tests.differential.comparison import Comparison, Outcome, attempt
 FETCH_RULES = {
     "the response names a member twice": "RFC 7517 4",
     "the response has a number": "RFC 8259 6",
-    "the response is nested deeper": "docs/security-cases.md J13",
+    "the response is nested deeper": "docs/internals/security-cases.md J13",
     "the response is not UTF-8": "RFC 8259 8.1",
     "the response is not JSON": "RFC 8259 8.1: no byte order mark",
     "the response has more than": "docs/limits.md",
 }
-WIDER = {"Fail to fetch data": "docs/decisions/0139: a redirect to the same origin is followed"}
+WIDER = {"Fail to fetch data": "decision 139: a redirect to the same origin is followed"}
 
 
 @pytest.fixture

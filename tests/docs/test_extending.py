@@ -1,4 +1,4 @@
-"""docs/extending.md names every file in which an example occurs."""
+"""docs/internals/extending.md names every file in which an example occurs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = re.compile(r"`(agentctl/[^`]+\.(?:py|toml|json))`")
 
 
 def sections() -> dict[str, str]:
-    text = page("docs/extending.md").text + "\n"
+    text = page("docs/internals/extending.md").text + "\n"
     return {match["title"]: match["text"] for match in SECTION.finditer(text)}
 
 

@@ -13,6 +13,8 @@ from tests.docs.pages import ROOT, Page, page, pages
 
 every_page = pytest.mark.parametrize("tested", pages(), ids=lambda tested: tested.name)
 
+DECISIONS = ROOT / "docs/internals/decisions"
+
 LOCAL_PATHS = re.compile(r"(?<![\w.])/(?:(?:work|root|tmp)(?!\w)|home/(?!you\b|me\b))")
 
 
@@ -33,7 +35,7 @@ def resolves(tested: Page, link: str) -> bool:
 def test_index_links_every_page() -> None:
     index = page("docs/README.md")
     linked = {(index.path.parent / link.partition("#")[0]).resolve() for link in index.links()}
-    decisions = (ROOT / "docs" / "decisions").glob("0*.md")
+    decisions = DECISIONS.glob("0*.md")
     wanted = set((ROOT / "docs").rglob("*.md")) - set(decisions) - {index.path}
     assert wanted - linked == set()
 
@@ -41,13 +43,13 @@ def test_index_links_every_page() -> None:
 def test_index_has_three_doors_of_at_most_eight_pages() -> None:
     parts = re.split(r"^## ", page("docs/README.md").text, flags=re.MULTILINE)[1:]
     titles = [part.partition("\n")[0] for part in parts]
-    assert titles == ["Build", "Run", "Debug", "Reference"]
+    assert titles == ["Build", "Run", "Debug", "Reference", "Internals"]
     assert [len(re.findall(r"\]\(\S+\)", part)) for part in parts[:3]] == [8, 8, 8]
 
 
 def test_list_of_decisions_is_complete() -> None:
-    text = page("docs/decisions/README.md").text
-    there = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("0*.md"))
+    text = page("docs/internals/decisions/README.md").text
+    there = sorted(path.name for path in DECISIONS.glob("0*.md"))
     listed = re.findall(r"^- (\d+): \[[^\]]+\]\((\S+)\)$", text, re.MULTILINE)
     assert sorted(name for _, name in listed) == there
     assert [int(number) for number, _ in listed] == [int(name[:4]) for _, name in listed]
@@ -56,8 +58,9 @@ def test_list_of_decisions_is_complete() -> None:
 
 def test_code_names_every_decision() -> None:
     code = "".join(path.read_text() for path in (ROOT / "agentctl").rglob("*.py"))
-    decisions = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
-    assert [path.name for path in decisions if f"decisions/{path.name[:4]}" not in code] == []
+    named = {int(number) for number in re.findall(r"\bdecisions?\s+(\d{1,3})\b", code)}
+    decisions = sorted(DECISIONS.glob("0*.md"))
+    assert [path.name for path in decisions if int(path.name[:4]) not in named] == []
 
 
 def test_decisions_state_no_size_of_code() -> None:

@@ -23,7 +23,7 @@ PACKAGES = {path.name for path in (ROOT / "agentctl").iterdir() if path.is_dir()
 MODULE = re.compile(
     rf"(?<![\w./-])(?:agentctl|tests|bench|compat|docs|{'|'.join(sorted(PACKAGES))})/[\w/.-]*\w\.(?:py|toml|sql|txt|json)\b"
 )
-DECISION = re.compile(r"docs/decisions/(\d{4})|\bdecisions?\s+(\d{1,3})\b", re.IGNORECASE)
+DECISION = re.compile(r"\bdecisions/(\d{4})|\bdecisions?\s+(\d{1,3})\b", re.IGNORECASE)
 
 
 @cache
@@ -64,10 +64,9 @@ def headings(name: str) -> set[str]:
 
 
 def cases() -> set[str]:
-    """The ids of the cases in `docs/security-cases.md`."""
-    return set(
-        re.findall(r"^\| ([A-Z]\d{2}) \|", page("docs/security-cases.md").text, re.MULTILINE)
-    )
+    """The ids of the cases in `docs/internals/security-cases.md`."""
+    text = page("docs/internals/security-cases.md").text
+    return set(re.findall(r"^\| ([A-Z]\d{2}) \|", text, re.MULTILINE))
 
 
 def test_documents_are_in_the_repository() -> None:
@@ -107,7 +106,7 @@ def test_case_ids_are_listed() -> None:
 
 
 def test_decisions_exist() -> None:
-    known = {int(path.name[:4]) for path in (ROOT / "docs/decisions").glob("0*.md")}
+    known = {int(path.name[:4]) for path in (ROOT / "docs/internals/decisions").glob("0*.md")}
     wrong = [
         f"{place}: {match[0]}"
         for place, match in found(DECISION)

@@ -64,6 +64,14 @@ def test_list_for_programs_names_every_page_once(site: Path) -> None:
     assert sorted(listed) == sorted(markdown - {"index.md", "contents.md"})
 
 
+def test_developers_pages_have_a_section_of_their_own(site: Path) -> None:
+    text = (site / "llms.txt").read_text()
+    sections = {part.partition("\n")[0]: part for part in text.split("\n## ")}
+    outside = [title for title, part in sections.items() if "(internals/" in part]
+    assert outside == ["Internals"]
+    assert "(internals/decisions/0079-" in sections["Internals"]
+
+
 def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
     foreign = {file.name: FOREIGN.findall(file.read_text()) for file in site.rglob("*.html")}
     assert {name: found for name, found in foreign.items() if found} == {}

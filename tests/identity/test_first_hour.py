@@ -14,5 +14,5 @@ pytestmark = [*needs_browser, needs_provider]
 
 def test_steps_are_those_of_the_page(tmp_path: Path) -> None:
     steps = walk_through(tmp_path).steps
-    section = page("docs/measurements.md").text.partition("## The first hour")[2]
+    section = page("docs/internals/measurements.md").text.partition("## The first hour")[2]
     assert f" {len(steps)} steps" in section.partition("##")[0].replace("\n", " ")

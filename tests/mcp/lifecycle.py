@@ -2,7 +2,8 @@
 
     python -m tests.mcp.lifecycle [RUNS]
 
-prints a table for docs/measurements.md. `tests/mcp/test_lifecycle.py` runs it with few runs.
+prints a table for docs/internals/measurements.md. `tests/mcp/test_lifecycle.py` runs it with few
+runs.
 """
 
 from __future__ import annotations

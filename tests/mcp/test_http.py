@@ -112,7 +112,7 @@ async def test_large_or_compressed_body_fails_its_call_only(remote: State) -> No
 
 @pytest.mark.parametrize("tool", ["values", "streamed"])
 async def test_result_with_too_many_values_fails_its_call_only(remote: State, tool: str) -> None:
-    """docs/decisions/0075."""
+    """decision 75."""
     async with host(spec(remote)) as hosted:
         _, failed = await asyncio.wait_for(hosted.call(tool), PATIENCE)
         assert failed

@@ -333,7 +333,7 @@ async def test_result_that_the_library_refuses_ends_its_call(
 async def test_flood_of_lines_leaves_turns_to_other_runs(
     pipe: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """docs/decisions/0075."""
+    """decision 75."""
     caplog.set_level(logging.INFO, "agentctl.mcp")
     async with host(stdio_spec(call_seconds=60)) as hosted:
         asked = time.monotonic()

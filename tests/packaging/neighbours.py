@@ -1,4 +1,4 @@
-"""Resolve libraries alone and together with agentctl, and write docs/neighbours.md.
+"""Resolve libraries alone and together with agentctl, and write docs/internals/neighbours.md.
 
     make neighbours [ONLY="crewai langgraph"]
 
@@ -27,7 +27,7 @@ from typing import NamedTuple
 from tests.conditions import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/neighbours.md"
+PAGE = ROOT / "docs/internals/neighbours.md"
 PYTHON = "3.12"
 WIDTH = 100
 AT_ONCE = 6

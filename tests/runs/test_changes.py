@@ -206,7 +206,7 @@ async def request_cancel(database: Database) -> None:
 async def test_cancel_by_another_process_is_found_in_the_next_turn(
     shared: SharedDatabases, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """docs/security-cases.md R16: a turn begins every `POLL_SECONDS`, some times a second."""
+    """security case R16: a turn begins every `POLL_SECONDS`, some times a second."""
     assert 10 * module.POLL_SECONDS <= 1
     async with shared.open() as ours, shared.open() as theirs:
         await create_live_run(ours[name], "w1")

@@ -1,6 +1,6 @@
 """Long queues on three servers with one PostgreSQL: order, fairness and speed.
 
-AGENTCTL_TEST_LONG=1 has the numbers of docs/measurements.md; `-s` shows the figures.
+AGENTCTL_TEST_LONG=1 has the numbers of docs/internals/measurements.md; `-s` shows the figures.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def test_answer_streams_and_is_counted(model_endpoint: ModelEndpoint) -> None:
 
 
 def test_text_of_one_read_is_one_event(model_endpoint: ModelEndpoint) -> None:
-    """docs/decisions/0048."""
+    """decision 48."""
     texts = [f"{number} " for number in range(100)]
     thoughts = [f"{number}? " for number in range(100)]
     chunks = [build_chunk({"reasoning": thought}) for thought in thoughts]

@@ -35,7 +35,7 @@ def attempt_script(endpoint: ModelEndpoint, message: str) -> tuple[FakeContext, 
 def test_text_without_a_finish_reason_is_not_an_answer(
     model_endpoint: ModelEndpoint, message: str
 ) -> None:
-    """docs/security-cases.md M01."""
+    """docs/internals/security-cases.md M01."""
     ended, failure = attempt_script(model_endpoint, message)
 
     assert failure is not None
@@ -60,7 +60,7 @@ def test_text_without_a_finish_reason_is_not_an_answer(
 def test_tool_call_of_an_incomplete_answer_is_not_carried_out(
     model_endpoint: ModelEndpoint, arguments: str, reason: str | None, code: str
 ) -> None:
-    """docs/security-cases.md M02."""
+    """docs/internals/security-cases.md M02."""
     events = [TEXT, build_chunk(build_call(arguments))]
     if reason is not None:
         events.append(build_chunk({}, reason))
@@ -86,7 +86,7 @@ def test_tool_call_of_an_incomplete_answer_is_not_carried_out(
 def test_record_shows_the_reason_for_the_end_of_a_text(
     model_endpoint: ModelEndpoint, reason: str, recorded: str
 ) -> None:
-    """docs/security-cases.md M03."""
+    """docs/internals/security-cases.md M03."""
     ended, failure = attempt_script(model_endpoint, script(TEXT, build_chunk({}, reason), DONE))
 
     assert failure is None

@@ -261,7 +261,7 @@ def test_records_of_an_agent_in_code_have_no_model() -> None:
 
 
 def test_rest_of_a_long_output_is_not_converted() -> None:
-    """docs/security-cases.md M13."""
+    """docs/internals/security-cases.md M13."""
     with pytest.raises(ExecutionError) as caught:
         run("long_output", limits=Limits(run_bytes=1_000))
 
@@ -269,7 +269,7 @@ def test_rest_of_a_long_output_is_not_converted() -> None:
 
 
 def test_rest_of_a_long_state_is_not_converted() -> None:
-    """docs/security-cases.md M13."""
+    """docs/internals/security-cases.md M13."""
     state = SessionState('{"kept": 1}', 1_000)
     state.values["long"] = [*[7] * 1_000_000, object()]
 
@@ -293,7 +293,7 @@ def test_rest_of_a_long_state_is_not_converted() -> None:
     ],
 )
 async def test_large_report_leaves_turns_to_other_runs(name: str, failure: str | None) -> None:
-    """docs/decisions/0075."""
+    """decision 75."""
     context = FakeContext(Catalog.from_settings(hosted(name)))
     found = None
     async with measure_steps() as longest:

@@ -61,7 +61,7 @@ def attempt_script(endpoint: ModelEndpoint, message: str, *tools: str) -> tuple[
 def test_malformed_event_is_not_an_internal_failure(
     model_endpoint: ModelEndpoint, caplog: pytest.LogCaptureFixture, event: str, position: str
 ) -> None:
-    """docs/security-cases.md M09."""
+    """docs/internals/security-cases.md M09."""
     before = [TEXT] if position == "later" else []
 
     with caplog.at_level(logging.WARNING, "agentctl.runtime"):
@@ -79,7 +79,7 @@ def test_malformed_event_is_not_an_internal_failure(
 def test_arguments_of_another_type_are_not_an_internal_failure(
     model_endpoint: ModelEndpoint, arguments: object
 ) -> None:
-    """docs/security-cases.md M09."""
+    """docs/internals/security-cases.md M09."""
     call = build_call(arguments)  # type: ignore[arg-type]
 
     ended, failure = attempt_script(
@@ -107,7 +107,7 @@ def test_blank_arguments_are_a_call_without_arguments(
 
 
 def test_calls_with_one_id_keep_their_own_results(model_endpoint: ModelEndpoint) -> None:
-    """docs/security-cases.md M10."""
+    """docs/internals/security-cases.md M10."""
     names = {"add": '{"a": 1}', "shout": '{"text": "hi"}', "fails": "{}", "nothing": "{}"}
     calls = [
         call
@@ -149,7 +149,7 @@ def test_calls_with_one_id_keep_their_own_results(model_endpoint: ModelEndpoint)
 def test_usage_out_of_range_does_not_lose_the_answer(
     model_endpoint: ModelEndpoint, count: int, kept: int
 ) -> None:
-    """docs/security-cases.md M11."""
+    """docs/internals/security-cases.md M11."""
     usage = {
         "prompt_tokens": count,
         "completion_tokens": 1,
@@ -170,7 +170,7 @@ def test_usage_out_of_range_does_not_lose_the_answer(
 
 @pytest.mark.filterwarnings("ignore:Failed to extract usage")
 def test_negative_usage_does_not_lose_the_answer(model_endpoint: ModelEndpoint) -> None:
-    """docs/security-cases.md M11."""
+    """docs/internals/security-cases.md M11."""
     usage = {"prompt_tokens": -5, "completion_tokens": -1, "total_tokens": -6}
 
     ended, failure = attempt_script(model_endpoint, script(TEXT, {**STOP, "usage": usage}))

@@ -1,6 +1,6 @@
 """Models of other vendors: answers, tools, usage, failures and bounds, on local endpoints.
 
-docs/security-cases.md M23.
+docs/internals/security-cases.md M23.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_text_is_streamed_and_counted(provider: Provider, vendor_endpoint: Model
 def test_uncompressed_answers_are_requested(
     provider: Provider, vendor_endpoint: ModelEndpoint
 ) -> None:
-    """docs/security-cases.md M04."""
+    """docs/internals/security-cases.md M04."""
     run(configured(provider, "echo", vendor_endpoint), "hi")
 
     assert vendor_endpoint.headers("echo")["accept-encoding"] == "identity"

@@ -53,7 +53,7 @@ def build_calls(count: int) -> str:
 def test_compressed_response_is_not_read(
     model_endpoint: ModelEndpoint, status: int, encoding: str
 ) -> None:
-    """docs/security-cases.md M04."""
+    """docs/internals/security-cases.md M04."""
     headers = {"Content-Encoding": encoding}
     answer = script(build_chunk({"content": "hi"}), STOP, status=status, headers=headers, gzip=True)
 
@@ -69,7 +69,7 @@ def test_compressed_response_is_not_read(
 def test_compressed_response_does_not_fill_the_memory(
     model_endpoint: ModelEndpoint, status: int
 ) -> None:
-    """docs/security-cases.md M04: 64 MB in 64 KB."""
+    """docs/internals/security-cases.md M04: 64 MB in 64 KB."""
     bomb = script(
         'data: "',
         ["x" * 1_000_000, 64],
@@ -92,7 +92,7 @@ def test_compressed_response_does_not_fill_the_memory(
 def test_tool_calls_of_one_event_do_not_stop_the_process(
     model_endpoint: ModelEndpoint, count: int
 ) -> None:
-    """docs/security-cases.md M05."""
+    """docs/internals/security-cases.md M05."""
     started = time.monotonic()
 
     ended, failure = attempt_script(model_endpoint, script(encode_event(build_calls(count)), STOP))
@@ -104,7 +104,7 @@ def test_tool_calls_of_one_event_do_not_stop_the_process(
 
 
 def test_tool_calls_are_counted_while_they_arrive(model_endpoint: ModelEndpoint) -> None:
-    """docs/security-cases.md M05."""
+    """docs/internals/security-cases.md M05."""
     calls = [
         build_chunk(build_call("{}", index=number, call_id=f"c{number}"))
         for number in range(MAXIMUM_CALLS + 1)
@@ -118,7 +118,7 @@ def test_tool_calls_are_counted_while_they_arrive(model_endpoint: ModelEndpoint)
 
 
 def test_parts_of_an_answer_are_limited(model_endpoint: ModelEndpoint) -> None:
-    """docs/security-cases.md M05."""
+    """docs/internals/security-cases.md M05."""
     turn = encode_event(build_chunk({"reasoning_content": "hm", "content": "x"}))
 
     _, failure = attempt_script(model_endpoint, script([turn, MAXIMUM_PARTS], STOP))
@@ -139,7 +139,7 @@ def test_parts_of_an_answer_are_limited(model_endpoint: ModelEndpoint) -> None:
     ids=["objects", "nested", "not a number", "large", "lines"],
 )
 def test_event_is_limited_before_it_is_parsed(model_endpoint: ModelEndpoint, event: str) -> None:
-    """docs/security-cases.md M06."""
+    """docs/internals/security-cases.md M06."""
     answer = script(build_chunk({"content": "almost "}), encode_event(event), STOP)
 
     ended, failure = attempt_script(model_endpoint, answer)
@@ -166,7 +166,7 @@ def test_large_text_in_one_event_is_an_answer(model_endpoint: ModelEndpoint) -> 
 def test_events_without_text_are_counted(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
-    """docs/security-cases.md M07."""
+    """docs/internals/security-cases.md M07."""
     monkeypatch.setattr(provider, "_MINIMUM_EVENTS", 100)
 
     _, failure = attempt_script(model_endpoint, script([event, 1_000_000]), run_bytes=64_000)
@@ -179,7 +179,7 @@ def test_events_without_text_are_counted(
 def test_data_that_the_library_keeps_is_limited(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/security-cases.md M07."""
+    """docs/internals/security-cases.md M07."""
     monkeypatch.setattr(provider, "_MINIMUM_EVENTS", 100)
     chunk = build_chunk({"annotations": ["x" * 50_000]})
 
@@ -194,7 +194,7 @@ def test_data_that_the_library_keeps_is_limited(
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_empty_line_may_arrive_by_itself(model_endpoint: ModelEndpoint, end: str) -> None:
-    """docs/security-cases.md M08."""
+    """docs/internals/security-cases.md M08."""
     texts = [f"{number:07}" for number in range(1_300)]
     pieces: list[object] = []
     for chunk in [*(build_chunk({"content": text}) for text in texts), STOP]:

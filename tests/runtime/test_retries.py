@@ -1,6 +1,6 @@
 """Retries and fallbacks of model calls, and the settings that a model receives.
 
-docs/security-cases.md M22.
+docs/internals/security-cases.md M22.
 """
 
 from __future__ import annotations

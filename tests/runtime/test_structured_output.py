@@ -1,6 +1,6 @@
 """Structured results: schemas of agents and requests, validation, and the correction of answers.
 
-docs/security-cases.md M24.
+docs/internals/security-cases.md M24.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ def test_result_is_cut_between_characters(model_endpoint: ModelEndpoint) -> None
 def test_rest_of_a_long_result_is_not_converted(
     model_endpoint: ModelEndpoint, name: str, start: str
 ) -> None:
-    """docs/security-cases.md M13."""
+    """docs/internals/security-cases.md M13."""
     ended, failure = run_with_tool(model_endpoint, name, limits=Limits(tool_result_bytes=100))
 
     assert failure is None

@@ -95,7 +95,7 @@ def test_repeated_call_ids_are_distinguished() -> None:
 
 
 def test_work_of_calls_grows_with_their_number_only() -> None:
-    """docs/security-cases.md M12: some 30,000 calls took minutes."""
+    """docs/internals/security-cases.md M12: some 30,000 calls took minutes."""
     close_calls(1)
     few = count_instructions(lambda: close_calls(4))
     many = count_instructions(lambda: close_calls(16))

@@ -2,7 +2,7 @@
 
 The time after which a task gives a turn is nothing here, so that turns can be counted: one for each
 two items at least, however fast the machine is. `make bench-hostile` measures the times
-(docs/decisions/0075).
+(decision 75).
 """
 
 from __future__ import annotations

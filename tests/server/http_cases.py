@@ -1,6 +1,6 @@
 """Raw requests of attackers, broken programs and honest clients, with the expected responses.
 
-The names start with the case id of `docs/security-cases.md`.
+The names start with the case id of `docs/internals/security-cases.md`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs of a server whose model provider refuses half of the requests.
 
-docs/security-cases.md M21.
+docs/internals/security-cases.md M21.
 """
 
 from __future__ import annotations

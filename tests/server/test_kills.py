@@ -41,10 +41,10 @@ BUSY = 1.0 if LONG else 5.0
 """A machine that is busy with other tests keeps the bounds less strictly."""
 
 FINAL_SECONDS = 5.0 * BUSY
-"""Maximum seconds of a live run after a restart (docs/security-cases.md R01)."""
+"""Maximum seconds of a live run after a restart (docs/internals/security-cases.md R01)."""
 
 TAKEOVER_SECONDS = 20.0 * BUSY
-"""The same where it is another process that has to notice (docs/security-cases.md, R47)."""
+"""The same where it is another process that has to notice (security case R47)."""
 
 WORKERS = 8
 FOLLOWERS = 6

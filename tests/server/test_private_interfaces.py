@@ -55,7 +55,7 @@ async def test_router_of_fastapi_calls_its_middleware_stack() -> None:
 def test_each_library_is_imported_in_one_place() -> None:
     places = {
         "uvicorn": ("agentctl.server.transport.",),
-        # The client of model endpoints has its own transport (docs/decisions/0048).
+        # The client of model endpoints has its own transport (decision 48).
         "httptools": ("agentctl.server.transport.", "agentctl.runtime.models.stream_transport"),
         "fastapi": ("agentctl.server.",),
     }

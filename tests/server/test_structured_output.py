@@ -1,6 +1,6 @@
 """Structured results over HTTP: the request, the stream and the run record.
 
-docs/security-cases.md M25.
+docs/internals/security-cases.md M25.
 """
 
 from __future__ import annotations

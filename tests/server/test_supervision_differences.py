@@ -1,4 +1,4 @@
-"""The supervisor of worker processes compared with uvicorn's (docs/decisions/0018)."""
+"""The supervisor of worker processes compared with uvicorn's (decision 18)."""
 
 from __future__ import annotations
 

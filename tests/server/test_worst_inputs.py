@@ -1,4 +1,4 @@
-"""The worst input that each bound of docs/limits.md allows, at a real server (docs/decisions/0075).
+"""The worst input that each bound of docs/limits.md allows, at a real server (decision 75).
 
 `/health` is requested meanwhile, from another process than the server, and answers each time. `make
 bench-hostile` measures how long it waits.

@@ -124,7 +124,7 @@ async def test_model_gets_as_many_runs_as_configured(
 async def test_history_of_a_run_has_a_maximum_size(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], sent: str
 ) -> None:
-    """docs/security-cases.md M14."""
+    """docs/internals/security-cases.md M14."""
     monkeypatch.setattr(supervision, "HISTORY_BYTES", 6_000)
     async with open_service(deployment) as service:
         operations = user(service)
@@ -399,7 +399,7 @@ async def test_session_runs_have_limit_and_after(deployment: Deployment) -> None
 async def test_large_documents_are_built_outside_of_the_event_loop(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/decisions/0075: a step of the event loop does not grow with a result."""
+    """decision 75: a step of the event loop does not grow with a result."""
     builders: dict[str, set[int]] = {}
 
     def watch(module: Any, name: str) -> None:

@@ -156,7 +156,7 @@ class PostgresCounter:
     async def count(self, work: Work[Any]) -> int:
         """Return the buffers of the plans of all statements of a unit."""
         async with self._connection.transaction(readonly=True):
-            # As of the reads of lists (docs/decisions/0126).
+            # As of the reads of lists (decision 126).
             await self._connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
             return await self._count(work)
 

@@ -100,7 +100,8 @@ def test_targets_of_the_workflows_are_in_the_makefile() -> None:
 
 
 def test_page_on_systems_names_jobs_of_the_workflows() -> None:
-    rows = re.findall(r"^\|.*\|(.*)\|$", (ROOT / "docs/machines.md").read_text(), re.MULTILINE)
+    text = (ROOT / "docs/internals/machines.md").read_text()
+    rows = re.findall(r"^\|.*\|(.*)\|$", text, re.MULTILINE)
     named = {name.strip() for row in rows[2:] for name in row.split(",")}
     assert len(named) > 5
     assert named <= {*read_jobs("ci.yml"), *read_jobs("weekly.yml")}

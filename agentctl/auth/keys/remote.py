@@ -1,4 +1,4 @@
-"""The key set of an identity provider, by URL or discovery (docs/decisions/0139).
+"""The key set of an identity provider, by URL or discovery (decision 139).
 
 A fetch runs in a separate thread with its own event loop, at most one at a time, so no request and
 no other check waits for the network unless it needs the result. During an outage the last key set

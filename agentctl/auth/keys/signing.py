@@ -1,7 +1,7 @@
 """Generate keys, build their thumbprints, JWKS and PEM forms, and sign tokens and statements.
 
 This module uses `cryptography` only: the import of PyJWT takes 80 ms and this one 25 ms
-(docs/decisions/0031). The server verifies the signatures with PyJWT.
+(decision 31). The server verifies the signatures with PyJWT.
 """
 
 from __future__ import annotations

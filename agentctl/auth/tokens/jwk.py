@@ -1,6 +1,6 @@
 """JSON Web Keys (RFC 7517, RFC 7518 6, RFC 8037) and their thumbprints (RFC 7638).
 
-PyJWT reads a key, this module decides if it is accepted (docs/decisions/0138). PyJWT is imported
+PyJWT reads a key, this module decides if it is accepted (decision 138). PyJWT is imported
 inside a function, because `token mint` has to start fast.
 """
 

@@ -3,7 +3,7 @@
 The checks are `length`, `form`, `header`, `key` and `signature`, each a function. For any input
 each check returns a result or raises `errors.InvalidToken`, nothing else. PyJWT and
 `cryptography` do the arithmetic only: the header never selects an algorithm, a key or an address
-(RFC 8725 3.1, 3.10; docs/decisions/0031). PyJWT compares HMACs in constant time. The module
+(RFC 8725 3.1, 3.10; decision 31). PyJWT compares HMACs in constant time. The module
 `claims` checks the claims.
 """
 

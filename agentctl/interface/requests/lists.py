@@ -69,7 +69,7 @@ async def walk_pages(
         yield rows, following
         if following is None:
             return
-        # A page of a filter that no index has can be empty before the end (docs/decisions/0118).
+        # A page of a filter that no index has can be empty before the end (decision 118).
         can_be_empty = meta.get("total_is_capped") or "searched_until" in meta
         if following == cursor or not (rows or can_be_empty):
             raise build_endless_list_error(

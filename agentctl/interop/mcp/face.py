@@ -1,4 +1,4 @@
-"""The endpoint `/mcp`: streamable HTTP, inside of the authentication (docs/decisions/0063).
+"""The endpoint `/mcp`: streamable HTTP, inside of the authentication (decision 63).
 
 Requests of protocols before 2026-07-28 are for `handshake`, newer ones for `modern`.
 

@@ -1,4 +1,4 @@
-"""The routes below `/v1`, whose requests become runs of agents and teams (docs/decisions/0062).
+"""The routes below `/v1`, whose requests become runs of agents and teams (decision 62).
 
 An id of a component is the id of its model. Agents and teams share no id (`config.checks`). A
 stored response is a turn of an agent or a team. Each request for one has the policy and the audit

@@ -1,4 +1,4 @@
-"""Requests of pages: they start runs, or continue paused ones (docs/decisions/0062)."""
+"""Requests of pages: they start runs, or continue paused ones (decision 62)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ calls, unless `approvals.own` is set (`check_approver`).
 
 A decision is bound to the shown call by its hash. The conditional update of the pending row decides
 which of several decisions counts. The last decision that a root run waits for lets the run continue
-in the same transaction (docs/decisions/0079).
+in the same transaction (decision 79).
 """
 
 from __future__ import annotations

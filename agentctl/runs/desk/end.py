@@ -5,7 +5,7 @@ other process ends it with what the run has left in the database: a run whose wo
 (`runs/workers/recovery.py`), a waiting run that is cancelled or has waited too long
 (`runs/desk/waiting.py`), and the members that wait below a run that ends. All of them fill an
 `EndOfRun`, and `write_end` stores it. A new part of an end belongs here and nowhere else
-(docs/decisions/0096).
+(decision 96).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sums of usage: the process that sweeps adds ended runs to them (docs/decisions/0104)."""
+"""The sums of usage: the process that sweeps adds ended runs to them (decision 104)."""
 
 from __future__ import annotations
 

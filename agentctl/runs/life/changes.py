@@ -8,7 +8,7 @@ notifications of each run and of each worker.
 Cancel requests, and messages to runs, are read from the rows. While this process executes runs,
 it queries for them when it is notified. In case a notification was lost, the heartbeat of the
 worker asks for them in the system database, and databases without a heartbeat are asked as often. A
-process without a run and without a waiting caller polls nothing (docs/decisions/0094), except for
+process without a run and without a waiting caller polls nothing (decision 94), except for
 runs that any server may claim: a serving process is notified, and compares a number every 0.5 s.
 """
 

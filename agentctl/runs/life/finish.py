@@ -1,7 +1,7 @@
 """The end of a leg: the final status of a run with its results, its pause, or its hand-over.
 
 Each is one transaction with the last events, which is repeated until the database accepts it. A
-process that ends hands its durable runs over to others (docs/decisions/0099).
+process that ends hands its durable runs over to others (decision 99).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ that has returned it. A process that cannot read the halts starts nothing.
 
 So a new halt is obeyed everywhere `PERMIT_SECONDS` after its commit, whatever processes are stopped
 or cut off from the database. Normally that takes some milliseconds: the processes are notified,
-read the halts, and confirm it in the rows of their workers (docs/decisions/0146).
+read the halts, and confirm it in the rows of their workers (decision 146).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Legs: how a run pauses, and what its next leg starts from.
 
 A run that waits has its checkpoint in the database and nothing in memory, so any process can
-continue it. Every transition is one transaction (docs/decisions/0079).
+continue it. Every transition is one transaction (decision 79).
 """
 
 from __future__ import annotations

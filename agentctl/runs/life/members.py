@@ -8,7 +8,7 @@ bound one root run would become thousands of live runs. So a member waits for a 
 is written: of its root (`MEMBERS_PER_RUN`) and of the process
 (`CONCURRENT_MEMBERS`). Members that wait for their own members keep their slots. So that
 this is never a deadlock, each run can always execute one child without a slot: the child takes the
-place of its parent, which waits for it (docs/decisions/0039).
+place of its parent, which waits for it (decision 39).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The forms of events: for clients, and as rows, with one encoder and one decoder.
 
-docs/contract.md "Events" has the form that clients receive, docs/decisions/0125 that of rows. A
+docs/contract.md "Events" has the form that clients receive, decision 125 that of rows. A
 row has consecutive events of a stream as lines. A line is an event as clients receive it,
 
     ToolCallStarted {"event":"ToolCallStarted","created_at":1763892000,...}

@@ -15,7 +15,7 @@ was written before the first leg. It has no transcript and no state.
 The events of a run and of its members' runs are one stream, stored under the id of the root run;
 each event names its run. The joined deltas are the content; the content of a workflow is the output
 of its last step. Calls of models have no events, so the fold of events makes no spans for them
-(docs/decisions/0053).
+(decision 53).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A follower that has read the stored events of a run joins the hub. The hub reads the new events of
 all its runs by one statement, `POLL_SECONDS` after the statement before it or as soon as a
 notification names one of the runs, and keeps the newest events for its followers. It requests the
-notifications from the workers of its runs (docs/decisions/0093).
+notifications from the workers of its runs (decision 93).
 
 A late follower reads stored events by one statement at a time, as many batches as fit into 64 KB.
 The reads are kept for a moment and shared by all followers of a process: the followers that come to

@@ -18,7 +18,7 @@ the pid namespace (proc(5), pid_namespaces(7)).
 
 A worker locks its own file as long as it lives; the kernel frees the lock when the process ends.
 Processes that share a SQLite file share one kernel and therefore the locks next to that file, even
-if they see each other's pids differently or not at all (flock(2), docs/decisions/0094).
+if they see each other's pids differently or not at all (flock(2), decision 94).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The row is written before the first run names the worker as its owner. The heartbeat has its own
 thread, so that work that blocks the event loop does not make the process look dead.
 
-The process with the lease sweeps for all processes of a cluster (docs/decisions/0094). Another
+The process with the lease sweeps for all processes of a cluster (decision 94). Another
 process asks for the lease only if its heartbeat has shown that no process has it, or if it knows
 that the process with the lease has exited. Two processes may sweep at once after a pause of one of
 them: that costs time, but every change of a sweep is conditional.

@@ -2,7 +2,7 @@
 
 The model always streams, so that partial text exists even for a caller that does not stream. A
 connection (`runtime.models.calls`) talks to the provider; this module runs the agent loop
-(docs/decisions/0048).
+(decision 48).
 """
 
 from __future__ import annotations

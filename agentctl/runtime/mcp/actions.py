@@ -3,7 +3,7 @@
 A model gets text. Images, sound and other data become files of the run, which the text names
 (docs/mcp.md "Results"). In protocol 2026-07-28 a server may answer a call with questions to a
 person and an opaque state. The run waits, and the call is repeated with the answers, in any process
-(docs/decisions/0080).
+(decision 80).
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def _expand_part(part: TemplatePart, user: McpUser) -> str:
 
 
 def _check_user_value(value: object, missing: str, label: str) -> str:
-    """Return a value of the user as the text of a header field (docs/security-cases.md P08)."""
+    """Return a value of the user as the text of a header field (security case P08)."""
     if value is None or value == "":
         raise McpUnavailable(missing)
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value

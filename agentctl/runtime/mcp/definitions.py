@@ -1,7 +1,7 @@
 """Tools as MCP servers define them: untrusted names, descriptions and schemas.
 
 A tool whose definition cannot be sent to a model provider is left out, with a problem for the
-operator (docs/security-cases.md P01 to P04).
+operator (docs/internals/security-cases.md P01 to P04).
 """
 
 from __future__ import annotations

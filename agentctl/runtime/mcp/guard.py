@@ -3,7 +3,7 @@
 The stdio transport of the `mcp` library starts one command and reads its stdout in the event loop:
 a line of any length stays in memory, a result that is no valid message leaves its call without an
 answer, and nobody ends a program that ignores the end of its stdin once agentctl was killed. So the
-command that the library starts is this guard, which starts the program (docs/decisions/0042):
+command that the library starts is this guard, which starts the program (decision 42):
 
 - Messages for the program pass as they are. A program that reads none for long is ended.
 - A line of the program passes if it is a message within the bounds. If it is a result beyond them,

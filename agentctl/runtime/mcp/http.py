@@ -2,7 +2,7 @@
 
 The transport is that of the `mcp` library. It ends the whole connection, with the calls of all
 runs, if one request fails. This client gives it a response with status 503 instead, and limits each
-body (docs/decisions/0042). The transport follows redirects within the origin of the URL only, so a
+body (decision 42). The transport follows redirects within the origin of the URL only, so a
 server cannot direct its requests to another address (SSRF).
 """
 

@@ -2,7 +2,7 @@
 
 The transport is that of the `mcp` library. The command that it starts is a guard
 (`agentctl/runtime/mcp/guard.py`), which starts the program, checks its lines, and ends its process
-group (docs/decisions/0042).
+group (decision 42).
 """
 
 from __future__ import annotations

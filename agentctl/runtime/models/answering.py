@@ -261,7 +261,7 @@ class _ArrivingAnswer:
 
     The runner of a library reports the calls that its library makes. All other calls report
     themselves: those of functions that are agents, of tools, and of another library in the code of
-    an agent (docs/decisions/0132).
+    an agent (decision 132).
 
     Args:
         environment: the run, for a call that reports itself; None for any other call.

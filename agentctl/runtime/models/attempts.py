@@ -2,7 +2,7 @@
 
 A model call is repeated only while nothing of its answer has arrived, so that no text is sent
 twice. The clients of the providers do not retry by themselves: a wait is a part of the run's task,
-and a cancel ends it at once (docs/decisions/0143).
+and a cancel ends it at once (decision 143).
 """
 
 from __future__ import annotations

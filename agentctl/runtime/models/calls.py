@@ -2,7 +2,7 @@
 
 A connection sends a call to its provider and passes text, thinking and usage to a sink while they
 arrive. `openai_chat` implements it for OpenAI-compatible endpoints, `library_model` for the models
-of the model library, `demo` for the models without a network (docs/decisions/0048).
+of the model library, `demo` for the models without a network (decision 48).
 """
 
 from __future__ import annotations

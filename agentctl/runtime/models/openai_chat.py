@@ -1,7 +1,7 @@
 """Models of endpoints with the chat completions interface of OpenAI.
 
 The client of the vendor and the model library build an object tree for each token. This client
-reads the events of a stream with orjson, and keeps what the run needs (docs/decisions/0048).
+reads the events of a stream with orjson, and keeps what the run needs (decision 48).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Models of providers: connections, limits of their responses, and classes of their failures.
 
 A provider can send data without end, compressed data, and events that take the library minutes of
-work in which no other run continues (docs/security-cases.md M04 to M08). So a response is limited
+work in which no other run continues (security cases M04 to M08). So a response is limited
 while its bytes arrive; the conversation limits the text and the calls in it.
 """
 

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 transport of httpx2 for streams: asyncio and httptools (docs/decisions/0048).
+"""An HTTP/1.1 transport of httpx2 for streams: asyncio and httptools (decision 48).
 
 A response is read as it arrives: all chunks of one read of the socket are one piece of the body.
 The transport of httpx2 passes each chunk separately, through a cancel scope and two generators.

@@ -214,7 +214,7 @@ class HostedRun:
         if origin != self._origin:
             self.end_text()
             self._origin = origin
-        # A text that cannot fit is refused before any work on it (docs/decisions/0075).
+        # A text that cannot fit is refused before any work on it (decision 75).
         self.check_room(len(delta))
         self._take_text(self._text_pieces.add(delta))
 

@@ -3,7 +3,7 @@
 The content of the checkpointer is stored at a pause; in a durable run, after each finished
 superstep, and the journal has the calls of tools after it. The nodes of an unfinished one run again
 in the next process, and each call of a tool that has ended gets its stored result. Tools are called
-by nodes, so the methods of LangChain that execute a tool are replaced (docs/decisions/0084).
+by nodes, so the methods of LangChain that execute a tool are replaced (decision 84).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The library executes them itself, inside the run of their parent. A runner reports each of them as
 the run of a member. It then has its own record, with messages and tokens, and its own events
 (`RunStarted` with `parent_run_id` to `RunCompleted`), and appears where members of configured teams
-appear: in `member_runs`, spans, items, transcripts and exports (docs/decisions/0084).
+appear: in `member_runs`, spans, items, transcripts and exports (decision 84).
 
     members = LibraryMembers(run)                       # once in each leg of the run
     member = members.start("researcher", "researcher", task, call_id=call_id)

@@ -3,7 +3,7 @@
 pydantic-ai ends a run with `DeferredToolRequests` if a call needs an approval or a result from
 outside. The next leg continues from its messages, with the results of these calls.
 
-In a durable run (docs/decisions/0099) an answer of the model with calls is a step, with the
+In a durable run (decision 99) an answer of the model with calls is a step, with the
 messages of the library that are new, and each executed call is another one. The next process goes
 on with these messages: the library executes the calls of the last answer again, and those that have
 ended get their stored result.

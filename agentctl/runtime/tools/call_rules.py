@@ -1,4 +1,4 @@
-"""Call rules: the calls that wait for a person before they are made (docs/decisions/0080).
+"""Call rules: the calls that wait for a person before they are made (decision 80).
 
 The key `approve` of a component and the code of its tools name them. The strictest one counts.
 

@@ -3,7 +3,7 @@
 A request is the list of messages that a model was sent. A message that the database has already is
 a reference: to the history, which are the messages of earlier runs of the session, or to a message
 of the run itself. Every other message is one of the words of the record, which are stored once
-(docs/decisions/0144).
+(decision 144).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One event is one line: control characters are escaped, and only a traceback has separate lines,
 indented, in the readable format. Each line is one system call, so that lines of several processes
-do not mix (docs/decisions/0034).
+do not mix (decision 34).
 """
 
 from __future__ import annotations

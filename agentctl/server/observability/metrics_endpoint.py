@@ -7,7 +7,7 @@ machines may call another address by any name.
 A supervisor publishes the metrics of all workers as one text. Each worker has a channel for this
 alone. A request is `number slot`, the response `number length` followed by that many bytes; none if
 the worker has failed to write its metrics. A worker that is blocked responds late or never; later
-requests do not wait for it (docs/decisions/0024).
+requests do not wait for it (decision 24).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 systemd and compatible managers pass a listening socket (`LISTEN_FDS`, sd_listen_fds(3)) and a
 datagram socket for states (`NOTIFY_SOCKET`, sd_notify(3)). Without their variables nothing here has
 an effect. The variables are removed from the environment when they are read, because they are not
-for the child processes of the server (docs/decisions/0087).
+for the child processes of the server (decision 87).
 """
 
 from __future__ import annotations

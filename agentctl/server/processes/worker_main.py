@@ -9,7 +9,7 @@ The channel has lines. The supervisor sends the settings, once, and later `DRAIN
 `GIVE_WAY`, `PROCEED` and `END`. A worker sends JSON objects: `{"ready": true}` when it accepts
 requests, `{"stopping": runs}` when it starts to drain, `{"waiting": true}` at the end of a step of
 the shutdown that all workers do together, and `{"failed": {...}}` with the error that ends it. Both
-sides detect the end of the other process by the end of the channel (docs/decisions/0018).
+sides detect the end of the other process by the end of the channel (decision 18).
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 The files are in `agentctl/server/console` and are sent unchanged; there is no build. Their URLs
 contain a hash of all of them, so that a browser keeps them, and a page never mixes two versions.
 All URLs are relative, so the page works alone, under a `root_path` and mounted
-(docs/decisions/0056).
+(decision 56).
 
 The token of a page is kept over a reload, encrypted in a cookie, and the key is in the storage of
-one tab (docs/decisions/0057). So neither a script nor the cookie has the token alone: not another
+one tab (decision 57). So neither a script nor the cookie has the token alone: not another
 page of the host, not a server on another port, to which browsers send the same cookies. The cookie
 authorizes no request. It only returns the token to a page that has the key, and that page sends it
 as any other client does. The refresh token of a provider is in this cookie only, which no script

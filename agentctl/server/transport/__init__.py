@@ -1,4 +1,4 @@
-"""The guard of the requests, and uvicorn's protocol with limits (docs/decisions/0030).
+"""The guard of the requests, and uvicorn's protocol with limits (decision 30).
 
 No other package imports uvicorn. The classes of this one depend on these names of it, none of which
 is documented. Each release of uvicorn may change them; then `tests/server/test_http_cases.py` and

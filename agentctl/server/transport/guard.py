@@ -2,7 +2,7 @@
 
 llhttp rejects most of them, `protocol` those that only the bytes show. The guard rejects the rest,
 and legal requests that other programs read differently, which would allow request smuggling
-(RFC 9110, RFC 9112, `docs/security-cases.md` "Transport").
+(RFC 9110, RFC 9112, `docs/internals/security-cases.md` "Transport").
 """
 
 from __future__ import annotations

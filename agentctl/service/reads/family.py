@@ -165,7 +165,7 @@ class Lookups:
         view: RunView = FULL_VIEW,
         session: tuple[str, SessionLocator] | None = None,
     ) -> Document[RunRecord]:
-        """Read a run; the spans of a live run as far as they are known (docs/decisions/0053).
+        """Read a run; the spans of a live run as far as they are known (decision 53).
 
         Args:
             session: its session, which has to match; None for any session.

@@ -1,1 +1,1 @@
-"""Copies of a SQLite file to PostgreSQL while no server works with them (docs/decisions/0122)."""
+"""Copies of a SQLite file to PostgreSQL while no server works with them (decision 122)."""

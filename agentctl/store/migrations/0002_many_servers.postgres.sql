@@ -41,7 +41,7 @@ CREATE TRIGGER workers_beat BEFORE INSERT OR UPDATE OF beat ON workers
     FOR EACH ROW EXECUTE FUNCTION agentctl_beat();
 
 -- Number of rows that have ever left the lists, in one row. It shows that a long list is still long,
--- without counting it again (docs/decisions/0036).
+-- without counting it again (decision 36).
 CREATE TABLE removals (
     id       BIGINT NOT NULL PRIMARY KEY CHECK (id = 1),
     sessions BIGINT NOT NULL,

@@ -9,7 +9,7 @@ CREATE INDEX audit_log_operation ON audit_log (operation, seq);
 CREATE INDEX audit_log_outcome ON audit_log (outcome, seq);
 
 -- Number of rows that have ever left the lists, in one row. It shows that a long list is still long,
--- without counting it again (docs/decisions/0036).
+-- without counting it again (decision 36).
 CREATE TABLE removals (
     id       INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
     sessions INTEGER NOT NULL,

@@ -1,4 +1,4 @@
--- Figures for the planner of queries, for SQLite (docs/decisions/0036). It plans for the rows of each
+-- Figures for the planner of queries, for SQLite (decision 36). It plans for the rows of each
 -- index on average, and does not know the values of a query. The figures are those of a large
 -- database, with the rows of a large user, and are the same in every database: so are the plans.
 -- Each line: the rows of an index, then the rows that share its first column, its first two, ...

@@ -1,4 +1,4 @@
--- Memories of users, and the terms by which they are found (docs/decisions/0041), for PostgreSQL.
+-- Memories of users, and the terms by which they are found (decision 41), for PostgreSQL.
 
 CREATE TABLE memories (
     memory_id  TEXT COLLATE "C" NOT NULL PRIMARY KEY,

@@ -1,4 +1,4 @@
--- Memories of users, and the terms by which they are found (docs/decisions/0041), for SQLite.
+-- Memories of users, and the terms by which they are found (decision 41), for SQLite.
 
 CREATE TABLE memories (
     memory_id  TEXT NOT NULL PRIMARY KEY,

@@ -1,4 +1,4 @@
--- Fewer and smaller indexes of runs and sessions (docs/decisions/0118), for SQLite.
+-- Fewer and smaller indexes of runs and sessions (decision 118), for SQLite.
 
 -- Runs in the order of lists. The columns after the id are those of other filters. Columns that
 -- change are left out if it can be: the two entries of a run with one key take the space of one.

@@ -1,6 +1,6 @@
 """Connections to PostgreSQL: their setup, how a unit runs on one, and the errors.
 
-A read of one statement needs no transaction (docs/decisions/0126).
+A read of one statement needs no transaction (decision 126).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The PostgreSQL driver: a connection pool. Each unit runs on one connection.
 
 A unit that PostgreSQL has undone is run again: after a deadlock or a serialization failure up to
-three times, after a lost connection once (docs/decisions/0023). If the response to a COMMIT is
+three times, after a lost connection once (decision 23). If the response to a COMMIT is
 lost, the driver asks for the outcome on another connection, by the transaction id, so that no
 change is lost or made twice. An outcome that PostgreSQL cannot report after a crash is reported as
-unknown (docs/decisions/0027).
+unknown (decision 27).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ LOST_RETRIES = 1
 _SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 # A generic plan assumes an average user: it sorts the 30,000 sessions of a large user to show the
-# last 20 (docs/decisions/0036). Planning again costs less than a list.
+# last 20 (decision 36). Planning again costs less than a list.
 _LARGE_SNAPSHOT = f"{_SNAPSHOT}; SET LOCAL plan_cache_mode = force_custom_plan"
 
 _CLOCK = Sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")

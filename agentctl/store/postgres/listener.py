@@ -13,7 +13,7 @@ Other topics pass unchanged to their watchers. A message without a topic concern
 
 Stored events are announced after their commit, for runs with followers in other processes only, and
 at most once per `SEND_SECONDS` for all runs together. The commit of a message waits for the commits
-of all other messages in the cluster, so it does not wait for the disk (docs/decisions/0093).
+of all other messages in the cluster, so it does not wait for the disk (decision 93).
 
 A message may be lost: a caller must read again after some time. A pooler in transaction mode
 loses all of them. So a listener that has received nothing for a while sends a ping, and if that

@@ -2,7 +2,7 @@
 
 It replaces the pool of asyncpg, which takes a lost connection back while it is in use: its user
 then gets another error than the one that happened, and a commit in doubt looks like a connection
-that was lost before (docs/decisions/0033).
+that was lost before (decision 33).
 """
 
 from __future__ import annotations

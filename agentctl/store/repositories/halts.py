@@ -2,7 +2,7 @@
 
 Each change of a halt gets the next `change_number`. The greatest one names the state of all halts:
 a process that has read the halts of a number, and tells the database so in the row of its worker,
-obeys every halt with this number or a smaller one (docs/decisions/0146).
+obeys every halt with this number or a smaller one (decision 146).
 """
 
 from __future__ import annotations

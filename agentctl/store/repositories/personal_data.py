@@ -1,7 +1,7 @@
 """The data of a person: its tables, its rows, and their erasure in units.
 
 `PERSONAL_TABLES` names every table with rows of a person, `OTHER_TABLES` the rest of the schema
-(docs/decisions/0120). Whole sessions are removed by `retention.remove_sessions`.
+(decision 120). Whole sessions are removed by `retention.remove_sessions`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pages of a search: the sessions, or the runs, whose texts contain all words.
 
 A page reads a bounded number of texts, as the lists of `Filtered` do. The statements that find
-texts differ between the engines (docs/decisions/0114).
+texts differ between the engines (decision 114).
 """
 
 from __future__ import annotations

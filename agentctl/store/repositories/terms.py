@@ -1,7 +1,7 @@
 """The words by which rows of users are found: a table with one row for each word of a row.
 
 They are rows of our own, and not a full-text index of the engine, because a search must cost the
-same for a user with a thousand and with a hundred thousand rows (docs/decisions/0041).
+same for a user with a thousand and with a hundred thousand rows (decision 41).
 """
 
 from __future__ import annotations

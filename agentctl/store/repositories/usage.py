@@ -2,7 +2,7 @@
 
 The transaction that ends a run appends one row, which no other transaction waits for. The process
 that sweeps takes these rows and adds them to the sums, in one transaction, so that a read of both
-tables counts each run once (docs/decisions/0104).
+tables counts each run once (decision 104).
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def connect_reader(path: Path, *, on_loop: bool = False) -> apsw.Connection:
     """Open a connection that refuses to write. The file must exist.
 
     The connection does not map the file into memory: a failed read must be an error, not a signal
-    that ends the process (docs/decisions/0029).
+    that ends the process (decision 29).
 
     Args:
         on_loop: True for a connection of the event loop, which waits for less time.

@@ -6,7 +6,7 @@ A commit waits for the disk, and SQLite has one writer at a time. So the writer 
 units, runs them in one transaction, commits once, and returns all results. If a unit fails, the
 writer undoes the transaction and runs all units again, each in a savepoint, so that only the
 changes of the failed one are lost. Savepoints from the beginning would copy every page before its
-first change, for each unit, in most cases to a temporary file (docs/decisions/0112).
+first change, for each unit, in most cases to a temporary file (decision 112).
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ async def rewrite_file(path: Path, maximum: int | None) -> Rewrite:
 
     The unused parts of pages may have deleted text: `secure_delete` overwrites deleted rows, but
     not the copies that earlier updates and splits of pages have left. VACUUM writes every page
-    again, and an emptied write-ahead log has none of the old pages (docs/decisions/0120).
+    again, and an emptied write-ahead log has none of the old pages (decision 120).
 
     Args:
         maximum: a file with more bytes is not rewritten, only its log is emptied; None rewrites any
