@@ -279,6 +279,7 @@ def with_target(
             invocation = values.pop("invocation", None)
             if invocation is not None:
                 check_list_options(invocation)
+
             server_flags = tuple(name for name in needs_server if values[name])
             needs_service = any(values[name] for name in service_flags)
             opened = open_target(
@@ -288,6 +289,7 @@ def with_target(
                 only_locally=only_locally,
                 reads=None if needs_service else reads,
             )
+
             run_until_done(_run_with_target(body, own, opened, options.config, values))
 
         own = CommandSignature(functools.partial(body, None), without, order)

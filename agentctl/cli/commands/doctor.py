@@ -62,10 +62,15 @@ async def doctor(
     ),
 ) -> None:
     """Check the installation, or a server; `HELP` has the rest."""
-    findings: list[Finding] = []
     if backups is not None and not production:
         raise UsageError("--backups needs --production")
-    if url is not None:
+
+    findings: list[Finding] = []
+    if url is None:
+        if token_file is not None or insecure_http:
+            raise UsageError("--token-file and --insecure-http need --url")
+        await _examine(config, findings, production, backups)
+    else:
         if production:
             raise UsageError(
                 "--url and --production exclude each other",
@@ -75,10 +80,7 @@ async def doctor(
             raise UsageError("--url and --config exclude each other")
         options = TargetOptions(url=url, token_file=token_file, insecure_http=insecure_http)
         await _examine_server(options, findings)
-    elif token_file is not None or insecure_http:
-        raise UsageError("--token-file and --insecure-http need --url")
-    else:
-        await _examine(config, findings, production, backups)
+
     show_findings(findings, out)
     check_findings(findings)
 

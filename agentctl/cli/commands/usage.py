@@ -70,29 +70,34 @@ async def show_usage(
     without tokens whose price is not known; see the guide to usage.
     """
     matching = select_component(filter, choice.resolve())
-    by = _parse_fields(group_by)
+    group_keys = _parse_group_keys(group_by)
     if not plot:
         if step is not None:
             raise UsageError("--step needs --plot", hint="use --by day for the sums of days")
-        await _show_report(
-            target, replace(matching, by=by or ("day",)), FieldsOutput(output, fields)
-        )
+        report_filter = replace(matching, by=group_keys or ("day",))
+        await _show_report(target, report_filter, FieldsOutput(output, fields))
         return
-    if len(by) > 1 or by in (("day",), ("session",)):
+
+    # The picture has the time on one axis, so it has room for one other key.
+    if len(group_keys) > 1 or group_keys in (("day",), ("session",)):
         raise UsageError("--plot needs --by component, model, user or version")
+    key: Any = group_keys[0] if group_keys else "component"
     shared = {name: getattr(matching, name) for name in UsageFilter.__slots__ if name != "by"}
-    wanted = OverviewFilter(**shared, step=step or "hour", by=cast(Any, (*by, "component")[0]))
-    is_picture = output is None and fields is None
-    out = FieldsOutput("table" if is_picture else output, fields)
-    await _show_overview(target, wanted, out)
+    overview_filter = OverviewFilter(**shared, step=step or "hour", by=key)
+
+    # The picture is a table, which would otherwise be TSV where the output is no terminal.
+    if output is None and fields is None:
+        output = "table"
+    await _show_overview(target, overview_filter, FieldsOutput(output, fields))
 
 
-def _parse_fields(text: str | None) -> tuple[UsageKey, ...]:
-    known: tuple[UsageKey, ...] = get_args(UsageKey)
-    named = tuple(dict.fromkeys(filter(None, (text or "").replace(" ", "").split(","))))
-    if unknown := [name for name in named if name not in known]:
-        raise UsageError(f"{unknown[0]!r} is no group", hint=f"use: {', '.join(known)}")
-    return cast(tuple[UsageKey, ...], named)
+def _parse_group_keys(text: str | None) -> tuple[UsageKey, ...]:
+    known_keys: tuple[UsageKey, ...] = get_args(UsageKey)
+    names = [name for name in (text or "").replace(" ", "").split(",") if name]
+    for name in names:
+        if name not in known_keys:
+            raise UsageError(f"{name!r} is no group", hint=f"use: {', '.join(known_keys)}")
+    return cast(tuple[UsageKey, ...], tuple(dict.fromkeys(names)))
 
 
 async def _show_report(target: Target, filter: UsageFilter, out: FieldsOutput) -> None:

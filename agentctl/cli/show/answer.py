@@ -164,15 +164,21 @@ async def read_run_end(
     has_tokens = not output.has_members or "total_tokens" in output.end
     if has_tokens and not has_failed_there:
         return output.end
+
     read = target.operations.get_component_run
     session_id = output.session_id or None
     try:
-        run = await read(*component, output.run_id, session_id=session_id, form=SUMMARY_VIEW)
-        found: Mapping[str, Any] = run.value
-        names = ("total_tokens", "request_id")
-        return {**output.end, **{name: found.get(name) for name in names}}
+        document = await read(*component, output.run_id, session_id=session_id, form=SUMMARY_VIEW)
     except AgentctlError:
+        # The run has ended, and its answer was shown: the missing total is no failure.
         return {**output.end, "total_tokens": None}
+
+    run: Mapping[str, Any] = document.value
+    return {
+        **output.end,
+        "total_tokens": run.get("total_tokens"),
+        "request_id": run.get("request_id"),
+    }
 
 
 def report_run_end(

@@ -197,10 +197,12 @@ def _adding_hint(target: Target, session: str | None) -> Iterator[None]:
 def _parse_tools(text: str | None) -> list[dict[str, Any]] | None:
     if text is None:
         return None
+
     try:
         tools = parse_json(approvals.read_value("--client-tools", text))
     except ValueError:
         tools = None
+
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise UsageError(
             "--client-tools must be a JSON array of tools",
@@ -446,18 +448,24 @@ class RunQuestions:
 def _ask_about(approval: Mapping[str, Any]) -> Ruling | None:
     """Show a call and ask about it; return None for a later decision."""
     approvals.show_call(approval)
-    match approval["kind"]:
-        case "approval":
-            return _ask_about_call(approval)
-        case "input":
-            note("Ctrl-D at the beginning of a line: later")
-            with contextlib.suppress(ConfirmationDeclined):
-                value = approvals.ask_value("answer", approval.get("schema"))
-                return build_ruling(approval, "answer", value)
-        case "external":
-            text = ask(f"result of {approval['tool_name']}, JSON or text (empty: later): ")
-            if text:
-                return build_ruling(approval, "complete", approvals.parse_value(text, None))
+
+    if approval["kind"] == "approval":
+        return _ask_about_call(approval)
+
+    if approval["kind"] == "input":
+        note("Ctrl-D at the beginning of a line: later")
+        try:
+            value = approvals.ask_value("answer", approval.get("schema"))
+        except ConfirmationDeclined:
+            return None
+        return build_ruling(approval, "answer", value)
+
+    if approval["kind"] == "external":
+        text = ask(f"result of {approval['tool_name']}, JSON or text (empty: later): ")
+        if text:
+            return build_ruling(approval, "complete", approvals.parse_value(text, None))
+
+    # An unknown outcome has too many consequences for a question between two answers.
     return None
 
 
@@ -469,8 +477,8 @@ def _ask_about_call(approval: Mapping[str, Any]) -> Ruling | None:
                 arguments = None if edited is None else dict(edited)
                 return build_ruling(approval, "approve", arguments)
             case "n" | "no":
-                words = ask("Note for the agent (empty: none): ") or None
-                return build_ruling(approval, "reject", note=words)
+                note_text = ask("Note for the agent (empty: none): ") or None
+                return build_ruling(approval, "reject", note=note_text)
             case "e" | "edit":
                 before = approval["arguments"] if edited is None else edited
                 try:
