@@ -37,6 +37,16 @@ class ProviderTraits:
     library: str = ""
     """Module of that library."""
 
+    client: str = ""
+    """Package of the client that agents in code use; its exceptions are failures of the model.
+
+    Empty if that is the client of another provider, or the one of `library` raises exceptions of a
+    package that other code uses, too.
+    """
+
+    otel_name: str = ""
+    """Name of the provider in the conventions of OpenTelemetry; empty if it is the same."""
+
     variable: str = ""
     """The usual environment variable with its API key.
 
@@ -60,45 +70,55 @@ class ProviderTraits:
 
 
 PROVIDERS: dict[Provider, ProviderTraits] = {
-    "openai": ProviderTraits("https://api.openai.com/v1", variable="OPENAI_API_KEY"),
+    "openai": ProviderTraits(
+        url="https://api.openai.com/v1", client="openai", variable="OPENAI_API_KEY"
+    ),
     "anthropic": ProviderTraits(
-        "https://api.anthropic.com",
-        "anthropic",
-        "anthropic",
-        "ANTHROPIC_API_KEY",
+        url="https://api.anthropic.com",
+        extra="anthropic",
+        library="anthropic",
+        client="anthropic",
+        variable="ANTHROPIC_API_KEY",
         ignored_settings=("seed",),
     ),
     "google": ProviderTraits(
-        "https://generativelanguage.googleapis.com",
-        "google",
-        "google.genai",
-        "GEMINI_API_KEY",
+        url="https://generativelanguage.googleapis.com",
+        extra="google",
+        library="google.genai",
+        client="google.genai",
+        otel_name="gcp.gemini",
+        variable="GEMINI_API_KEY",
         ignored_settings=("extra_body",),
     ),
     "bedrock": ProviderTraits(
-        "",
-        "bedrock",
-        "boto3",
+        extra="bedrock",
+        library="boto3",
+        otel_name="aws.bedrock",
         key="optional",
         required={"region": 'an AWS region, such as "eu-central-1"'},
         used=("region",),
         ignored_settings=("seed", "extra_body"),
     ),
     "azure": ProviderTraits(
+        otel_name="azure.ai.openai",
         key="always",
         required={"base_url": 'a URL, such as "https://NAME.openai.azure.com/openai/v1"'},
         used=("api_version",),
     ),
     "mistral": ProviderTraits(
-        "https://api.mistral.ai",
-        "mistral",
-        "mistralai",
-        "MISTRAL_API_KEY",
+        url="https://api.mistral.ai",
+        extra="mistral",
+        library="mistralai",
+        client="mistralai",
+        otel_name="mistral_ai",
+        variable="MISTRAL_API_KEY",
         ignored_settings=("extra_body",),
     ),
-    "groq": ProviderTraits("https://api.groq.com/openai/v1", variable="GROQ_API_KEY"),
-    "openrouter": ProviderTraits("https://openrouter.ai/api/v1", variable="OPENROUTER_API_KEY"),
-    "ollama": ProviderTraits("http://127.0.0.1:11434/v1", key="optional"),
+    "groq": ProviderTraits(
+        url="https://api.groq.com/openai/v1", client="groq", variable="GROQ_API_KEY"
+    ),
+    "openrouter": ProviderTraits(url="https://openrouter.ai/api/v1", variable="OPENROUTER_API_KEY"),
+    "ollama": ProviderTraits(url="http://127.0.0.1:11434/v1", client="ollama", key="optional"),
     "demo": ProviderTraits(
         key="optional", ignored=("base_url", "api_key_env", "retries", "fallbacks", "settings")
     ),

@@ -21,7 +21,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from agentctl import __version__
-from agentctl.config.providers import find_url
+from agentctl.config.providers import PROVIDERS, find_url
 from agentctl.config.settings import Model, Settings
 from agentctl.runs.states import LegEnd
 from agentctl.runtime.models.attempts import TokenType, list_tokens
@@ -78,14 +78,6 @@ USAGE = {
 RUN_USAGE = {name: f"agentctl.usage.{name}" for name in USAGE}
 """The attributes of the sums of other runs: receivers add and price `gen_ai.usage` of all spans."""
 
-PROVIDERS = {
-    "azure": "azure.ai.openai",
-    "bedrock": "aws.bedrock",
-    "google": "gcp.gemini",
-    "mistral": "mistral_ai",
-}
-"""The names of the conventions for providers, where the configuration has other names."""
-
 CONTENT_CHARACTERS = 16_384
 """Characters after which a text of the content is cut."""
 
@@ -114,12 +106,11 @@ class KnownModel(NamedTuple):
 
 def list_models(models: Iterable[Model]) -> Mapping[str, KnownModel]:
     """Return the models of the configuration by id."""
-    return {
-        model.id: KnownModel(
-            PROVIDERS.get(model.provider, model.provider), model.model, _describe_server(model)
-        )
-        for model in models
-    }
+    known_models: dict[str, KnownModel] = {}
+    for model in models:
+        provider = PROVIDERS[model.provider].otel_name or model.provider
+        known_models[model.id] = KnownModel(provider, model.model, _describe_server(model))
+    return known_models
 
 
 def _describe_server(model: Model) -> dict[str, str | int]:

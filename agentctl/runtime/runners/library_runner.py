@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from agentctl.agents import RunContext
+from agentctl.config.providers import PROVIDERS
 from agentctl.records.kinds import ApprovalPolicy
 from agentctl.records.text import read_name
 from agentctl.runtime.failures import (
@@ -39,7 +40,7 @@ BuildDeps = Callable[[RunContext], Any]
 CLOSE_SECONDS = 5.0
 """Maximum time to exit a context manager; after that its task is abandoned."""
 
-_MODEL_CLIENTS = frozenset({"anthropic", "google.genai", "groq", "mistralai", "ollama", "openai"})
+_MODEL_CLIENTS = frozenset(traits.client for traits in PROVIDERS.values() if traits.client)
 """Packages of the clients of model providers."""
 
 _CLIENTS = _MODEL_CLIENTS | {"botocore", "google", "httpx", "httpx2"}
