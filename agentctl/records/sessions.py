@@ -1,4 +1,4 @@
-"""Session records (docs/contract.md "Session records" and "Lists")."""
+"""Session records (docs/contract.md "Session records" and "Lists"; decision 147)."""
 
 from __future__ import annotations
 
