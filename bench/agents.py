@@ -54,7 +54,7 @@ async def measure_cancel(
     in_tool = asyncio.Event()
 
     async def follow() -> None:
-        async for event in operations.stream_run("agent", agent, RunRequest("{}")):
+        async for event in operations.runs.stream("agent", agent, RunRequest("{}")):
             if not started.done():
                 started.set_result(orjson.loads(event.data)["run_id"])
             if event.name == "ToolCallStarted":
@@ -69,9 +69,9 @@ async def measure_cancel(
     else:
         await asyncio.wait_for(in_tool.wait(), START_SECONDS)
         await asyncio.sleep(0.05)
-    session = (await operations.get_run(run_id)).value["session_id"]
-    await operations.cancel_run("agent", agent, run_id, CancelRequest(session, wait=WAIT_SECONDS))
-    run: dict[str, Any] = dict((await operations.get_run(run_id)).value)
+    session = (await operations.runs.get(run_id)).value["session_id"]
+    await operations.runs.cancel("agent", agent, run_id, CancelRequest(session, wait=WAIT_SECONDS))
+    run: dict[str, Any] = dict((await operations.runs.get(run_id)).value)
     await following
     assert run["status"] == "CANCELLED", run
     if work == "hang":

@@ -50,7 +50,7 @@ class CancelTimes(NamedTuple):
 async def start_hung_runs(operations: Operations, endpoint: ModelEndpoint, count: int) -> list[str]:
     """Start runs and wait until each waits for its model; return their ids."""
     request = RunRequest("x", session_id=SESSION, background=True)
-    started = [await operations.create_run("agent", AGENT, request) for _ in range(count)]
+    started = [await operations.runs.create("agent", AGENT, request) for _ in range(count)]
     await asyncio.to_thread(endpoint.wait_for_open, count)
     return [run.value["run_id"] for run in started]
 
@@ -60,7 +60,7 @@ async def measure_cancel(operations: Operations, run_id: str, cancel: Cancel) ->
     start = time.perf_counter()
     await cancel(run_id)
     answer = time.perf_counter() - start
-    run = (await operations.get_run(run_id)).value
+    run = (await operations.runs.get(run_id)).value
     requested = run["cancel_requested_at"]
     ended = run["finished_at"]
     row = _timestamp(ended) - _timestamp(requested) if requested and ended else float("inf")
@@ -76,7 +76,7 @@ def cancel_through(operations: Operations) -> Cancel:
 
     async def cancel(run_id: str) -> None:
         request = CancelRequest(SESSION, wait=WAIT_SECONDS)
-        await operations.cancel_run("agent", AGENT, run_id, request)
+        await operations.runs.cancel("agent", AGENT, run_id, request)
 
     return cancel
 

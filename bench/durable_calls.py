@@ -115,7 +115,7 @@ async def _run(service: Service, agent: str, calls: int) -> None:
     ]
     request = RunRequest(json.dumps([*plan, {"content": "done"}]))
     operations = service.operations_for(local_principal("ann"))
-    record = (await operations.create_run("agent", agent, request)).value
+    record = (await operations.runs.create("agent", agent, request)).value
     assert record["status"] == "COMPLETED", record["error"]
 
 

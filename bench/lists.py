@@ -51,12 +51,12 @@ class Cost(NamedTuple):
 def _list_sessions(page: Page | None = None, **filters: Any) -> List:
     locator = SessionLocator(type=filters.pop("type", None), user_id=filters.pop("user_id", None))
     wanted = SessionFilter(locator, page=page or Page(limit=20), **filters)
-    return lambda operations: operations.get_sessions(wanted)
+    return lambda operations: operations.sessions.list(wanted)
 
 
 def _list_runs(**filters: Any) -> List:
     wanted = RunFilter(page=Page(limit=20), form=SUMMARY_VIEW, **filters)
-    return lambda operations: operations.get_runs(wanted)
+    return lambda operations: operations.runs.list(wanted)
 
 
 LISTS: dict[str, List] = {
@@ -76,14 +76,14 @@ LISTS: dict[str, List] = {
     "runs, COMPLETED": _list_runs(status="COMPLETED"),
     "runs, CANCELLED": _list_runs(status="CANCELLED"),
     "runs, user, COMPLETED": _list_runs(user_id=DENSE_USER, status="COMPLETED"),
-    "approvals": lambda operations: operations.get_approvals(ApprovalFilter()),
-    "approvals, approved": lambda operations: operations.get_approvals(
+    "approvals": lambda operations: operations.approvals.list(ApprovalFilter()),
+    "approvals, approved": lambda operations: operations.approvals.list(
         ApprovalFilter(status="approved")
     ),
-    "files": lambda operations: operations.get_files(FileFilter()),
-    "memories": lambda operations: operations.get_memories(MemoryFilter(page=BY_UPDATE)),
-    "audit log": lambda operations: operations.get_audit(AuditFilter(limit=20)),
-    "deliveries": lambda operations: operations.get_webhook_deliveries(DeliveryFilter()),
+    "files": lambda operations: operations.files.list(FileFilter()),
+    "memories": lambda operations: operations.memories.list(MemoryFilter(page=BY_UPDATE)),
+    "audit log": lambda operations: operations.audit.list(AuditFilter(limit=20)),
+    "deliveries": lambda operations: operations.webhooks.list_deliveries(DeliveryFilter()),
 }
 
 

@@ -98,7 +98,7 @@ class Queue:
         self._count += 1
         session = "one" if self._in_one else f"session-{self._count}"
         request = RunRequest(message or "hello", session, background=True)
-        record = (await self._operations.create_run("agent", agent, request)).value
+        record = (await self._operations.runs.create("agent", agent, request)).value
         return str(record["run_id"])
 
     async def pass_barrier(self, barrier: Path, last_run: str) -> None:

@@ -97,9 +97,7 @@ def test_what_is_seeded_is_there(tmp_path: Path) -> None:
 
     async def detail() -> bytes:
         async with Service.open(Deployment(work.folder).settings) as service:
-            return (
-                await service.operations_for(local_principal("me")).get_session_by_id("runs-2")
-            ).raw
+            return (await service.operations_for(local_principal("me")).sessions.get("runs-2")).raw
 
     found = orjson.loads(asyncio.run(detail()))
     assert [entry["role"] for entry in found["chat_history"]] == [

@@ -176,7 +176,7 @@ async def test_text_and_tokens_are_those_of_the_library(served: Served) -> None:
     message = build_message(served, "hello big world")
     async with served.server.connect() as operations:
         events = await stream_component(operations, "other-echo", message)
-        run = (await operations.get_run(events[0]["run_id"])).value
+        run = (await operations.runs.get(events[0]["run_id"])).value
     assert run["status"] == "COMPLETED", run
     # The last text of a request of Claude Agent SDK is its own.
     is_claude = served.name == "claude-agent-sdk"
@@ -219,10 +219,10 @@ async def test_cancel_ends_the_run(served: Served) -> None:
     open_before = served.endpoint.open_calls()
     async with served.server.connect() as operations:
         request = RunRequest("hello", background=True)
-        run = (await operations.create_run("agent", "other-hang", request)).value
+        run = (await operations.runs.create("agent", "other-hang", request)).value
         await wait_until(lambda: served.endpoint.open_calls() > open_before)
         cancel = CancelRequest(run["session_id"], wait=5.0)
-        await operations.cancel_run("agent", "other-hang", run["run_id"], cancel)
+        await operations.runs.cancel("agent", "other-hang", run["run_id"], cancel)
         ended = await wait_for_run(operations, run["run_id"])
     assert ended["status"] == "CANCELLED"
     if LIBRARIES[served.name].has_threads:

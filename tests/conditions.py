@@ -67,7 +67,7 @@ async def wait_for_run(operations: Operations, run_id: str, *statuses: str) -> d
     wanted = statuses or ("COMPLETED", "ERROR", "CANCELLED")
 
     async def reached() -> Any:
-        run = (await operations.get_run(run_id)).value
+        run = (await operations.runs.get(run_id)).value
         return run if run["status"] in wanted else None
 
     return dict(await wait_until(reached))

@@ -100,7 +100,7 @@ async def find_approval(target: Target, text: str, db: str | None) -> ApprovalRe
     if len(text) >= MINIMUM_ID_PREFIX:
         page = Page(limit=MAXIMUM_LIMIT)
         matching = ApprovalFilter(id_prefix=text, db_id=db, page=page)
-        read = await find_reader(target) or target.operations.get_approvals
+        read = await find_reader(target) or target.operations.approvals.list
         rows = (await read(matching)).value["data"]
 
     candidates = {
@@ -178,7 +178,7 @@ async def send_ruling(
     if target.local is None:
         return
     run_id = decided["root_run_id"]
-    run = (await target.operations.get_run(run_id, form=SUMMARY_VIEW)).value
+    run = (await target.operations.runs.get(run_id, form=SUMMARY_VIEW)).value
     if run["status"] == "PAUSED":
         note(f"run {run_id} still waits for {describe_wait(run['approvals'])}")
     else:

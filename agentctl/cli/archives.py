@@ -141,9 +141,9 @@ class Archive:
         Raises:
             InvalidResponse: the bytes are not those of the file.
         """
-        async with aclosing(read_rows(operations.get_files, files)) as rows:
+        async with aclosing(read_rows(operations.files.list, files)) as rows:
             async for row in rows:
-                pieces: Any = operations.get_file_content(row["file_id"], db_id=files.db_id)
+                pieces: Any = operations.files.get_content(row["file_id"], db_id=files.db_id)
                 async with aclosing(pieces):
                     try:
                         first = await anext(pieces, b"")
@@ -178,7 +178,7 @@ async def _list_records(operations: Operations, found: Sequence[FileFilter]) -> 
     import orjson
 
     for files in found:
-        async with aclosing(read_rows(operations.get_files, files)) as rows:
+        async with aclosing(read_rows(operations.files.list, files)) as rows:
             async for row in rows:
                 yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE), 0
 

@@ -129,16 +129,16 @@ async def _read_ids(subject: Subject, operations: Operations) -> list[str]:
     rows: Any
     if subject == "run":
         runs = RunFilter(page=Page(limit=MAXIMUM_LIMIT))
-        rows = (await operations.get_runs(runs)).value["data"]
+        rows = (await operations.runs.list(runs)).value["data"]
     elif subject == "approval":
         pending = ApprovalFilter(status="pending", page=Page(limit=MAXIMUM_LIMIT))
-        rows = (await operations.get_approvals(pending)).value["data"]
+        rows = (await operations.approvals.list(pending)).value["data"]
     elif subject == "session":
-        rows = (await operations.get_sessions(SessionFilter(page=page))).value["data"]
+        rows = (await operations.sessions.list(SessionFilter(page=page))).value["data"]
     elif subject == "memory":
-        rows = (await operations.get_memories(MemoryFilter(page=page))).value["data"]
+        rows = (await operations.memories.list(MemoryFilter(page=page))).value["data"]
     else:
         assert subject in ("agent", "team", "workflow")
-        rows = (await operations.get_components(subject)).value
+        rows = (await operations.components.list(subject)).value
 
     return [str(row[f"{subject}_id"]) for row in rows]

@@ -165,8 +165,8 @@ class WatchedRun:
         """Read the record of the run."""
         operations = self.target.operations
         if not self.by_component or self.component is None:
-            return await operations.get_run(self.run_id, db_id=self.db, form=form)
-        return await operations.get_component_run(
+            return await operations.runs.get(self.run_id, db_id=self.db, form=form)
+        return await operations.runs.get_of_component(
             *self.component, self.run_id, session_id=self.session_id, form=form
         )
 
@@ -259,7 +259,7 @@ class WatchedRun:
         """Write the events of the run until its stream ends; an event only once."""
         assert self.component is not None
         request = ResumeRequest(self.session_id, self.last)
-        events = self.target.operations.follow_run(*self.component, self.run_id, request)
+        events = self.target.operations.runs.follow(*self.component, self.run_id, request)
         if output_format in TEXT_FORMATS:
             _, component_id = self.component
             events = with_activity(events, component_id, lambda: self.lines.in_line)

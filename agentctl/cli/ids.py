@@ -109,7 +109,7 @@ async def _resolve(operations: Operations, noun: Noun, text: str, values: Mappin
         if noun == "session":
             # Callers choose ids of sessions: a whole id may be short.
             with suppress(NotFound):
-                await operations.get_session_by_id(text, where, view="summary")
+                await operations.sessions.get(text, where, view="summary")
                 return text
 
         for _ in range(MAXIMUM_PAGES):
@@ -135,20 +135,20 @@ async def _read_page(
     if noun == "run":
         page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
         runs = RunFilter(db_id=where.db_id, page=page, id_prefix=text, form=RunView("summary"))
-        return (await operations.get_runs(runs)).value
+        return (await operations.runs.list(runs)).value
     if noun == "file":
         from agentctl.interface.requests.files import FileFilter
 
         files = FileFilter(db_id=where.db_id, page=Page(limit=MAXIMUM_LIMIT, cursor=cursor))
-        return (await operations.get_files(files)).value
+        return (await operations.files.list(files)).value
 
     page = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
     if noun == "memory":
         from agentctl.interface.requests.memories import MemoryFilter
 
-        return (await operations.get_memories(MemoryFilter(page=page))).value
+        return (await operations.memories.list(MemoryFilter(page=page))).value
     sessions = SessionFilter(where, page=page, id_prefix=text)
-    return (await operations.get_sessions(sessions)).value
+    return (await operations.sessions.list(sessions)).value
 
 
 def _describe(noun: Noun, row: Mapping[str, Any]) -> str:

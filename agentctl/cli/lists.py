@@ -102,7 +102,7 @@ class ListOutput(FieldsOutput):
         """Show the page of a list that a filter selects, or every page from there on.
 
         Args:
-            read: the operation, such as `target.operations.get_runs`.
+            read: the operation, such as `target.operations.runs.list`.
             filter: its filter, with a `page` or with the fields of one.
         """
         page: Any = getattr(filter, "page", filter)

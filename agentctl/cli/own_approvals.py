@@ -41,7 +41,7 @@ async def find_reader(target: Target) -> Read[ApprovalFilter] | None:
     operations = target.operations
     allowed = await target.list_allowed()
     if allowed is None or "get_approvals" in allowed:
-        return operations.get_approvals
+        return operations.approvals.list
     return partial(_read_page, operations) if {"get_runs", "get_run"} <= allowed else None
 
 
@@ -50,7 +50,7 @@ async def read_whole(target: Target, approval: ApprovalRecord) -> Document[Appro
     kind = approval["component_type"]
     if await target.may_call(operation_ids(kind).get_approval):
         place = kind, approval["component_id"], approval["approval_id"]
-        return await target.operations.get_approval(*place)
+        return await target.operations.approvals.get(*place)
     return build_document(approval)
 
 
@@ -62,12 +62,14 @@ async def decide(
     kind = approval["component_type"]
     if await target.may_call(operation_ids(kind).decide_approval):
         place = kind, approval["component_id"], approval["approval_id"]
-        return await operations.decide_approval(*place, ruling)
+        return await operations.approvals.decide(*place, ruling)
 
-    root = (await operations.get_run(approval["root_run_id"], form=SUMMARY_VIEW)).value
+    root = (await operations.runs.get(approval["root_run_id"], form=SUMMARY_VIEW)).value
     own_ruling = replace(ruling, approval_id=approval["approval_id"])
     request = ContinueRequest((own_ruling,), background=True)
-    run = (await operations.continue_run(*component_of_run(root), root["run_id"], request)).value
+    run = (
+        await operations.runs.continue_run(*component_of_run(root), root["run_id"], request)
+    ).value
 
     # The record of the run has a part of the fields of its approvals.
     record: Any = dict(approval)
@@ -125,7 +127,7 @@ async def _list_runs(
         with contextlib.suppress(NotFound):
             run_id: str | None = matching.run_id
             while run_id is not None:
-                run = (await operations.get_run(run_id, db_id=db_id, form=SUMMARY_VIEW)).value
+                run = (await operations.runs.get(run_id, db_id=db_id, form=SUMMARY_VIEW)).value
                 run_id = run["parent_run_id"]
             if run["approvals"]:
                 yield dict(run)
@@ -139,7 +141,7 @@ async def _list_runs(
         page=Page(limit=MAXIMUM_LIMIT),
     )
     read_count = 0
-    async for run_row in read_rows(operations.get_runs, runs):
+    async for run_row in read_rows(operations.runs.list, runs):
         if run_row["approvals"] and run_row["parent_run_id"] is None:
             yield run_row
         read_count += 1
@@ -157,7 +159,7 @@ async def _read_approvals(operations: Operations, run: Mapping[str, Any]) -> lis
     asked_approvals = dict[str, dict[str, Any]]()
     place = *component_of_run(run), run["run_id"]
 
-    events = operations.follow_run(*place, ResumeRequest(run["session_id"]))
+    events = operations.runs.follow(*place, ResumeRequest(run["session_id"]))
     async with contextlib.aclosing(events):  # type: ignore[type-var]
         async for event in events:
             parsed = parse_event(event.name, event.data, event.seq)

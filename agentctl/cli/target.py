@@ -131,7 +131,7 @@ class Target:
         A refused call would be an entry of the audit log.
         """
         try:
-            return {*(await self.operations.get_me()).value["operations"]}
+            return {*(await self.operations.system.get_me()).value["operations"]}
         except AgentctlError:
             return None
 
@@ -376,14 +376,14 @@ async def _find_hint(
     allowed = await target.list_allowed() or set()
     run_id = values.get("run_id") or next(iter(values.get("run_ids") or ()), None)
     if isinstance(run_id, str) and "get_run" in allowed:
-        run = (await target.operations.get_run(run_id, form=SUMMARY_VIEW)).value
+        run = (await target.operations.runs.get(run_id, form=SUMMARY_VIEW)).value
         parent_id = run["parent_run_id"]
         if parent_id:
             return f"it is the run of a member: name the run that started it, {parent_id}"
 
     if not ids or operation_ids(noun).list not in allowed:
         return None
-    components = (await target.operations.get_components(noun)).value
+    components = (await target.operations.components.list(noun)).value
     similar_id = suggest_name(ids[0], [str(row[f"{noun}_id"]) for row in components])
     return f"did you mean {similar_id}? {look}" if similar_id else None
 

@@ -132,7 +132,10 @@ class Client(BaseClient[Blocking]):
             self._loop.close(self._operations.connection.close())
 
     def call(self, operation: Callable[[Operations], Awaitable[Document[R]]]) -> R:
-        """Return the record of any operation: `client.call(lambda server: server.get_config())`."""
+        """Return the record of any operation.
+
+        For example `client.call(lambda server: server.system.get_config())`.
+        """
 
         async def execute() -> R:
             return (await operation(self._operations)).value
@@ -166,7 +169,10 @@ class AsyncClient(BaseClient[Awaiting]):
         await self._operations.connection.close()
 
     async def call(self, operation: Callable[[Operations], Awaitable[Document[R]]]) -> R:
-        """Return the record of any operation: `await client.call(lambda s: s.get_config())`."""
+        """Return the record of any operation.
+
+        For example `await client.call(lambda server: server.system.get_config())`.
+        """
         return (await operation(self._operations)).value
 
     def _create_loop(self, operations: RemoteOperations) -> None:

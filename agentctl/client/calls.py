@@ -3,8 +3,8 @@
 `Method` and `StreamMethod` are descriptors. A method of a `Client` blocks until its result is
 there; the same method of an `AsyncClient` returns a coroutine or an asynchronous generator. Type
 checkers see the parameters of the function, and the result of the client. `declared` and the
-functions after it make methods from the declarations of `interface.operations.Operations`, with the
-parameters that are declared there.
+functions after it make methods from the declarations of `interface.operations`, with the parameters
+that are declared there.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
+from operator import attrgetter
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from agentctl.interface.operations import Operations
+from agentctl.interface.declarations import find_address
 from agentctl.interface.requests.lists import read_rows
 from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
@@ -195,33 +196,36 @@ async def _take_next(items: AsyncGenerator[Any, None]) -> Any:
 
 @overload
 def declared(
-    operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, Document[R]]],
+    operation: Callable[Concatenate[Any, P], Coroutine[Any, Any, Document[R]]],
 ) -> Method[P, R]: ...
 @overload
 def declared(
-    operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, None]],
+    operation: Callable[Concatenate[Any, P], Coroutine[Any, Any, None]],
 ) -> Method[P, None]: ...
 
 
 def declared(operation: Any) -> Any:
     """Return the method of an operation, with its parameters."""
 
+    find_method = attrgetter(find_address(operation))
+
     async def call(self: Resource[Any], /, *args: Any, **options: Any) -> Any:
-        document = await operation(self._operations, *args, **options)
+        document = await find_method(self._operations)(*args, **options)
         return None if document is None else document.value
 
     return Method(describe(call, operation))
 
 
 def declared_stream(
-    operation: Callable[Concatenate[Operations, P], AsyncIterator[R]],
+    operation: Callable[Concatenate[Any, P], AsyncIterator[R]],
 ) -> StreamMethod[P, R]:
     """Return the method of an operation with a stream, with its parameters."""
+    find_method = attrgetter(find_address(operation))
 
     async def call(
         self: Resource[Any], /, *args: P.args, **options: P.kwargs
     ) -> AsyncGenerator[R, None]:
-        items: Any = operation(self._operations, *args, **options)
+        items: Any = find_method(self._operations)(*args, **options)
         async with contextlib.aclosing(items):
             async for item in items:
                 yield item
@@ -230,19 +234,20 @@ def declared_stream(
 
 
 def declared_fields(
-    request: Callable[P, F], operation: Callable[[Operations, F], Coroutine[Any, Any, Document[R]]]
+    request: Callable[P, F], operation: Callable[[Any, F], Coroutine[Any, Any, Document[R]]]
 ) -> Method[P, R]:
     """Return the method of an operation, whose parameters are the fields of its request."""
+    find_method = attrgetter(find_address(operation))
 
-    async def call(self: Resource[Any], /, *args: P.args, **options: P.kwargs) -> R:
-        return (await operation(self._operations, request(*args, **options))).value
+    async def call(self: Resource[Any], /, *args: P.args, **options: P.kwargs) -> Any:
+        return (await find_method(self._operations)(request(*args, **options))).value
 
     return Method(describe(call, operation, request))
 
 
 def declared_rows(
     request: Callable[P, F],
-    operation: Callable[[Operations, F], Coroutine[Any, Any, Document[Any]]],
+    operation: Callable[[Any, F], Coroutine[Any, Any, Document[Any]]],
     row: type[R],
 ) -> StreamMethod[P, R]:
     """Return the method that yields the rows of all pages of a list.
@@ -251,12 +256,12 @@ def declared_rows(
         request: the filter, whose fields are the parameters.
         row: the type of a row.
     """
+    find_method = attrgetter(find_address(operation))
 
     async def call(
         self: Resource[Any], /, *args: P.args, **options: P.kwargs
     ) -> AsyncGenerator[R, None]:
-        read = functools.partial(operation, self._operations)
-        rows: Any = read_rows(read, request(*args, **options))
+        rows: Any = read_rows(find_method(self._operations), request(*args, **options))
         async with contextlib.aclosing(rows):
             async for row_record in rows:
                 yield row_record

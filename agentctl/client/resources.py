@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, TypeVar
 
@@ -14,8 +15,16 @@ from typing_extensions import TypedDict, Unpack
 from agentctl.client import calls
 from agentctl.errors import NotFound, UsageError
 from agentctl.interface import requests
-from agentctl.interface.operations import Operations
+from agentctl.interface.declarations import find_address
+from agentctl.interface.operations.approvals import ApprovalsFamily
 from agentctl.interface.operations.cancels import cancel_until_stopped
+from agentctl.interface.operations.components import ComponentsFamily
+from agentctl.interface.operations.files import FilesFamily
+from agentctl.interface.operations.memories import MemoriesFamily
+from agentctl.interface.operations.runs import RunsFamily
+from agentctl.interface.operations.sessions import SessionsFamily
+from agentctl.interface.operations.system import SystemFamily
+from agentctl.interface.operations.usage import UsageFamily
 from agentctl.interface.requests.administration import UsageFilter
 from agentctl.interface.requests.approvals import (
     ApprovalFilter,
@@ -78,25 +87,26 @@ class LocatedRun(NamedTuple):
 
 async def _locate(resource: calls.Resource[Any], run: Run) -> LocatedRun:
     if isinstance(run, str):
-        run = (await resource._operations.get_run(run, form=requests.SUMMARY_VIEW)).value
+        run = (await resource._operations.runs.get(run, form=requests.SUMMARY_VIEW)).value
     return LocatedRun(*component_of_run(run), run["run_id"], run["session_id"])
 
 
 def _repeating(
     request: Callable[calls.P, Repeat],
     operation: Callable[
-        [Operations, ComponentKind, str, str, Repeat], Coroutine[Any, Any, Document[RunRecord]]
+        [Any, ComponentKind, str, str, Repeat], Coroutine[Any, Any, Document[RunRecord]]
     ],
 ) -> calls.Method[Concatenate[Run, calls.P], RunRecord]:
     """Return the method of an operation that repeats a run, with the fields of its request."""
+    find_method = attrgetter(find_address(operation))
 
     async def call(
         self: calls.Resource[Any], run: Run, /, *args: calls.P.args, **options: calls.P.kwargs
-    ) -> RunRecord:
+    ) -> Any:
         built = request(*args, **options)
         keyed = replace(built, idempotency_key=built.idempotency_key or new_id())
         located = await _locate(self, run)
-        return (await operation(self._operations, *located[:3], keyed)).value
+        return (await find_method(self._operations)(*located[:3], keyed)).value
 
     return calls.Method(calls.describe(call, operation, request, "run"))
 
@@ -104,17 +114,17 @@ def _repeating(
 class RunMethods(calls.Resource[calls.Mode]):
     """Runs: start, follow, cancel, continue and repeat them."""
 
-    get = calls.declared(Operations.get_run)
-    list = calls.declared_rows(requests.RunFilter, Operations.get_runs, RunRecord)
-    failures = calls.declared_rows(requests.RunFilter, Operations.get_failures, FailureRecord)
-    retry = _repeating(requests.RetryRequest, Operations.retry_run)
-    fork = _repeating(requests.ForkRequest, Operations.fork_run)
+    get = calls.declared(RunsFamily.get)
+    list = calls.declared_rows(requests.RunFilter, RunsFamily.list, RunRecord)
+    failures = calls.declared_rows(requests.RunFilter, RunsFamily.list_failures, FailureRecord)
+    retry = _repeating(requests.RetryRequest, RunsFamily.retry)
+    fork = _repeating(requests.ForkRequest, RunsFamily.fork)
 
     @calls.Method
     async def start(self, **run: Unpack[RunOptions]) -> RunRecord:
         """Start a run and return its record: at its end or pause, with `background` at once."""
         kind, component_id, request = _build_run_request(run)
-        return (await self._operations.create_run(kind, component_id, request)).value
+        return (await self._operations.runs.create(kind, component_id, request)).value
 
     @calls.StreamMethod
     async def stream(self, **run: Unpack[RunOptions]) -> AsyncGenerator[Event, None]:
@@ -124,7 +134,7 @@ class RunMethods(calls.Resource[calls.Mode]):
         decision ends the stream with its event `RunPaused`.
         """
         kind, component_id, request = _build_run_request(run)
-        events: Any = self._operations.stream_run(kind, component_id, request)
+        events: Any = self._operations.runs.stream(kind, component_id, request)
         async with aclosing(events):
             async for event in events:
                 yield parse_event(event.name, event.data, event.seq)
@@ -136,7 +146,7 @@ class RunMethods(calls.Resource[calls.Mode]):
         """Yield the events of a run after the event with the number `after`, as `stream` does."""
         located = await _locate(self, run)
         request = requests.ResumeRequest(located.session_id, after)
-        events: Any = self._operations.follow_run(*located[:3], request)
+        events: Any = self._operations.runs.follow(*located[:3], request)
         async with aclosing(events):
             async for event in events:
                 yield parse_event(event.name, event.data, event.seq)
@@ -172,9 +182,9 @@ class RunMethods(calls.Resource[calls.Mode]):
         """
         run_id = run if isinstance(run, str) else run["run_id"]
         request = requests.MessageRequest(message, late, new_id())
-        return (await self._operations.send_message(run_id, request)).value
+        return (await self._operations.runs.send_message(run_id, request)).value
 
-    messages = calls.declared(Operations.get_run_messages)
+    messages = calls.declared(RunsFamily.list_messages)
 
     @calls.Method
     async def continue_run(
@@ -194,7 +204,7 @@ class RunMethods(calls.Resource[calls.Mode]):
         key = idempotency_key or new_id()
         request = ContinueRequest(tuple(decisions), background, dependencies, key)
         located = await _locate(self, run)
-        return (await self._operations.continue_run(*located[:3], request)).value
+        return (await self._operations.runs.continue_run(*located[:3], request)).value
 
 
 def _build_run_request(run: RunOptions) -> tuple[ComponentKind, str, requests.RunRequest]:
@@ -211,7 +221,7 @@ def _build_run_request(run: RunOptions) -> tuple[ComponentKind, str, requests.Ru
 class ApprovalMethods(calls.Resource[calls.Mode]):
     """Approvals: what paused runs wait for, and decisions about it."""
 
-    list = calls.declared_rows(ApprovalFilter, Operations.get_approvals, ApprovalRecord)
+    list = calls.declared_rows(ApprovalFilter, ApprovalsFamily.list, ApprovalRecord)
 
     @calls.Method
     async def get(self, approval_id: str) -> ApprovalRecord:
@@ -220,7 +230,7 @@ class ApprovalMethods(calls.Resource[calls.Mode]):
         Raises:
             errors.NotFound: there is none that the caller can see.
         """
-        page = await self._operations.get_approvals(ApprovalFilter(id_prefix=approval_id))
+        page = await self._operations.approvals.list(ApprovalFilter(id_prefix=approval_id))
         for approval in page.value["data"]:
             if approval["approval_id"] == approval_id:
                 return approval
@@ -261,7 +271,7 @@ class ApprovalMethods(calls.Resource[calls.Mode]):
         return await self._decide(approval, build_ruling(approval, "reject", note=note))
 
     async def _decide(self, approval: ApprovalRecord, ruling: Ruling) -> ApprovalRecord:
-        document = await self._operations.decide_approval(
+        document = await self._operations.approvals.decide(
             approval["component_type"],
             approval["component_id"],
             approval["approval_id"],
@@ -274,30 +284,30 @@ class ApprovalMethods(calls.Resource[calls.Mode]):
 class SessionMethods(calls.Resource[calls.Mode]):
     """Sessions."""
 
-    get = calls.declared(Operations.get_session_by_id)
-    list = calls.declared_rows(requests.SessionFilter, Operations.get_sessions, SessionSummary)
-    runs = calls.declared(Operations.get_session_runs)
-    create = calls.declared_fields(requests.NewSession, Operations.create_session)
-    rename = calls.declared(Operations.rename_session)
-    summarize = calls.declared(Operations.summarize_session)
-    delete = calls.declared(Operations.delete_session)
-    export = calls.declared_stream(Operations.export_session)
+    get = calls.declared(SessionsFamily.get)
+    list = calls.declared_rows(requests.SessionFilter, SessionsFamily.list, SessionSummary)
+    runs = calls.declared(SessionsFamily.list_runs)
+    create = calls.declared_fields(requests.NewSession, SessionsFamily.create)
+    rename = calls.declared(SessionsFamily.rename)
+    summarize = calls.declared(SessionsFamily.summarize)
+    delete = calls.declared(SessionsFamily.delete)
+    export = calls.declared_stream(SessionsFamily.export)
 
     @calls.Method
     async def update(self, session_id: str, changes: dict[str, Any]) -> SessionDetail:
         """Replace any of `session_name`, `session_state` and `metadata` of a session."""
         return (
-            await self._operations.update_session(session_id, requests.SessionPatch(changes))
+            await self._operations.sessions.update(session_id, requests.SessionPatch(changes))
         ).value
 
 
 class FileMethods(calls.Resource[calls.Mode]):
     """Files."""
 
-    get = calls.declared(Operations.get_file)
-    list = calls.declared_rows(FileFilter, Operations.get_files, FileRecord)
-    download = calls.declared_stream(Operations.get_file_content)
-    delete = calls.declared(Operations.delete_file)
+    get = calls.declared(FilesFamily.get)
+    list = calls.declared_rows(FileFilter, FilesFamily.list, FileRecord)
+    download = calls.declared_stream(FilesFamily.get_content)
+    delete = calls.declared(FilesFamily.delete)
 
     @calls.Method
     async def upload(
@@ -315,7 +325,7 @@ class FileMethods(calls.Resource[calls.Mode]):
             raise UsageError("bytes need a name")
         upload = FileUpload(name or Path(str(source)).name, session_id, user_id, db_id)
         content = FileContent(source)
-        document = await self._operations.upload_file(
+        document = await self._operations.files.upload(
             upload, content, media_type=media_type, size=content.size
         )
         return document.value
@@ -324,10 +334,10 @@ class FileMethods(calls.Resource[calls.Mode]):
 class MemoryMethods(calls.Resource[calls.Mode]):
     """Memories."""
 
-    get = calls.declared(Operations.get_memory)
-    list = calls.declared_rows(MemoryFilter, Operations.get_memories, MemoryRecord)
-    create = calls.declared_fields(NewMemory, Operations.create_memory)
-    delete = calls.declared(Operations.delete_memory)
+    get = calls.declared(MemoriesFamily.get)
+    list = calls.declared_rows(MemoryFilter, MemoriesFamily.list, MemoryRecord)
+    create = calls.declared_fields(NewMemory, MemoriesFamily.create)
+    delete = calls.declared(MemoriesFamily.delete)
 
     @calls.Method
     async def update(
@@ -335,23 +345,23 @@ class MemoryMethods(calls.Resource[calls.Mode]):
     ) -> MemoryRecord:
         """Replace the text or the topics of a memory."""
         patch = MemoryPatch(memory, None if topics is None else tuple(topics))
-        return (await self._operations.update_memory(memory_id, patch)).value
+        return (await self._operations.memories.update(memory_id, patch)).value
 
 
 class SystemMethods(calls.Resource[calls.Mode]):
     """The server and the caller."""
 
-    info = calls.declared(Operations.get_info)
-    ready = calls.declared(Operations.get_readiness)
-    me = calls.declared(Operations.get_me)
-    models = calls.declared(Operations.get_models)
-    deployment = calls.declared(Operations.get_deployment)
-    budgets = calls.declared(Operations.get_budgets)
-    usage = calls.declared_fields(UsageFilter, Operations.get_usage)
+    info = calls.declared(SystemFamily.get_info)
+    ready = calls.declared(SystemFamily.get_readiness)
+    me = calls.declared(SystemFamily.get_me)
+    models = calls.declared(SystemFamily.get_models)
+    deployment = calls.declared(SystemFamily.get_deployment)
+    budgets = calls.declared(UsageFamily.list_budgets)
+    usage = calls.declared_fields(UsageFilter, UsageFamily.get)
 
 
 class ComponentMethods(calls.Resource[calls.Mode]):
     """Agents, teams and workflows."""
 
-    list = calls.declared(Operations.get_components)
-    get = calls.declared(Operations.get_component)
+    list = calls.declared(ComponentsFamily.list)
+    get = calls.declared(ComponentsFamily.get)

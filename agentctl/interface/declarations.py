@@ -250,7 +250,7 @@ class Declaration:
     """The operation id, the key of every table."""
 
     function: Callable[..., Any]
-    """The method, with its parameters and its result."""
+    """The method of its family, with its parameters and its result."""
 
     route: Route
 
@@ -299,6 +299,11 @@ class Declaration:
 
     kind: ComponentKind | None = None
     """The kind of component that the operation is about."""
+
+    @property
+    def address(self) -> str:
+        """The family and the name of the method: `sessions.get`."""
+        return find_address(self.function)
 
     @property
     def changes_data(self) -> bool:
@@ -359,19 +364,48 @@ class Declaration:
         return summary.rstrip("."), "".join(filled)
 
 
+Execute = Callable[[Any, Mapping[str, Any]], Any]
+"""Executes a declared method with its arguments by name; returns an awaitable or an iterator."""
+
+
+def refuse_operation(method: Any, arguments: Mapping[str, Any]) -> Any:
+    """Execute no operation: for a backend that has a method for each of its operations."""
+    raise NotImplementedError(method.__qualname__)
+
+
+class Family:
+    """The operations on one noun, as one caller can use them: `operations.sessions.get("s1")`.
+
+    A subclass declares them: `SessionsFamily` is `operations.sessions`. A backend overrides them,
+    or executes all of them by one function.
+    """
+
+    _execute: Execute = staticmethod(refuse_operation)
+
+    def __init__(self, execute: Execute) -> None:
+        self._execute = execute
+
+
+def find_address(method: Any) -> str:
+    """Return the family and the name of a declared method: `sessions.get`."""
+    family, _, name = method.__qualname__.rpartition(".")
+    return f"{family.removesuffix('Family').lower()}.{name}"
+
+
 def operation(
-    method: str, path: str, *, needs: Requirement, tag: str, **more: Any
+    name: str, method: str, path: str, *, needs: Requirement, tag: str, **more: Any
 ) -> Callable[[F], F]:
-    """Declare a method as an operation, which `execute` executes unless a backend overrides it.
+    """Declare a method of a family as an operation.
 
     Args:
+        name: the operation id.
         method, path: the HTTP method, and the path with parameters in braces.
         more: further attributes of `Declaration`.
     """
 
     def declare(function: F) -> F:
         route = Route(method, path)
-        declared = Declaration(function.__name__, function, route, needs, tag, **more)
+        declared = Declaration(name, function, route, needs, tag, **more)
         return dispatch(function, declared)
 
     return declare
@@ -380,7 +414,7 @@ def operation(
 def component_operation(
     name: str, method: str, path: str = "", *, needs: OfComponent, **more: Any
 ) -> Callable[[F], F]:
-    """Declare a method as an operation of each kind of component; see `operation`.
+    """Declare a method of a family as an operation of each kind of component; see `operation`.
 
     Args:
         name: the attribute of `records.routes.ComponentOperationIds` with the operation id.
@@ -403,7 +437,7 @@ def component_operation(
 
 
 def dispatch(function: F, *declared: Declaration) -> F:
-    """Return a method that calls `execute` with its name and its arguments by name."""
+    """Return a method that its backend executes with its arguments by name."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -411,7 +445,7 @@ def dispatch(function: F, *declared: Declaration) -> F:
         bound = signature.bind(self, *args, **options)
         bound.apply_defaults()
         _, *arguments = bound.arguments.items()
-        return self.execute(function.__name__, dict(arguments))
+        return self._execute(call, dict(arguments))
 
     call.declared = declared  # type: ignore[attr-defined]
     return cast(F, call)
@@ -437,9 +471,9 @@ def find_declaration(method: Any, kind: ComponentKind | None) -> Declaration:
     return next(declaration for declaration in declared if declaration.kind == kind)
 
 
-def list_declarations(operations: type) -> list[Declaration]:
-    """Return the operations that the methods of a class and its bases declare, by kind."""
-    members = [member for base in operations.__mro__ for member in vars(base).values()]
+def list_declarations(families: Iterable[type[Family]]) -> list[Declaration]:
+    """Return the operations that the methods of families declare, in their order and by kind."""
+    members = [member for family in families for member in vars(family).values()]
     methods = [member.declared for member in members if hasattr(member, "declared")]
     declared = list[Declaration]()
     for of_kinds, group in itertools.groupby(methods, lambda method: len(method) == len(KINDS)):

@@ -14,6 +14,7 @@ import orjson
 from agentctl import errors
 from agentctl.interface.declarations import Declaration, find_declaration
 from agentctl.interface.operations import ROUTES, Operations
+from agentctl.interface.operations.runs import RunsFamily
 from agentctl.interface.requests import BEFORE_FIRST_EVENT, ForkRequest, ResumeRequest, StreamEvent
 from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.records.events import LAST_NAMES
@@ -83,8 +84,7 @@ class RemoteOperations(Operations):
     async def __aexit__(self, *_: object) -> None:
         await self.connection.close()
 
-    def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        method: Any = getattr(Operations, name)
+    def execute(self, method: Any, arguments: Mapping[str, Any]) -> Any:
         declared = find_declaration(method, arguments.get("kind"))
         if declared.result_form == "bytes":
             return self._read_bytes(declared, arguments)
@@ -109,7 +109,7 @@ class RemoteOperations(Operations):
         source = arguments["component_id"], arguments["run_id"]
         request = build_request(declared, arguments)
         after = arguments["request"].after
-        return self._follow(arguments["kind"], request, after, source, declared.function.__name__)
+        return self._follow(arguments["kind"], request, after, source, declared)
 
     def _start(
         self, declared: Declaration, arguments: Mapping[str, Any]
@@ -138,13 +138,14 @@ class RemoteOperations(Operations):
         request: Request,
         after: int,
         source: tuple[str, str] | None = None,
-        resumed_by: str = "resume_run",
+        resumed_by: Declaration | None = None,
     ) -> AsyncGenerator[StreamEvent]:
         """Yield the events of a run up to the last one of this leg.
 
         A server that stops ends its streams, and another server continues a durable run: the stream
         is resumed there. `source` has the ids of the component and of the run; None to take them
-        from the first event. `resumed_by` is the operation that resumes the stream.
+        from the first event. `resumed_by` is the operation that resumes the stream; None for
+        `runs.resume`.
         """
         event: StreamEvent | None = None
         session_id: str | None = None
@@ -188,7 +189,7 @@ class RemoteOperations(Operations):
                     "run_id": source[1],
                     "request": ResumeRequest(session_id, after),
                 }
-                declared = find_declaration(getattr(Operations, resumed_by), kind)
+                declared = resumed_by or find_declaration(RunsFamily.resume, kind)
                 request = build_request(declared, arguments)
 
             failed = 1 if after > before else failed + 1

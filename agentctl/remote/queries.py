@@ -37,21 +37,21 @@ Pairs = tuple[tuple[str, str], ...]
 """Names and values of query parameters, or of other fields, in order."""
 
 _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
-    "create_run": lambda request, **_: _build_start(request),
-    "cancel_run": lambda request, **_: {"extra_wait": request.wait},
-    "create_session": lambda session: {
+    "runs.create": lambda request, **_: _build_start(request),
+    "runs.cancel": lambda request, **_: {"extra_wait": request.wait},
+    "sessions.create": lambda session: {
         "query": build_query(type=session.type, db_id=session.db_id),
         "body": _build_session_body(session),
     },
-    "update_session": lambda patch, **_: {"body": patch.changes},
-    "delete_session": lambda cancel, **_: {"extra_wait": DELETION_WAIT if cancel else 0.0},
-    "continue_run": lambda request, **_: _build_start(request),
-    "retry_run": lambda request, **_: _build_start(request),
-    "fork_run": lambda request, **_: _build_start(request),
-    "resume_run": lambda request, **_: {"query": _build_position(request), "body": None},
-    "follow_run": lambda request, **_: {"query": _build_position(request), "body": None},
-    "get_memories": lambda **arguments: {"query": _build_memory_query(arguments["filter"])},
-    "upload_file": lambda media_type, content, size, **_: {
+    "sessions.update": lambda patch, **_: {"body": patch.changes},
+    "sessions.delete": lambda cancel, **_: {"extra_wait": DELETION_WAIT if cancel else 0.0},
+    "runs.continue_run": lambda request, **_: _build_start(request),
+    "runs.retry": lambda request, **_: _build_start(request),
+    "runs.fork": lambda request, **_: _build_start(request),
+    "runs.resume": lambda request, **_: {"query": _build_position(request), "body": None},
+    "runs.follow": lambda request, **_: {"query": _build_position(request), "body": None},
+    "memories.list": lambda **arguments: {"query": _build_memory_query(arguments["filter"])},
+    "files.upload": lambda media_type, content, size, **_: {
         "body": None,
         "content": content,
         "headers": (
@@ -60,9 +60,9 @@ _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
         ),
         "extra_wait": (size or 0) / SLOWEST_UPLOAD,
     },
-    "create_memory": lambda memory: {"body": {"topics": [], **body_of(memory)}},
+    "memories.create": lambda memory: {"body": {"topics": [], **body_of(memory)}},
 }
-"""Parts of requests that follow from the values of arguments, by the name of the method."""
+"""Parts of requests that follow from the values of arguments, by family and method."""
 
 
 def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Request:
@@ -102,7 +102,7 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
         accepted_status=declared.accepted_status,
     )
 
-    special = _SPECIAL.get(declared.function.__name__)
+    special = _SPECIAL.get(declared.address)
     if special is not None:
         request = dataclasses.replace(request, **special(**arguments))
 

@@ -76,7 +76,7 @@ def operations(request: HTTPConnection) -> Operations:
     operation of the HTTP API does. A caller of a public route without a token has no scopes. For
     example, in a route:
 
-        sessions = await agentctl.operations(request).get_sessions(SessionFilter())
+        sessions = await agentctl.operations(request).sessions.list(SessionFilter())
         return sessions.value
 
     Raises:
@@ -121,7 +121,7 @@ def require(scope: str) -> Callable[[Request, Principal], Awaitable[Principal]]:
         except Forbidden as error:
             path = {name: str(value) for name, value in request.path_params.items()}
             route = request.scope[USER_ROUTE_KEY]
-            await _get_call(request).operations.record_refusal(route, path, error)
+            await _get_call(request).operations.access.record_refusal(route, path, error)
             raise
         return principal
 

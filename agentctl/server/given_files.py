@@ -97,7 +97,7 @@ async def _store(operations: Operations, file: GivenFile, db_id: str | None) -> 
             yield data[start : start + READ_BYTES]
 
     name = file.name or f"file{mimetypes.guess_extension(file.media_type) or ''}"
-    document = await operations.upload_file(
+    document = await operations.files.upload(
         FileUpload(name=name, db_id=db_id), stream(), media_type=file.media_type, size=len(data)
     )
     return document.value["file_id"]
@@ -157,7 +157,7 @@ async def store_part(operations: Operations, part: UploadFile, db_id: str | None
 
     # A browser may send the folder that was chosen, with separators of its system.
     name = (part.filename or "file").replace("\\", "/").rpartition("/")[2]
-    document = await operations.upload_file(
+    document = await operations.files.upload(
         FileUpload(name=name, db_id=db_id),
         stream(),
         media_type=part.content_type or "",

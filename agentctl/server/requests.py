@@ -405,23 +405,23 @@ def _read_component_id(body: Mapping[str, Any], values: Mapping[str, Any]) -> di
 def _build_bodies() -> dict[str, RequestBody]:
     bodies: dict[str, RequestBody] = {}
     for declared in OPERATIONS.values():
-        method = declared.function.__name__
         body = declared.body
         # The operations of each kind of component have the body of their method.
-        if body is not None and method not in bodies:
-            bodies[method] = RequestBody(body.record, form=body.form, optional=body.optional)
+        if body is not None and declared.address not in bodies:
+            reader = RequestBody(body.record, form=body.form, optional=body.optional)
+            bodies[declared.address] = reader
     return bodies
 
 
 BODIES = _build_bodies()
-"""The declared bodies by the name of the method of `interface.operations.Operations`."""
+"""The declared bodies by family and method: `sessions.create`."""
 
 Adapt = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
 """Returns the fields of a request from the body and the other parameters."""
 
 ADAPTERS: dict[str, Adapt] = {
-    "create_session": _read_component_id,
-    "update_session": lambda body, _: {"changes": body},
+    "sessions.create": _read_component_id,
+    "sessions.update": lambda body, _: {"changes": body},
 }
 """The bodies whose fields are not named like those of the request."""
 

@@ -237,7 +237,7 @@ class Operation(APIRoute):
             raise
         except Exception as error:
             if caller.principal is not None:
-                await call.operations.record_refusal(self.operation, path, error)
+                await call.operations.access.record_refusal(self.operation, path, error)
             raise
 
     async def _call_endpoint(self, call: Call, path: Mapping[str, str]) -> Response:
@@ -280,25 +280,25 @@ async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> Non
     path = call.scope["path_params"]
     operations = call.operations
     if "memory_id" in path:
-        await operations.require_memory(path["memory_id"])
+        await operations.memories.require(path["memory_id"])
         return
     if "file_id" in path:
-        await operations.require_file(path["file_id"], values.get("db_id"))
+        await operations.files.require(path["file_id"], values.get("db_id"))
         return
 
     where = SessionLocator(*(values.get(name) for name in ("type", "user_id", "db_id", "table")))
     if "session_id" in path:
         if "run_id" in path:
-            await operations.get_session_run(path["session_id"], path["run_id"], where)
+            await operations.sessions.get_run(path["session_id"], path["run_id"], where)
         else:
-            await operations.require_session(path["session_id"], where)
+            await operations.sessions.require(path["session_id"], where)
         return
 
-    operations.require_database(where)
+    operations.sessions.require_database(where)
     has_component = any(names.id_field in path for names in KINDS.values())
     if "run_id" in path and not has_component and call.scope["method"] == "POST":
         # A run by its id alone, which gets a message: /runs/{run_id}/messages.
-        await operations.require_any_run(path["run_id"])
+        await operations.runs.require_any(path["run_id"])
         return
 
     for kind, names in KINDS.items():
@@ -307,12 +307,12 @@ async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> Non
 
         component_id = path[names.id_field]
         if "approval_id" in path:
-            await operations.require_approval(kind, component_id, path["approval_id"])
+            await operations.approvals.require(kind, component_id, path["approval_id"])
             return
-        operations.require_component(kind, component_id)
+        operations.components.require(kind, component_id)
         if "run_id" in path:
             session_id = values.get("session_id")
-            await operations.require_run(kind, component_id, path["run_id"], session_id)
+            await operations.runs.require(kind, component_id, path["run_id"], session_id)
 
 
 def list_operations(routes: Iterable[BaseRoute]) -> list[Operation]:

@@ -15,6 +15,7 @@ from agentctl.auth.tokens.account_tokens import (
     generate_account_token,
     hash_token,
 )
+from agentctl.interface.operations.accounts import AccountsFamily
 from agentctl.interface.requests.administration import (
     DEFAULT_ACCOUNT_DAYS,
     MAXIMUM_ACCOUNT_DAYS,
@@ -55,10 +56,10 @@ _MAXIMUM_TRACKED = 4_096
 _NAME = re.compile(ACCOUNT_NAME)
 
 
-class AccountOperations(OperationFamily):
+class AccountOperations(OperationFamily, AccountsFamily):
     """Operations on service accounts."""
 
-    async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
+    async def create(self, account: NewAccount) -> Document[NewAccountRecord]:
         async with self.audit("create_service_account") as call:
             self.lookups.require_account_management()
             rules = self.hosting.settings.authorization
@@ -90,7 +91,7 @@ class AccountOperations(OperationFamily):
                 NewAccountRecord(**_build_record(row, row.created_at), token=token)
             )
 
-    async def list_service_accounts(self, filter: AccountFilter) -> Document[AccountPage]:
+    async def list(self, filter: AccountFilter) -> Document[AccountPage]:
         async with self.audit("list_service_accounts"):
             self.lookups.require_account_management()
             page = filter.page
@@ -101,7 +102,7 @@ class AccountOperations(OperationFamily):
             items = (orjson.dumps(_build_record(row, moment)) for row in rows.rows)
             return Document(documents.build_page_document("service accounts", items, page, rows))
 
-    async def revoke_service_account(self, account_id: str) -> None:
+    async def revoke(self, account_id: str) -> None:
         """Revoke an account: at once in this process, within a second in other processes."""
         async with self.audit("revoke_service_account", account_id=account_id) as call:
             self.lookups.require_account_management()

@@ -10,6 +10,7 @@ from typing import Any
 from agentctl import errors
 from agentctl.auth import policy
 from agentctl.auth.principal import ids_in_scopes, is_action_allowed
+from agentctl.interface.operations.approvals import ApprovalsFamily
 from agentctl.interface.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.interface.requests.approvals import (
     MAXIMUM_DECISIONS,
@@ -57,114 +58,8 @@ class ContinuedRun:
     """Number of its last event before it continues."""
 
 
-class ApprovalOperations(OperationFamily):
-    """Operations on approvals."""
-
-    async def get_approvals(self, filter: ApprovalFilter) -> Document[ApprovalPage]:
-        async with self.audit("get_approvals"):
-            database = self.lookups.database(filter.db_id)
-            paging.check_approval_filter(filter)
-            part = paging.build_slice("approvals", filter.page)
-            work = approvals.list_page(filter, *self._visible_approvals(), part, database.totals)
-            page = await database.read(work, size="large")
-            items = map(documents.build_approval_document, map(self._tighten, page.rows))
-            return Document(documents.build_page_document("approvals", items, filter.page, page))
-
-    def _visible_approvals(self) -> tuple[Visibility, Conditions]:
-        readable = policy.allowed_ids(self.principal, "get_approvals")
-        conditions = Conditions()
-        if readable is not None:
-            conditions = conditions.with_any("component_id", sorted(readable))
-
-        decided = self._decided_ids()
-        if decided is None:
-            return EVERYONE, conditions
-        if not decided:
-            return self.lookups.visibility, conditions
-
-        text, values = build_any("component_id", sorted(decided), "decided")
-        return EVERYONE, conditions.with_condition(
-            f"({text} OR user_id IS NOT DISTINCT FROM cast(:viewer as text))",
-            viewer=self.principal.subject,
-            **values,
-        )
-
-    def _decided_ids(self) -> frozenset[str] | None:
-        """Return the components about whose approvals the caller decides; None for all.
-
-        It sees their approvals of all users (docs/contract.md "Data scoping").
-        """
-        principal = self.principal
-        if principal.sees_all_users:
-            return None
-        if principal.caller is not None:  # it acts as a user
-            return frozenset()
-        if principal.admin or is_action_allowed(principal.scopes, "approvals", "write"):
-            return None
-        return ids_in_scopes(principal.scopes, "approvals", "write")
-
-    async def get_approval(
-        self, kind: ComponentKind, component_id: str, approval_id: str
-    ) -> Document[ApprovalRecord]:
-        path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
-        async with self.audit(operation_ids(kind).get_approval, **path):
-            _, row = await self._find(kind, component_id, approval_id)
-            return Document(documents.build_approval_document(row))
-
-    async def get_receipt(
-        self, kind: ComponentKind, component_id: str, approval_id: str
-    ) -> Document[ReceiptRecord]:
-        path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
-        async with self.audit(operation_ids(kind).get_receipt, **path):
-            _, row = await self._find(kind, component_id, approval_id)
-            if row.status == "pending":
-                raise errors.Conflict("The approval is not decided yet")
-            key = self.hosting.statement_key()
-            if key is None:
-                raise errors.Conflict(
-                    "The server signs no receipts", hint="set key_file in [audit] of the server"
-                )
-            content = build_receipt(documents.build_approval_record(row), format_rfc3339(now()))
-            receipt = key.sign("approval-receipt", content)
-            return build_document(ReceiptRecord(approval_id=row.approval_id, receipt=receipt))
-
-    async def locate_approval(self, operation: str, approval_id: str) -> ApprovalRecord:
-        """Return an approval by its id, for an operation whose path does not name its component.
-
-        Raises:
-            NotFound: no visible approval has the id, or the scopes of the caller for the operation
-                are for other components.
-        """
-        ids = policy.allowed_ids(self.principal, operation)
-        _, row = await self._search_row(
-            approval_id, EVERYONE, lambda row: ids is None or row.component_id in ids
-        )
-        _, row = await self._find(row.component_type, row.component_id, approval_id)
-        return documents.build_approval_record(row)
-
-    async def list_run_approvals(
-        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
-    ) -> tuple[str, list[ApprovalRecord]]:
-        """Return the status of a run, and the approvals of it and of its members, oldest first."""
-        database, state = await self.lookups.find_run(kind, component_id, run_id, session_id)
-        rows = await self._list_of_root(database, run_id)
-        return state.status, [documents.build_approval_record(row) for row in rows]
-
-    async def require_approval(
-        self, kind: ComponentKind, component_id: str, approval_id: str
-    ) -> None:
-        """Raise NotFound unless the caller can see the approval."""
-        await self._find(kind, component_id, approval_id)
-
-    async def find_asked(self, approval_id: str) -> ApprovalRecord:
-        """Return an approval, within the runs that the caller can see."""
-        _, row = await self._search_row(approval_id, self.lookups.visibility)
-        return documents.build_approval_record(row)
-
-    async def list_pending(self, run_id: str, found: FoundTurn) -> list[ApprovalRecord]:
-        """Return what a turn and its members wait for, oldest first."""
-        rows = await self._list_of_root(self.hosting.databases[found.db_id], run_id)
-        return [documents.build_approval_record(row) for row in rows if row.status == "pending"]
+class Rulings(OperationFamily):
+    """Decisions about approvals: the part that the operations on approvals and on runs share."""
 
     def _tighten(self, row: ApprovalRow) -> ApprovalRow:
         """Return an approval with the policy of the configuration, if that is stricter now."""
@@ -181,67 +76,6 @@ class ApprovalOperations(OperationFamily):
     async def _list_of_root(self, database: Database, run_id: str) -> list[ApprovalRow]:
         rows = await database.read(approvals.list_of_root(run_id))
         return [self._tighten(row) for row in rows]
-
-    async def _find(
-        self, kind: ComponentKind, component_id: str, approval_id: str
-    ) -> tuple[Database, ApprovalRow]:
-        decided = self._decided_ids()
-        sees_all = decided is None or component_id in decided
-        return await self._search_row(
-            approval_id,
-            EVERYONE if sees_all else Visibility(False, self.principal.subject),
-            # One that had another database, or is not configured any more, may have left it in any.
-            lambda row: (row.component_type, row.component_id) == (kind, component_id),
-        )
-
-    async def _search_row(
-        self,
-        approval_id: str,
-        visibility: Visibility,
-        fits: Callable[[ApprovalRow], bool] = lambda _: True,
-    ) -> tuple[Database, ApprovalRow]:
-        """Return an approval and its database."""
-        databases = self.hosting.databases
-        for name in databases:
-            row = await databases[name].read(approvals.get(approval_id, visibility))
-            if row is not None and fits(row):
-                return databases[name], self._tighten(row)
-        raise errors.NotFound("Approval not found")
-
-    async def decide_approval(
-        self,
-        kind: ComponentKind,
-        component_id: str,
-        approval_id: str,
-        ruling: Ruling,
-        idempotency_key: str | None = None,
-    ) -> Document[ApprovalRecord]:
-        path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
-        async with self.audit(operation_ids(kind).decide_approval, **path) as call:
-            database, row = await self._find(kind, component_id, approval_id)
-            names = frozenset({self.principal.actor, self.principal.identity})
-            check_approver(row, names, own=self.hosting.settings.approvals.own)
-
-            content = replace(ruling, approval_id=None, tool_call_id=None)
-            identity = self._build_identity(
-                [kind, component_id, approval_id], asdict(content), idempotency_key
-            )
-
-            if not await find_repeated(database, identity):
-                change = await self._rule(row, ruling)
-                written = await self._write(
-                    call, database, row.root_run_id, [(approval_id, change)], identity
-                )
-                if written is not None:
-                    (decided,), continues = written
-                    if continues and self.principal.via == "http":
-                        continuation = self._try_to_continue(database, row.root_run_id, None)
-                        self.hosting.background.start(continuation)
-                    return Document(documents.build_approval_document(decided))
-
-            call.omit_entry()
-            _, row = await self._find(kind, component_id, approval_id)
-            return Document(documents.build_approval_document(row))
 
     def _build_identity(
         self, place: Sequence[str], request: dict[str, Any], key: str | None
@@ -286,13 +120,186 @@ class ApprovalOperations(OperationFamily):
         with contextlib.suppress(errors.Unavailable):
             await self.hosting.engine.claims.claim(database, run_id, dependencies=dependencies)
 
+
+class ApprovalOperations(Rulings, ApprovalsFamily):
+    """Operations on approvals."""
+
+    def _visible_approvals(self) -> tuple[Visibility, Conditions]:
+        readable = policy.allowed_ids(self.principal, "get_approvals")
+        conditions = Conditions()
+        if readable is not None:
+            conditions = conditions.with_any("component_id", sorted(readable))
+
+        decided = self._decided_ids()
+        if decided is None:
+            return EVERYONE, conditions
+        if not decided:
+            return self.lookups.visibility, conditions
+
+        text, values = build_any("component_id", sorted(decided), "decided")
+        return EVERYONE, conditions.with_condition(
+            f"({text} OR user_id IS NOT DISTINCT FROM cast(:viewer as text))",
+            viewer=self.principal.subject,
+            **values,
+        )
+
+    def _decided_ids(self) -> frozenset[str] | None:
+        """Return the components about whose approvals the caller decides; None for all.
+
+        It sees their approvals of all users (docs/contract.md "Data scoping").
+        """
+        principal = self.principal
+        if principal.sees_all_users:
+            return None
+        if principal.caller is not None:  # it acts as a user
+            return frozenset()
+        if principal.admin or is_action_allowed(principal.scopes, "approvals", "write"):
+            return None
+        return ids_in_scopes(principal.scopes, "approvals", "write")
+
+    async def get(
+        self, kind: ComponentKind, component_id: str, approval_id: str
+    ) -> Document[ApprovalRecord]:
+        path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
+        async with self.audit(operation_ids(kind).get_approval, **path):
+            _, row = await self._find(kind, component_id, approval_id)
+            return Document(documents.build_approval_document(row))
+
+    async def get_receipt(
+        self, kind: ComponentKind, component_id: str, approval_id: str
+    ) -> Document[ReceiptRecord]:
+        path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
+        async with self.audit(operation_ids(kind).get_receipt, **path):
+            _, row = await self._find(kind, component_id, approval_id)
+            if row.status == "pending":
+                raise errors.Conflict("The approval is not decided yet")
+            key = self.hosting.statement_key()
+            if key is None:
+                raise errors.Conflict(
+                    "The server signs no receipts", hint="set key_file in [audit] of the server"
+                )
+            content = build_receipt(documents.build_approval_record(row), format_rfc3339(now()))
+            receipt = key.sign("approval-receipt", content)
+            return build_document(ReceiptRecord(approval_id=row.approval_id, receipt=receipt))
+
+    async def locate(self, operation: str, approval_id: str) -> ApprovalRecord:
+        """Return an approval by its id, for an operation whose path does not name its component.
+
+        Raises:
+            NotFound: no visible approval has the id, or the scopes of the caller for the operation
+                are for other components.
+        """
+        ids = policy.allowed_ids(self.principal, operation)
+        _, row = await self._search_row(
+            approval_id, EVERYONE, lambda row: ids is None or row.component_id in ids
+        )
+        _, row = await self._find(row.component_type, row.component_id, approval_id)
+        return documents.build_approval_record(row)
+
+    async def list_of_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
+    ) -> tuple[str, list[ApprovalRecord]]:
+        """Return the status of a run, and the approvals of it and of its members, oldest first."""
+        database, state = await self.lookups.find_run(kind, component_id, run_id, session_id)
+        rows = await self._list_of_root(database, run_id)
+        return state.status, [documents.build_approval_record(row) for row in rows]
+
+    async def require(self, kind: ComponentKind, component_id: str, approval_id: str) -> None:
+        """Raise NotFound unless the caller can see the approval."""
+        await self._find(kind, component_id, approval_id)
+
+    async def find_asked(self, approval_id: str) -> ApprovalRecord:
+        """Return an approval, within the runs that the caller can see."""
+        _, row = await self._search_row(approval_id, self.lookups.visibility)
+        return documents.build_approval_record(row)
+
+    async def list_pending(self, run_id: str, found: FoundTurn) -> list[ApprovalRecord]:
+        """Return what a turn and its members wait for, oldest first."""
+        rows = await self._list_of_root(self.hosting.databases[found.db_id], run_id)
+        return [documents.build_approval_record(row) for row in rows if row.status == "pending"]
+
+    async def _find(
+        self, kind: ComponentKind, component_id: str, approval_id: str
+    ) -> tuple[Database, ApprovalRow]:
+        decided = self._decided_ids()
+        sees_all = decided is None or component_id in decided
+        return await self._search_row(
+            approval_id,
+            EVERYONE if sees_all else Visibility(False, self.principal.subject),
+            # One that had another database, or is not configured any more, may have left it in any.
+            lambda row: (row.component_type, row.component_id) == (kind, component_id),
+        )
+
+    async def _search_row(
+        self,
+        approval_id: str,
+        visibility: Visibility,
+        fits: Callable[[ApprovalRow], bool] = lambda _: True,
+    ) -> tuple[Database, ApprovalRow]:
+        """Return an approval and its database."""
+        databases = self.hosting.databases
+        for name in databases:
+            row = await databases[name].read(approvals.get(approval_id, visibility))
+            if row is not None and fits(row):
+                return databases[name], self._tighten(row)
+        raise errors.NotFound("Approval not found")
+
+    async def decide(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        approval_id: str,
+        ruling: Ruling,
+        idempotency_key: str | None = None,
+    ) -> Document[ApprovalRecord]:
+        path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
+        async with self.audit(operation_ids(kind).decide_approval, **path) as call:
+            database, row = await self._find(kind, component_id, approval_id)
+            names = frozenset({self.principal.actor, self.principal.identity})
+            check_approver(row, names, own=self.hosting.settings.approvals.own)
+
+            content = replace(ruling, approval_id=None, tool_call_id=None)
+            identity = self._build_identity(
+                [kind, component_id, approval_id], asdict(content), idempotency_key
+            )
+
+            if not await find_repeated(database, identity):
+                change = await self._rule(row, ruling)
+                written = await self._write(
+                    call, database, row.root_run_id, [(approval_id, change)], identity
+                )
+                if written is not None:
+                    (decided,), continues = written
+                    if continues and self.principal.via == "http":
+                        continuation = self._try_to_continue(database, row.root_run_id, None)
+                        self.hosting.background.start(continuation)
+                    return Document(documents.build_approval_document(decided))
+
+            call.omit_entry()
+            _, row = await self._find(kind, component_id, approval_id)
+            return Document(documents.build_approval_document(row))
+
+    async def list(self, filter: ApprovalFilter) -> Document[ApprovalPage]:
+        async with self.audit("get_approvals"):
+            database = self.lookups.database(filter.db_id)
+            paging.check_approval_filter(filter)
+            part = paging.build_slice("approvals", filter.page)
+            work = approvals.list_page(filter, *self._visible_approvals(), part, database.totals)
+            page = await database.read(work, size="large")
+            items = map(documents.build_approval_document, map(self._tighten, page.rows))
+            return Document(documents.build_page_document("approvals", items, filter.page, page))
+
+
+class ContinuationOperations(Rulings):
+    """Operations that continue a paused run with decisions of its user."""
+
     async def continue_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
     ) -> Document[RunRecord]:
         continued = await self.begin_continuation(kind, component_id, run_id, request)
         return await self.read_continuation(kind, component_id, run_id, request, continued)
 
-    async def stream_continued_run(
+    async def stream_continued(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
     ) -> AsyncIterator[StreamEvent]:
         continued = await self.begin_continuation(kind, component_id, run_id, request)
@@ -366,7 +373,9 @@ class ApprovalOperations(OperationFamily):
 
     def follow_continuation(self, continued: ContinuedRun) -> AsyncGenerator[list[StreamEvent]]:
         """Yield the events of a run that continues, in portions."""
-        return self.follow(continued.database, continued.run_id, continued.after, is_started=True)
+        return self.follow_events(
+            continued.database, continued.run_id, continued.after, is_started=True
+        )
 
     async def read_continuation(
         self,

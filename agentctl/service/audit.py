@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from agentctl.auth.audit_chain import StatementKey, sign_head
 from agentctl.config.settings import Audit
+from agentctl.interface.operations.audit import AuditFamily
 from agentctl.interface.requests.administration import AuditFilter, AuditHeadFilter
 from agentctl.records.audit import AuditHeadPage, AuditHeadRecord, AuditPage, AuditRecord
 from agentctl.records.document import Document, build_document
@@ -52,10 +53,10 @@ _HEAD = RecordWriter(AuditHeadRecord, HeadRow)
 _rate_limited = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
 
 
-class AuditOperations(OperationFamily):
+class AuditOperations(OperationFamily, AuditFamily):
     """Reads of the audit log and of its signed heads."""
 
-    async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
+    async def list(self, filter: AuditFilter) -> Document[AuditPage]:
         async with self.audit("get_audit"):
             paging.check_filter(filter)
             before = paging.parse_number_cursor("audit", filter.limit, filter.cursor)
@@ -69,7 +70,7 @@ class AuditOperations(OperationFamily):
                 )
             )
 
-    async def get_audit_heads(self, filter: AuditHeadFilter) -> Document[AuditHeadPage]:
+    async def list_heads(self, filter: AuditHeadFilter) -> Document[AuditHeadPage]:
         async with self.audit("get_audit_heads"):
             before = paging.parse_number_cursor("audit-heads", filter.limit, filter.cursor)
             work = audit.list_heads(before or audit.LAST_NUMBER, filter.limit + 1)

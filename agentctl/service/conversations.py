@@ -1,4 +1,4 @@
-"""Reads for interfaces whose conversations are sessions: pending approvals and the state."""
+"""Conversations of other interfaces, which are sessions: pending approvals, the state, the end."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from agentctl.records.approvals import ApprovalRecord, ApprovalRow
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import RunRow
+from agentctl.records.times import now
 from agentctl.service.documents import build_approval_record
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import approvals, run_reads, sessions
+from agentctl.store.repositories import approvals, idempotency, run_reads, sessions
 
 
 class ConversationOperations(OperationFamily):
-    """Reads of sessions by callers who run their component. They are parts of other operations."""
+    """Sessions as callers of other interfaces use them, who run their component.
+
+    The methods are no operations: they are parts of the requests of those interfaces.
+    """
 
     async def find_waiting(
         self,
@@ -110,3 +114,17 @@ class ConversationOperations(OperationFamily):
         if row is None:
             return None
         return sessions.parse_state(row.session_state)
+
+    async def end_client_session(self, session_id: str) -> None:
+        """Store that the caller has ended a session of a protocol, for the lifetime of a key."""
+        claim = idempotency.claim_key(*self._name_end(session_id), "", session_id, now())
+        await self.hosting.databases.system.write(claim)
+
+    async def has_ended_client_session(self, session_id: str) -> bool:
+        """Return True if the caller has ended a session with `end_client_session`."""
+        claimed = idempotency.is_claimed(*self._name_end(session_id), now())
+        return await self.hosting.databases.system.read(claimed)
+
+    def _name_end(self, session_id: str) -> tuple[str, str]:
+        # With a space it is never the key of a request.
+        return self.principal.subject or "", f"end of {session_id}"

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
-from functools import cached_property
 from typing import Any
 
 import orjson
 
 from agentctl import errors
+from agentctl.auth.principal import Principal
 from agentctl.interface.requests import StreamEvent
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunState
@@ -25,7 +25,7 @@ from agentctl.runs.follow.follow import follow_run
 from agentctl.runs.life.admission import Idempotency
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.hosting import Hosting
-from agentctl.service.reads.family import Lookups, ReadFamily
+from agentctl.service.reads.family import Lookups, ReadAccess, ReadFamily
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import idempotency
 
@@ -77,16 +77,30 @@ class RunLookups(Lookups):
         return await self.find_run(kind, component_id, run_id, session)
 
 
-class OperationFamily(ReadFamily):
-    """Operations of one principal on the shared objects of a service; see `ReadFamily`."""
+class ServiceAccess(ReadAccess):
+    """The access of one principal to a service."""
 
     hosting: Hosting
+    lookups: RunLookups
 
-    @cached_property
-    def lookups(self) -> RunLookups:
-        return RunLookups(self.hosting, self.principal)
+    def __init__(
+        self, hosting: Hosting, principal: Principal, request_id: str | None = None
+    ) -> None:
+        super().__init__(hosting, principal, request_id)
+        self.lookups = RunLookups(hosting, principal)
 
-    def follow(
+
+class OperationFamily(ReadFamily):
+    """A family of operations on the shared objects of a service; see `ReadFamily`."""
+
+    hosting: Hosting
+    lookups: RunLookups
+
+    def __init__(self, access: ServiceAccess) -> None:
+        super().__init__(access)
+        self._request_id = access.request_id
+
+    def follow_events(
         self, database: Database, run_id: str, after: int, *, is_started: bool = False
     ) -> AsyncGenerator[list[StreamEvent]]:
         """Yield the events of a run in portions, see `follow_run`."""

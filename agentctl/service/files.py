@@ -9,6 +9,7 @@ from functools import partial
 import orjson
 
 from agentctl import errors
+from agentctl.interface.operations.files import FilesFamily
 from agentctl.interface.requests import DEFAULT_LOCATOR
 from agentctl.interface.requests.files import FileFilter, FileUpload, parse_range
 from agentctl.records.document import Document, build_document
@@ -28,10 +29,10 @@ from agentctl.store.visibility import EVERYONE
 _FILE = RecordWriter(FileRecord, FileRow)
 
 
-class FileOperations(OperationFamily):
+class FileOperations(OperationFamily, FilesFamily):
     """Operations on files: rows in the database of their session, bytes in the store."""
 
-    async def get_files(self, filter: FileFilter) -> Document[FilePage]:
+    async def list(self, filter: FileFilter) -> Document[FilePage]:
         async with self.audit("get_files"):
             database = self.lookups.database(filter.db_id)
             check_texts(user_id=filter.user_id, session_id=filter.session_id)
@@ -44,16 +45,16 @@ class FileOperations(OperationFamily):
             items = (orjson.dumps(build_file_record(row)) for row in rows.rows)
             return Document(documents.build_page_document("files", items, filter.page, rows))
 
-    async def get_file(self, file_id: str, *, db_id: str | None = None) -> Document[FileRecord]:
+    async def get(self, file_id: str, *, db_id: str | None = None) -> Document[FileRecord]:
         async with self.audit("get_file", file_id=file_id):
             row = await self.lookups.database(db_id).read(_find(self.lookups, file_id))
             return build_document(build_file_record(row))
 
-    async def require_file(self, file_id: str, db_id: str | None = None) -> None:
+    async def require(self, file_id: str, db_id: str | None = None) -> None:
         """Raise NotFound unless the file is found."""
         await self.lookups.database(db_id).read(_find(self.lookups, file_id))
 
-    async def upload_file(
+    async def upload(
         self,
         upload: FileUpload,
         content: AsyncIterable[bytes],
@@ -135,7 +136,7 @@ class FileOperations(OperationFamily):
                 checked = size + PIECE_BYTES
             yield piece
 
-    async def open_file(
+    async def open(
         self, file_id: str, db_id: str | None = None
     ) -> tuple[FileRow, Callable[[int, int], AsyncGenerator[bytes]]]:
         """Return a file, and a function that reads its bytes from a start up to an end."""
@@ -143,17 +144,17 @@ class FileOperations(OperationFamily):
             row = await self.lookups.database(db_id).read(_find(self.lookups, file_id))
         return row, partial(self.hosting.uploads.store.read, row.blob)
 
-    async def get_file_content(
+    async def get_content(
         self, file_id: str, *, db_id: str | None = None, byte_range: str | None = None
     ) -> AsyncGenerator[bytes]:
-        row, read = await self.open_file(file_id, db_id)
+        row, read = await self.open(file_id, db_id)
         async with contextlib.aclosing(
             read(*(parse_range(byte_range, row.size) or (0, row.size)))
         ) as pieces:
             async for piece in pieces:
                 yield piece
 
-    async def delete_file(self, file_id: str, *, db_id: str | None = None) -> None:
+    async def delete(self, file_id: str, *, db_id: str | None = None) -> None:
         async with self.audit("delete_file", file_id=file_id) as call:
             database = self.lookups.database(db_id)
             await call.write(database, _delete(self.lookups, file_id))

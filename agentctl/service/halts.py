@@ -9,6 +9,7 @@ from typing import get_args
 import orjson
 
 from agentctl import errors
+from agentctl.interface.operations.halts import HaltsFamily
 from agentctl.interface.requests import MAXIMUM_LIMIT, MAXIMUM_REASON_LENGTH, Page, RunFilter
 from agentctl.interface.requests.halts import MAXIMUM_SCOPE_ID_LENGTH, HaltFilter, NewHalt
 from agentctl.records.document import Document, build_document
@@ -34,27 +35,17 @@ PARALLEL_CANCELS = 16
 """Number of runs whose cancel is requested at the same time."""
 
 
-class HaltOperations(OperationFamily):
+class HaltOperations(OperationFamily, HaltsFamily):
     """Operations on halts."""
 
-    async def get_halts(self, filter: HaltFilter) -> Document[HaltPage]:
-        async with self.audit("get_halts"):
-            paging.check_filter(filter)
-            part = paging.build_slice("halts", filter.page)
-            page = await self.hosting.databases.system.read(
-                halts.list_page(filter, part), size="large"
-            )
-            items = (orjson.dumps(_build_record(row)) for row in page.rows)
-            return Document(documents.build_page_document("halts", items, filter.page, page))
-
-    async def get_halt(self, halt_id: str) -> Document[HaltRecord]:
+    async def get(self, halt_id: str) -> Document[HaltRecord]:
         async with self.audit("get_halt", halt_id=halt_id):
             row = await self.hosting.databases.system.read(halts.get(halt_id))
             if row is None:
                 raise errors.NotFound("Halt not found")
             return build_document(_build_record(row))
 
-    async def create_halt(self, halt: NewHalt) -> Document[NewHaltRecord]:
+    async def create(self, halt: NewHalt) -> Document[NewHaltRecord]:
         async with self.audit("create_halt") as call:
             row = self._build_row(halt)
             call.add_created("halt", row.halt_id)
@@ -71,7 +62,7 @@ class HaltOperations(OperationFamily):
                 cancelled = await self._cancel_runs(row)
             return build_document(NewHaltRecord(**_build_record(row), cancelled_runs=cancelled))
 
-    async def end_halt(self, halt_id: str) -> None:
+    async def end(self, halt_id: str) -> None:
         async with self.audit("end_halt", halt_id=halt_id) as call:
             database = self.hosting.databases.system
             stored_row = await database.read(halts.get(halt_id))
@@ -185,6 +176,16 @@ class HaltOperations(OperationFamily):
         except errors.NotFound:
             return False
         return result.outcome != "already_final"
+
+    async def list(self, filter: HaltFilter) -> Document[HaltPage]:
+        async with self.audit("get_halts"):
+            paging.check_filter(filter)
+            part = paging.build_slice("halts", filter.page)
+            page = await self.hosting.databases.system.read(
+                halts.list_page(filter, part), size="large"
+            )
+            items = (orjson.dumps(_build_record(row)) for row in page.rows)
+            return Document(documents.build_page_document("halts", items, filter.page, page))
 
 
 def _build_record(row: HaltRow) -> HaltRecord:

@@ -6,6 +6,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.config.upkeep import Quotas
+from agentctl.interface.operations.memories import MemoriesFamily
 from agentctl.interface.requests.memories import (
     MAXIMUM_MEMORIES_DELETED,
     MemoryDeletion,
@@ -29,24 +30,10 @@ from agentctl.store.visibility import Visibility
 _MEMORY = RecordWriter(MemoryRecord, MemoryRow, computed=["topics"])
 
 
-class MemoryOperations(OperationFamily):
+class MemoryOperations(OperationFamily, MemoriesFamily):
     """Operations on the memories of users, which are in the system database."""
 
-    async def get_memories(self, filter: MemoryFilter) -> Document[MemoryPage]:
-        async with self.audit("get_memories"):
-            paging.check_filter(filter)
-            for topic in filter.topics:
-                check_text("topics", topic)
-            if filter.search_content is not None and not split_words(filter.search_content):
-                raise errors.ValidationFailed("search_content must contain a letter or a digit")
-            page = paging.build_slice("memories", filter.page)
-            database = self.hosting.databases.system
-            work = memories.list_page(filter, self.lookups.visibility, page, database.totals)
-            rows = await database.read(work, size="unknown")
-            items = (orjson.dumps(build_memory_record(row)) for row in rows.rows)
-            return Document(documents.build_page_document("memories", items, filter.page, rows))
-
-    async def create_memory(self, memory: NewMemory) -> Document[MemoryRecord]:
+    async def create(self, memory: NewMemory) -> Document[MemoryRecord]:
         async with self.audit("create_memory") as call:
             owner = self.lookups.require_owner(memory.user_id)
             if owner is None:
@@ -70,28 +57,28 @@ class MemoryOperations(OperationFamily):
             await call.write(self.hosting.databases.system, work)
             return build_document(build_memory_record(row))
 
-    async def get_memory(self, memory_id: str) -> Document[MemoryRecord]:
+    async def get(self, memory_id: str) -> Document[MemoryRecord]:
         async with self.audit("get_memory", memory_id=memory_id):
             work = _find(memory_id, self.lookups.visibility)
             row = await self.hosting.databases.system.read(work)
             return build_document(build_memory_record(row))
 
-    async def require_memory(self, memory_id: str) -> None:
+    async def require(self, memory_id: str) -> None:
         """Raise NotFound unless the memory is found."""
         await self.hosting.databases.system.read(_find(memory_id, self.lookups.visibility))
 
-    async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[MemoryRecord]:
+    async def update(self, memory_id: str, patch: MemoryPatch) -> Document[MemoryRecord]:
         async with self.audit("update_memory", memory_id=memory_id) as call:
             work = _update(memory_id, self.lookups.visibility, patch)
             row = await call.write(self.hosting.databases.system, work)
             return build_document(build_memory_record(row))
 
-    async def delete_memory(self, memory_id: str) -> None:
+    async def delete(self, memory_id: str) -> None:
         async with self.audit("delete_memory", memory_id=memory_id) as call:
             work = _delete([memory_id], None, self.lookups.visibility)
             await call.write(self.hosting.databases.system, work)
 
-    async def delete_memories(self, deletion: MemoryDeletion) -> None:
+    async def delete_several(self, deletion: MemoryDeletion) -> None:
         async with self.audit("delete_memories") as call:
             database = self.hosting.databases.system
             visibility = self.lookups.visibility
@@ -126,12 +113,26 @@ class MemoryOperations(OperationFamily):
             call.add_resource("memory", *memory_ids)
             await call.write(database, _delete(memory_ids, deletion.user_id, visibility))
 
-    async def get_memory_topics(self, *, user_id: str | None = None) -> Document[list[str]]:
+    async def list_topics(self, *, user_id: str | None = None) -> Document[list[str]]:
         async with self.audit("get_memory_topics"):
             check_texts(user_id=user_id)
             work = memories.list_topics(self.lookups.visibility, user_id)
             topics = await self.hosting.databases.system.read(work, size="unknown")
             return build_document(topics)
+
+    async def list(self, filter: MemoryFilter) -> Document[MemoryPage]:
+        async with self.audit("get_memories"):
+            paging.check_filter(filter)
+            for topic in filter.topics:
+                check_text("topics", topic)
+            if filter.search_content is not None and not split_words(filter.search_content):
+                raise errors.ValidationFailed("search_content must contain a letter or a digit")
+            page = paging.build_slice("memories", filter.page)
+            database = self.hosting.databases.system
+            work = memories.list_page(filter, self.lookups.visibility, page, database.totals)
+            rows = await database.read(work, size="unknown")
+            items = (orjson.dumps(build_memory_record(row)) for row in rows.rows)
+            return Document(documents.build_page_document("memories", items, filter.page, rows))
 
 
 def build_memory_record(row: MemoryRow) -> MemoryRecord:

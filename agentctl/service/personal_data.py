@@ -13,6 +13,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.config.databases import is_sqlite_url, sqlite_path
+from agentctl.interface.operations.users import UsersFamily
 from agentctl.interface.requests import DELETION_WAIT, MAXIMUM_USER_ID_LENGTH
 from agentctl.interface.requests.administration import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.records.document import Document, build_document
@@ -101,10 +102,10 @@ class _Place:
     position: str = ""
 
 
-class PersonalDataOperations(OperationFamily):
+class PersonalDataOperations(OperationFamily, UsersFamily):
     """Export and erasure of the data of a person, for administrators."""
 
-    async def get_user_data(self, user_id: str = "") -> Document[PersonalDataRecord]:
+    async def get_data(self, user_id: str = "") -> Document[PersonalDataRecord]:
         async with self.audit("get_user_data") as call:
             self._check_user(call, user_id)
             databases = self.hosting.databases
@@ -139,7 +140,7 @@ class PersonalDataOperations(OperationFamily):
             record["kept"] = list(_list_kept(record))
             return build_document(record)
 
-    async def get_user_rows(self, filter: PersonalRowsFilter) -> Document[PersonalRowsPage]:
+    async def list_rows(self, filter: PersonalRowsFilter) -> Document[PersonalRowsPage]:
         async with self.audit("get_user_rows") as call:
             self._check_user(call, filter.user_id)
             check_limit(filter.limit)
@@ -154,7 +155,7 @@ class PersonalDataOperations(OperationFamily):
             cursor = None if following is None else pack_cursor(f"{filter.part}:{following}")
             return build_document(PersonalRowsPage(data=rows, meta={"next_cursor": cursor}))
 
-    async def erase_user_data(self, erasure: Erasure) -> Document[ErasureRecord]:
+    async def erase(self, erasure: Erasure) -> Document[ErasureRecord]:
         """Execute one part, for some seconds; without a cursor an erasure begins again."""
         async with self.audit("erase_user_data") as call:
             self._check_user(call, erasure.user_id)

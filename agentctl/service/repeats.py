@@ -71,13 +71,13 @@ class _Repeat:
 class RepeatOperations(RunOperations):
     """Operations on runs, including operations that repeat a run."""
 
-    async def retry_run(
+    async def retry(
         self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
     ) -> Document[RunRecord]:
         started = await self._retry(kind, component_id, run_id, request, stream=False)
         return await self.read_started(started)
 
-    def stream_retried_run(
+    def stream_retried(
         self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
     ) -> AsyncIterator[StreamEvent]:
         return flatten(self.stream_retry_portions(kind, component_id, run_id, request))
@@ -85,18 +85,18 @@ class RepeatOperations(RunOperations):
     def stream_retry_portions(
         self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
     ) -> AsyncGenerator[list[StreamEvent]]:
-        """Stream a retry (`stream_retried_run`), and yield all available events at once."""
+        """Stream a retry (`stream_retried`), and yield all available events at once."""
         return self.stream_started(
             lambda: self._retry(kind, component_id, run_id, request, stream=True)
         )
 
-    async def fork_run(
+    async def fork(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
     ) -> Document[RunRecord]:
         started = await self._fork(kind, component_id, run_id, request, stream=False)
         return await self.read_started(started)
 
-    def stream_forked_run(
+    def stream_forked(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
     ) -> AsyncIterator[StreamEvent]:
         return flatten(self.stream_fork_portions(kind, component_id, run_id, request))
@@ -104,7 +104,7 @@ class RepeatOperations(RunOperations):
     def stream_fork_portions(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
     ) -> AsyncGenerator[list[StreamEvent]]:
-        """Stream a fork (`stream_forked_run`), and yield all available events at once."""
+        """Stream a fork (`stream_forked`), and yield all available events at once."""
         return self.stream_started(
             lambda: self._fork(kind, component_id, run_id, request, stream=True)
         )

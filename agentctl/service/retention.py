@@ -29,7 +29,7 @@ from agentctl.store.repositories.retention import IdleRow, IdleSessions
 class RetentionOperations(OperationFamily):
     """Holds of sessions, and the removal of idle sessions."""
 
-    async def get_idle_sessions(self, filter: IdleFilter) -> Document[IdlePage]:
+    async def list_idle(self, filter: IdleFilter) -> Document[IdlePage]:
         async with self.audit("get_idle_sessions"):
             database = self.lookups.database(filter.db_id)
             paging.check_filter(filter)
@@ -50,7 +50,7 @@ class RetentionOperations(OperationFamily):
             meta = paging.build_cursor_meta(cursor, rows.searched_until)
             return build_document(IdlePage(data=[*map(_build_idle, rows.rows)], meta=meta))
 
-    async def prune_sessions(self, request: PruneRequest) -> Document[PruneRecord]:
+    async def prune(self, request: PruneRequest) -> Document[PruneRecord]:
         async with self.audit("prune_sessions") as call:
             database = self.lookups.database(request.db_id)
 
@@ -69,7 +69,7 @@ class RetentionOperations(OperationFamily):
             removal = await call.write_batch(database, work, lambda pruned: pruned["removed"])
             return build_document(removal)
 
-    async def hold_session(
+    async def hold(
         self, session_id: str, reason: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[HoldRecord]:
         async with self.audit("hold_session", session_id=session_id) as call:
@@ -77,9 +77,7 @@ class RetentionOperations(OperationFamily):
             hold = await call.write(database, self._hold(session_id, where, reason))
             return Document(hold.encode())
 
-    async def release_session(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
-    ) -> None:
+    async def release(self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR) -> None:
         async with self.audit("release_session", session_id=session_id) as call:
             database = self.lookups.session_database(where)
             await call.write(database, self._release(session_id, where))

@@ -134,7 +134,7 @@ class MessageOperations(RunStarts):
         hosting.engine.handle_message(database, sent)
         return sent.row
 
-    async def get_run_messages(
+    async def list_messages(
         self, run_id: str, *, after: str | None = None, limit: int = MAXIMUM_LIMIT
     ) -> Document[RunMessagePage]:
         async with self.audit("get_run_messages", run_id=run_id):
@@ -144,7 +144,7 @@ class MessageOperations(RunStarts):
             messages = [_build_record(row, state.session_id) for row in rows]
             return build_document({"run_id": run_id, "messages": messages, "total": total})
 
-    async def require_any_run(self, run_id: str) -> None:
+    async def require_any(self, run_id: str) -> None:
         """Check that the caller sees a run.
 
         Raises:

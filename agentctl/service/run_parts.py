@@ -40,7 +40,6 @@ from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.messages import parse_messages
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import RunRow, ToolCallRecord
-from agentctl.records.times import now
 from agentctl.runs.follow.follow import flatten
 from agentctl.runtime.tracing import CALL_PREFIX
 from agentctl.runtime.transcript.history import complete_history
@@ -48,7 +47,7 @@ from agentctl.runtime.transcript.requests import HISTORY, NATIVE, OWN, WORDS
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, Steps, Work, unit
-from agentctl.store.repositories import idempotency, lists, run_reads
+from agentctl.store.repositories import lists, run_reads
 from agentctl.store.repositories.sessions import parse_counters
 from agentctl.store.repositories.usage import NANODOLLARS, CostOf
 
@@ -85,7 +84,7 @@ class MessagePlace(NamedTuple):
 class RunPartOperations(OperationFamily):
     """Operations that read parts of a run."""
 
-    async def follow_run(
+    async def follow(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         events = flatten(await self.open_followed_stream(kind, component_id, run_id, request))
@@ -106,7 +105,7 @@ class RunPartOperations(OperationFamily):
                 kind, component_id, run_id, request.session_id
             )
             check_event_number(request.after)
-            return self.follow(database, run_id, request.after)
+            return self.follow_events(database, run_id, request.after)
 
     async def get_tool_call(
         self,
@@ -127,7 +126,7 @@ class RunPartOperations(OperationFamily):
                     return build_document(call)
             raise errors.NotFound("Tool call not found")
 
-    async def get_run_model_calls(
+    async def list_model_calls(
         self,
         run_id: str,
         *,
@@ -151,7 +150,7 @@ class RunPartOperations(OperationFamily):
             page = calls[first : first + limit]
             return build_document({"run_id": run_id, "model_calls": page, "total": len(calls)})
 
-    async def get_run_model_call(
+    async def get_model_call(
         self, run_id: str, call_id: str, *, db_id: str | None = None, cut: int | None = None
     ) -> Document[ModelCallDetail]:
         async with self.audit("get_run_model_call", run_id=run_id, call_id=call_id):
@@ -188,20 +187,6 @@ class RunPartOperations(OperationFamily):
                 work = lists.list_runs(open_filter, self.lookups.visibility, part, database.totals)
                 open_runs += (await database.read(work)).rows
         return open_runs
-
-    async def end_client_session(self, session_id: str) -> None:
-        """Store that the caller has ended a session of a protocol, for the lifetime of a key."""
-        claim = idempotency.claim_key(*self._name_end(session_id), "", session_id, now())
-        await self.hosting.databases.system.write(claim)
-
-    async def has_ended_client_session(self, session_id: str) -> bool:
-        """Return True if the caller has ended a session with `end_client_session`."""
-        claimed = idempotency.is_claimed(*self._name_end(session_id), now())
-        return await self.hosting.databases.system.read(claimed)
-
-    def _name_end(self, session_id: str) -> tuple[str, str]:
-        # With a space it is never the key of a request.
-        return self.principal.subject or "", f"end of {session_id}"
 
 
 def check_event_number(number: int) -> None:

@@ -79,7 +79,7 @@ class RunOperations(RunReads, MessageOperations):
         database = self.lookups.component_database(kind, component_id)
         return None if database is self.hosting.databases.system else database.id
 
-    async def create_run(
+    async def create(
         self,
         kind: ComponentKind,
         component_id: str,
@@ -140,12 +140,12 @@ class RunOperations(RunReads, MessageOperations):
             is_queued = isinstance(run, QueuedRun)
             return Document(build_start_document(run.spec, is_queued=is_queued))
 
-    def stream_run(
+    def stream(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncGenerator[StreamEvent]:
-        return flatten(self.stream_run_portions(kind, component_id, request))
+        return flatten(self.stream_portions(kind, component_id, request))
 
-    def stream_run_portions(
+    def stream_portions(
         self,
         kind: ComponentKind,
         component_id: str,
@@ -154,7 +154,7 @@ class RunOperations(RunReads, MessageOperations):
         earlier: Sequence[EarlierMessage] = (),
         run_id: str | None = None,
     ) -> AsyncGenerator[list[StreamEvent]]:
-        """Stream a run (`stream_run`), and yield all available events at once.
+        """Stream a run (`stream`), and yield all available events at once.
 
         Args:
             run_id: the id of the run, unless another run has it already; None for a new id.
@@ -175,7 +175,7 @@ class RunOperations(RunReads, MessageOperations):
                 await database.read(self.lookups.run_document(run.run_id))
 
         is_started = not isinstance(run, KeyedRun)
-        events = self.follow(database, run.run_id, BEFORE_FIRST_EVENT, is_started=is_started)
+        events = self.follow_events(database, run.run_id, BEFORE_FIRST_EVENT, is_started=is_started)
         if isinstance(run, LiveRun):
             try:
                 async with contextlib.aclosing(events):
@@ -193,7 +193,7 @@ class RunOperations(RunReads, MessageOperations):
             async for portion in events:
                 yield portion
 
-    async def resume_run(
+    async def resume(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         events = flatten(await self.open_resumed_stream(kind, component_id, run_id, request))
@@ -217,7 +217,7 @@ class RunOperations(RunReads, MessageOperations):
                 kind, component_id, run_id, request.session_id, "resume"
             )
             check_event_number(request.after)
-            return self.follow(database, run_id, request.after)
+            return self.follow_events(database, run_id, request.after)
 
     async def _wait_until_final(self, database: Database, run_id: str) -> None:
         await wait_until_final(self.hosting.engine, database, self.hosting.changes, run_id)
@@ -264,7 +264,7 @@ class RunOperations(RunReads, MessageOperations):
                 run = await self.submit(call, database, submission, is_full=is_full)
             return Started(database, run, request)
 
-    async def get_component_run(
+    async def get_of_component(
         self,
         kind: ComponentKind,
         component_id: str,
@@ -279,12 +279,12 @@ class RunOperations(RunReads, MessageOperations):
             paging.check_run_view(form)
             return await self.lookups.read_run(database, run_id, form)
 
-    async def require_run(
+    async def require(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
     ) -> None:
         await self.lookups.find_run(kind, component_id, run_id, session_id)
 
-    async def find_run_session(self, kind: ComponentKind, component_id: str, run_id: str) -> str:
+    async def find_session(self, kind: ComponentKind, component_id: str, run_id: str) -> str:
         _, state = await self.lookups.find_run(kind, component_id, run_id, None)
         return state.session_id
 
@@ -297,7 +297,7 @@ class RunOperations(RunReads, MessageOperations):
             database, _ = await self.lookups.find_run(kind, component_id, run["run_id"], None)
         return await read_after_change(lambda: database.read(read_run_details(run)), run["run_id"])
 
-    async def cancel_run(
+    async def cancel(
         self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest
     ) -> Document[CancelRecord]:
         """Request the stop of a run, wait for its end, and return which of the two happened.

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from agentctl import errors
@@ -17,6 +18,11 @@ from agentctl.config.extras import build_extra_command
 from agentctl.config.outgoing import check_proxies
 from agentctl.config.settings import Settings
 from agentctl.interface.operations import Operations
+from agentctl.interface.operations.components import ComponentsFamily
+from agentctl.interface.operations.runs import RunsFamily
+from agentctl.interface.operations.sessions import SessionsFamily
+from agentctl.interface.operations.system import SystemFamily
+from agentctl.interface.operations.usage import UsageFamily
 from agentctl.interface.requests import DEFAULT_LOCATOR, SessionLocator
 from agentctl.records.sessions import ExportFormat
 from agentctl.runs.jobs.lanes import Jobs
@@ -34,11 +40,12 @@ from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runs.workers.worker import SweepLease, Worker
 from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.accounts import AccountOperations, StoredAccounts
-from agentctl.service.approvals import ApprovalOperations
+from agentctl.service.approvals import ApprovalOperations, ContinuationOperations
 from agentctl.service.audit import AuditOperations
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.conversations import ConversationOperations
 from agentctl.service.deployment import DeploymentOperations, examine_disks
+from agentctl.service.family import ServiceAccess
 from agentctl.service.files import FileOperations
 from agentctl.service.halts import HaltOperations
 from agentctl.service.hosting import (
@@ -51,7 +58,7 @@ from agentctl.service.hosting import (
 from agentctl.service.jobs import list_lanes
 from agentctl.service.memories import MemoryOperations
 from agentctl.service.personal_data import PersonalDataOperations
-from agentctl.service.reads.components import ComponentReads
+from agentctl.service.reads.components import ComponentReads, SystemReads
 from agentctl.service.reads.stores import open_stores
 from agentctl.service.repeats import RepeatOperations
 from agentctl.service.retention import RetentionOperations
@@ -74,35 +81,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("agentctl.store")
 
 
-class ServiceOperations(
-    ComponentReads,
-    RepeatOperations,
-    RunPartOperations,
-    ApprovalOperations,
-    SessionOperations,
-    RetentionOperations,
-    ConversationOperations,
-    MemoryOperations,
-    FileOperations,
-    PersonalDataOperations,
-    AccountOperations,
-    AuditOperations,
-    AuthorizationOperations,
-    BudgetOperations,
-    DeploymentOperations,
-    HaltOperations,
-    UsageOperations,
-    VersionOperations,
-    WebhookOperations,
-    Operations,
-):
-    """All operations of one principal.
+class ServiceSessions(SessionOperations, RetentionOperations, SessionsFamily):
+    """The operations on sessions, with their retention and their export."""
 
-    The `require_` methods raise the NotFound of an operation without executing it, because the
-    server reports a resource that does not exist before an invalid value.
-    """
+    def __init__(self, operations: ServiceOperations) -> None:
+        super().__init__(operations.access)
+        self._operations = operations
 
-    async def export_session(
+    async def export(
         self,
         session_id: str,
         where: SessionLocator = DEFAULT_LOCATOR,
@@ -112,12 +98,101 @@ class ServiceOperations(
     ) -> AsyncGenerator[bytes]:
         """Yield a session with all its runs as a file; its reads are counted too."""
         async with self.audit("export_session", session_id=session_id):
-            parts = export.export_session(self, session_id, where, format, model_calls=model_calls)
+            operations = self._operations
+            parts = export.export_session(
+                operations, session_id, where, format, model_calls=model_calls
+            )
             first = await anext(parts)
         async with contextlib.aclosing(parts):
             yield first
             async for part in parts:
                 yield part
+
+
+class ServiceRuns(RepeatOperations, RunPartOperations, ContinuationOperations, RunsFamily):
+    """The operations on runs: their starts, repeats, continuations and parts."""
+
+
+class ServiceComponents(ComponentReads, VersionOperations, ComponentsFamily):
+    """The operations on components, with their versions."""
+
+
+class ServiceUsage(UsageOperations, BudgetOperations, UsageFamily):
+    """The operations on usage, with the budgets."""
+
+
+class ServiceSystem(SystemReads, DeploymentOperations, AuthorizationOperations, SystemFamily):
+    """The operations on the instance, and on the caller and its access."""
+
+
+class ServiceOperations(Operations):
+    """All operations of one principal, by noun.
+
+    The `require` methods raise the NotFound of an operation without executing it, because the
+    server reports a resource that does not exist before an invalid value.
+    """
+
+    def __init__(
+        self, hosting: Hosting, principal: Principal, request_id: str | None = None
+    ) -> None:
+        self.access = ServiceAccess(hosting, principal, request_id)
+
+    @cached_property
+    def system(self) -> ServiceSystem:
+        return ServiceSystem(self.access)
+
+    @cached_property
+    def sessions(self) -> ServiceSessions:
+        return ServiceSessions(self)
+
+    @cached_property
+    def conversations(self) -> ConversationOperations:
+        """Sessions as other interfaces use them; no operations of the HTTP interface."""
+        return ConversationOperations(self.access)
+
+    @cached_property
+    def memories(self) -> MemoryOperations:
+        return MemoryOperations(self.access)
+
+    @cached_property
+    def usage(self) -> ServiceUsage:
+        return ServiceUsage(self.access)
+
+    @cached_property
+    def accounts(self) -> AccountOperations:
+        return AccountOperations(self.access)
+
+    @cached_property
+    def webhooks(self) -> WebhookOperations:
+        return WebhookOperations(self.access)
+
+    @cached_property
+    def halts(self) -> HaltOperations:
+        return HaltOperations(self.access)
+
+    @cached_property
+    def audit(self) -> AuditOperations:
+        return AuditOperations(self.access)
+
+    @cached_property
+    def components(self) -> ServiceComponents:
+        return ServiceComponents(self.access)
+
+    @cached_property
+    def runs(self) -> ServiceRuns:
+        return ServiceRuns(self.access)
+
+    @cached_property
+    def approvals(self) -> ApprovalOperations:
+        return ApprovalOperations(self.access)
+
+    @cached_property
+    def files(self) -> FileOperations:
+        return FileOperations(self.access)
+
+    @cached_property
+    def users(self) -> PersonalDataOperations:
+        return PersonalDataOperations(self.access)
 
 
 class Service:
@@ -134,7 +209,7 @@ class Service:
     def operations_for(
         self, principal: Principal, request_id: str | None = None
     ) -> ServiceOperations:
-        """Return the operations of a principal; `request_id` as for `OperationFamily`."""
+        """Return the operations of a principal; `request_id` as for `reads.configured.Access`."""
         return ServiceOperations(self.hosting, principal, request_id)
 
     async def prepare(self) -> None:

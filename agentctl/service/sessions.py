@@ -34,7 +34,7 @@ from agentctl.store.repositories.quotas import check_added
 class SessionOperations(SessionReads, OperationFamily):
     """Operations on sessions; the reads are in `reads.sessions`."""
 
-    async def create_session(self, session: NewSession) -> Document[SessionDetail]:
+    async def create(self, session: NewSession) -> Document[SessionDetail]:
         async with self.audit("create_session") as call:
             database = self.lookups.database(session.db_id)
 
@@ -66,7 +66,7 @@ class SessionOperations(SessionReads, OperationFamily):
             await call.write(database, _insert(database, row, self.hosting.settings.quotas))
             return Document(session_documents.build_session_document(row, []))
 
-    async def update_session(
+    async def update(
         self,
         session_id: str,
         patch: SessionPatch,
@@ -79,7 +79,7 @@ class SessionOperations(SessionReads, OperationFamily):
             row = await call.write(database, self._update(database, session_id, patch, where))
             return await self._detail(database, row, view)
 
-    async def rename_session(
+    async def rename(
         self,
         session_id: str,
         session_name: str,
@@ -125,7 +125,7 @@ class SessionOperations(SessionReads, OperationFamily):
 
         return row
 
-    async def summarize_session(
+    async def summarize(
         self,
         session_id: str,
         where: SessionLocator = DEFAULT_LOCATOR,
@@ -163,7 +163,7 @@ class SessionOperations(SessionReads, OperationFamily):
             row = await database.read(self.lookups.session(session_id, where))
             return await self._detail(database, row, view)
 
-    async def delete_session(
+    async def delete(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
     ) -> None:
         async with self.audit("delete_session", session_id=session_id) as call:
@@ -189,7 +189,7 @@ class SessionOperations(SessionReads, OperationFamily):
                 await asyncio.gather(*cancels, return_exceptions=True)
             await call.write(database, self._delete([session_id], where))
 
-    async def delete_sessions(self, deletion: BulkDeletion) -> None:
+    async def delete_several(self, deletion: BulkDeletion) -> None:
         async with self.audit("delete_sessions") as call:
             database = self.lookups.database(deletion.db_id)
             if not 1 <= len(deletion.session_ids) <= MAXIMUM_DELETED_SESSIONS:

@@ -73,7 +73,7 @@ _Groups = dict[tuple[Value, ...], Sums]
 class UsageOperations(OperationFamily):
     """Reads of the sums of one database."""
 
-    async def get_usage(self, filter: UsageFilter) -> Document[UsageReport]:
+    async def get(self, filter: UsageFilter) -> Document[UsageReport]:
         async with self.audit("get_usage"):
             by = tuple(dict.fromkeys(filter.by))
             if not set(by) <= set(get_args(UsageKey)):
@@ -111,7 +111,7 @@ class UsageOperations(OperationFamily):
             )
             return build_document(report)
 
-    async def get_usage_overview(self, filter: OverviewFilter) -> Document[OverviewRecord]:
+    async def get_overview(self, filter: OverviewFilter) -> Document[OverviewRecord]:
         async with self.audit("get_usage_overview"):
             period = DAY if filter.step == "hour" else DEFAULT_DAYS * DAY
             scope = self._build_scope(filter.step, filter, period)
@@ -337,7 +337,7 @@ _OWNER_COLUMNS = {"user": ("user_id",), "agent": ("component_id",), "server": ()
 class BudgetOperations(OperationFamily):
     """Reads of the budgets of the configuration."""
 
-    async def get_budgets(self, *, user_id: str | None = None) -> Document[list[BudgetRecord]]:
+    async def list_budgets(self, *, user_id: str | None = None) -> Document[list[BudgetRecord]]:
         async with self.audit("get_budgets"):
             check_texts(user_id=user_id)
             visibility = self.lookups.visibility

@@ -22,7 +22,7 @@ from agentctl.store.repositories.component_versions import LAST_NUMBER, VersionR
 class VersionOperations(ReadFamily):
     """Operations on the versions of components."""
 
-    async def get_versions(
+    async def list_versions(
         self, kind: ComponentKind, component_id: str, filter: VersionFilter
     ) -> Document[VersionPage]:
         path = {KINDS[kind].id_field: component_id}
@@ -41,7 +41,7 @@ class VersionOperations(ReadFamily):
                 )
             )
 
-    async def get_version_diff(
+    async def compare_versions(
         self, kind: ComponentKind, component_id: str, filter: DiffFilter
     ) -> Document[VersionDiff]:
         path = {KINDS[kind].id_field: component_id}

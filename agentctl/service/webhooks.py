@@ -9,6 +9,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.config.webhooks import Webhook
+from agentctl.interface.operations.webhooks import WebhooksFamily
 from agentctl.interface.requests.administration import DeliveryFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.text import new_id
@@ -25,15 +26,10 @@ from agentctl.webhooks.signing import Signer, load_signer
 _DELIVERY = RecordWriter(DeliveryRecord, DeliveryRow, computed=["run_id"])
 
 
-class WebhookOperations(OperationFamily):
+class WebhookOperations(OperationFamily, WebhooksFamily):
     """Operations on the endpoints of the configuration and on their deliveries."""
 
-    async def get_webhooks(self) -> Document[list[WebhookRecord]]:
-        async with self.audit("get_webhooks"):
-            configured = self.hosting.settings.webhooks
-            return build_document(await self._build_webhooks(configured) if configured else [])
-
-    async def get_webhook_deliveries(self, filter: DeliveryFilter) -> Document[DeliveryPage]:
+    async def list_deliveries(self, filter: DeliveryFilter) -> Document[DeliveryPage]:
         async with self.audit("get_webhook_deliveries"):
             database = self.lookups.database(filter.db_id)
             paging.check_filter(filter)
@@ -43,7 +39,7 @@ class WebhookOperations(OperationFamily):
             items = (orjson.dumps(_build_delivery(row)) for row in page.rows)
             return Document(documents.build_page_document("deliveries", items, filter.page, page))
 
-    async def redeliver_webhook(self, delivery_id: str) -> Document[DeliveryRecord]:
+    async def redeliver(self, delivery_id: str) -> Document[DeliveryRecord]:
         async with self.audit("redeliver_webhook", delivery_id=delivery_id) as call:
             databases = self.hosting.databases
             for database in databases.values():
@@ -55,7 +51,7 @@ class WebhookOperations(OperationFamily):
                     return build_document(_build_delivery(row))
             raise errors.NotFound("Delivery not found")
 
-    async def test_webhook(self, webhook_id: str) -> Document[WebhookTestRecord]:
+    async def test(self, webhook_id: str) -> Document[WebhookTestRecord]:
         async with self.audit("test_webhook", webhook_id=webhook_id):
             webhook = self._find_webhook(webhook_id)
             receiver = Receiver(webhook, self._load_webhook_signer(webhook))
@@ -88,7 +84,7 @@ class WebhookOperations(OperationFamily):
                 )
             )
 
-    async def enable_webhook(self, webhook_id: str) -> Document[WebhookRecord]:
+    async def enable(self, webhook_id: str) -> Document[WebhookRecord]:
         async with self.audit("enable_webhook", webhook_id=webhook_id) as call:
             webhook = self._find_webhook(webhook_id)
             databases = self.hosting.databases
@@ -151,6 +147,11 @@ class WebhookOperations(OperationFamily):
             dead=count("dead"),
             oldest_waiting_at=format_rfc3339(min(waiting)) if waiting else None,
         )
+
+    async def list(self) -> Document[list[WebhookRecord]]:
+        async with self.audit("get_webhooks"):
+            configured = self.hosting.settings.webhooks
+            return build_document(await self._build_webhooks(configured) if configured else [])
 
 
 def _build_delivery(row: DeliveryRow) -> DeliveryRecord:

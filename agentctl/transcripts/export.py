@@ -216,13 +216,13 @@ async def _write_json(
     form: ExportFormat,
     model_calls: bool,
 ) -> AsyncGenerator[bytes]:
-    session = (await operations.get_session_by_id(session_id, where)).raw
+    session = (await operations.sessions.get(session_id, where)).raw
     yield (b"[" if form == "json" else b"") + b'{"session":' + session + b',"runs":['
     after: str | None = None
     run_ids: list[str] = []
     while True:
         query = SessionRunsQuery(where, after=after)
-        page = await operations.get_session_runs(session_id, query)
+        page = await operations.sessions.list_runs(session_id, query)
         runs = page.value
         if runs:
             yield (b"," if after else b"") + page.raw[1:-1]
@@ -249,7 +249,7 @@ async def _read_calls(operations: Operations, run_id: str, where: SessionLocator
 async def _write_markdown(
     operations: Operations, session_id: str, where: SessionLocator, model_calls: bool
 ) -> AsyncGenerator[bytes]:
-    session = (await operations.get_session_by_id(session_id, where, view="summary")).value
+    session = (await operations.sessions.get(session_id, where, view="summary")).value
     look = Look(full=True, members=True)
     runs = SessionRuns(operations, session_id, where, look.run_view)
     part = await runs.find_last(None, session)

@@ -114,7 +114,7 @@ class SessionRuns:
         self, limit: int, form: RunView, *, order: Literal["asc", "desc"] = "asc", **bound: Any
     ) -> list[Record]:
         query = SessionRunsQuery(self._where, limit, parent="none", order=order, form=form, **bound)
-        return list((await self._operations.get_session_runs(self._session_id, query)).value)
+        return list((await self._operations.sessions.list_runs(self._session_id, query)).value)
 
 
 class CausesReader:
@@ -136,11 +136,11 @@ class CausesReader:
         try:
             if self._is_allowed is None:
                 # A denied request would be an entry of the audit log.
-                me = (await self._operations.get_me()).value
+                me = (await self._operations.system.get_me()).value
                 self._is_allowed = "get_run_causes" in me["operations"]
             if self._is_allowed:
                 run_id = str(run.record["run_id"])
-                found = await self._operations.get_run_causes(run_id, db_id=self._db_id)
+                found = await self._operations.runs.get_causes(run_id, db_id=self._db_id)
                 run.causes = found.value["causes"]
         except (Forbidden, NotFound):
             self._is_allowed = False
@@ -154,7 +154,7 @@ async def list_model_calls(
     total = 1
     while len(calls) < total:
         after = calls[-1]["id"] if calls else None
-        page = (await operations.get_run_model_calls(run_id, db_id=db_id, after=after)).value
+        page = (await operations.runs.list_model_calls(run_id, db_id=db_id, after=after)).value
         calls = [*calls, *page["model_calls"]]
         total = page["total"]
     return calls
@@ -174,7 +174,7 @@ async def read_members(
     async def read_run(run_id: str) -> Record | None:
         try:
             async with free:
-                read = operations.get_session_run(session_id, run_id, where, form=form)
+                read = operations.sessions.get_run(session_id, run_id, where, form=form)
                 return dict((await read).value)
         except NotFound:  # deleted in the meantime
             return None

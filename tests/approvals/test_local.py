@@ -34,7 +34,7 @@ def command(service: Service, name: str = "ann") -> ServiceOperations:
 
 
 async def start(operations: Operations, words: str) -> Any:
-    return (await operations.create_run("agent", "payer", RunRequest(words))).value
+    return (await operations.runs.create("agent", "payer", RunRequest(words))).value
 
 
 def build(run: Any, **more: Any) -> ContinueRequest:
@@ -46,21 +46,23 @@ def build(run: Any, **more: Any) -> ContinueRequest:
 
 
 async def approve(operations: Operations, run: Any) -> Any:
-    (approval,) = (await operations.get_approvals(ApprovalFilter(run_id=run["run_id"]))).value[
+    (approval,) = (await operations.approvals.list(ApprovalFilter(run_id=run["run_id"]))).value[
         "data"
     ]
     request = Ruling("approve", approval["arguments_hash"])
-    decided = await operations.decide_approval("agent", "payer", approval["approval_id"], request)
+    decided = await operations.approvals.decide("agent", "payer", approval["approval_id"], request)
     return decided.value
 
 
 async def test_command_continues_a_run_in_its_process(alone: Deployment) -> None:
     async with open_service(alone) as service:
         run = await start(command(service), "user | user")
-        paused = await command(service).continue_run("agent", "payer", run["run_id"], build(run))
+        paused = await command(service).runs.continue_run(
+            "agent", "payer", run["run_id"], build(run)
+        )
         assert paused.value["status"] == "PAUSED"
         request = build({"approvals": paused.value["approvals"][1:]})
-        events = command(service).stream_continued_run("agent", "payer", run["run_id"], request)
+        events = command(service).runs.stream_continued("agent", "payer", run["run_id"], request)
         names = [event.name async for event in events]
         assert names == ["RunContinued", "RunContent", "RunCompleted"]
 
@@ -71,7 +73,7 @@ async def test_decision_of_a_command_is_continued_by_a_server(alone: Deployment)
         with pytest.raises(FourEyes):
             await approve(command(service), run)
         assert (await approve(command(service, "eve"), run))["decided_by"] == "local:eve"
-        state = (await command(service).get_run(run["run_id"])).value
+        state = (await command(service).runs.get(run["run_id"])).value
         assert state["status"] == "PENDING"
         assert not service.hosting.engine.live_runs()
     async with open_service(alone) as server:
@@ -86,9 +88,9 @@ async def test_continuation_follows_the_leg_of_another_server(alone: Deployment)
         streamed = await start(caller, "user")
         first.hosting.engine.draining = True  # it claims no leg
         await second.prepare()
-        ended = await caller.continue_run("agent", "payer", plain["run_id"], build(plain))
+        ended = await caller.runs.continue_run("agent", "payer", plain["run_id"], build(plain))
         assert (ended.value["status"], ended.value["content"]) == ("COMPLETED", "Results: paid")
-        events = caller.stream_continued_run("agent", "payer", streamed["run_id"], build(streamed))
+        events = caller.runs.stream_continued("agent", "payer", streamed["run_id"], build(streamed))
         names = [event.name async for event in events]
         assert names == ["RunContinued", "RunContent", "RunCompleted"]
 
@@ -102,7 +104,7 @@ async def test_call_of_a_removed_agent_is_rejected_and_not_approved(alone: Deplo
         with pytest.raises(Conflict, match="The tool pay does not exist any more"):
             await approve(command(service, "eve"), run)
         (approval,) = run["approvals"]
-        decided = await command(service, "eve").decide_approval(
+        decided = await command(service, "eve").approvals.decide(
             "agent", "payer", approval["approval_id"], Ruling("reject")
         )
         assert decided.value["status"] == "rejected"
@@ -124,7 +126,7 @@ async def test_expired_approval_is_not_decided(alone: Deployment) -> None:
             request = Ruling("reject", note="x" * 501)  # invalid until it has expired
             (approval,) = run["approvals"]
             with pytest.raises(Exception, match=r"expired|note must be") as refused:
-                await command(service, "eve").decide_approval(
+                await command(service, "eve").approvals.decide(
                     "agent", "payer", approval["approval_id"], request
                 )
             return isinstance(refused.value, Conflict)
@@ -140,8 +142,8 @@ async def test_principal_that_acts_for_a_user_sees_and_decides_as_that_user(
         as_ben = service.operations_for(local_principal("root", acting_for="ben"))
         run = await start(as_ann, "other")
         assert run["user_id"] == "ann"
-        assert len((await as_ann.get_approvals(ApprovalFilter())).value["data"]) == 1
-        assert (await as_ben.get_approvals(ApprovalFilter())).value["data"] == []
+        assert len((await as_ann.approvals.list(ApprovalFilter())).value["data"]) == 1
+        assert (await as_ben.approvals.list(ApprovalFilter())).value["data"] == []
         with pytest.raises(FourEyes):
             await approve(as_ann, run)
 
@@ -160,9 +162,9 @@ async def test_erasure_cancels_paused_runs_on_request(alone: Deployment) -> None
         run = await start(service.operations_for(Principal("ada", admin=True)), "user | user")
         assert run["status"] == "PAUSED"
         with pytest.raises(Conflict, match="live or paused"):
-            await command(service).erase_user_data(Erasure("ada"))
-        done = await command(service).erase_user_data(Erasure("ada", cancel=True))
+            await command(service).users.erase(Erasure("ada"))
+        done = await command(service).users.erase(Erasure("ada", cancel=True))
         rows = {row["table"]: row["rows"] for row in done.value["erased"]}
         assert (rows["sessions"], rows["runs"], rows["approvals"]) == (1, 1, 1)
-        left = (await command(service).get_user_data("ada")).value
+        left = (await command(service).users.get_data("ada")).value
         assert not [row for row in left["tables"] if row["rows"] and row["erasure"] != "keep"]

@@ -25,13 +25,13 @@ __all__ = ["alone"]
 
 async def list_approvals(service: Service, run: Any, status: str | None = None) -> list[Any]:
     chosen = ApprovalFilter(run_id=run["run_id"], status=status)  # type: ignore[arg-type]
-    document = await command(service).get_approvals(chosen)
+    document = await command(service).approvals.list(chosen)
     return list(reversed(document.value["data"]))
 
 
 async def decide(service: Service, approval: Any, verb: Any, **fields: Any) -> None:
     request = Ruling(verb, approval["arguments_hash"], **fields)
-    await command(service).decide_approval("agent", "payer", approval["approval_id"], request)
+    await command(service).approvals.decide("agent", "payer", approval["approval_id"], request)
 
 
 async def restore_now(deployment: Deployment) -> dict[str, object]:
@@ -80,7 +80,7 @@ async def test_approved_call_of_a_restored_paused_run_is_asked_about(
         hosting = service.hosting
         await hosting.engine.claims.claim(hosting.databases.system, run["run_id"])
         await wait_for_run(command(service), run["run_id"], "COMPLETED")
-        record = (await command(service).get_run(run["run_id"])).value
+        record = (await command(service).runs.get(run["run_id"])).value
     assert record["content"] == f"Results: {result}, paid"
     assert count_payments() == before + payments
 
@@ -102,7 +102,7 @@ async def test_retry_that_was_decided_before_the_restore_is_asked_about_again(
         )
         request = Ruling("retry", lost["arguments_hash"])
         eve = command(service, "eve")
-        await eve.decide_approval("agent", "payer", lost["approval_id"], request)
+        await eve.approvals.decide("agent", "payer", lost["approval_id"], request)
         (step,) = await database.read(steps.list_of_run(run["run_id"]))
         assert step.state == "again"
     assert (await restore_now(alone))["unknown_calls"] == 1

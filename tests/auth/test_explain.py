@@ -187,7 +187,7 @@ def test_local_explanation_matches_the_server(servers: dict[str, Server], where:
         async with Service.open(load_settings(server.file, {})) as service:
             port = service.operations_for(local_principal("me"))
             return [
-                dict((await port.explain_auth(request(server, case))).value)
+                dict((await port.system.explain_auth(request(server, case))).value)
                 for case in CASES
                 if case.where == where
             ]
@@ -215,7 +215,7 @@ def test_missing_database_skips_the_data_check(tmp_path: Path) -> None:
         async with Service.open(settings) as service:
             port = service.operations_for(local_principal("me"))
             asked = ExplainRequest("GET", path, signed(scopes=ALL))
-            return dict((await port.explain_auth(asked)).value)
+            return dict((await port.system.explain_auth(asked)).value)
 
     explanation = asyncio.run(explained("/sessions/mine"))
     assert explanation["allowed"]
@@ -236,7 +236,7 @@ def test_hostile_tokens_are_explained(tmp_path: Path) -> None:
             for name, case in hostile.CASES.items():
                 given = case.header.partition(" ")[2]
                 asked = ExplainRequest("GET", "/agents/echo", given or "x")
-                found[name] = dict((await port.explain_auth(asked)).value)
+                found[name] = dict((await port.system.explain_auth(asked)).value)
             return found
 
     for name, explanation in asyncio.run(explained()).items():
@@ -250,7 +250,7 @@ def test_rejected_keys_are_an_error(servers: dict[str, Server], tmp_path: Path) 
 
     async def explained() -> None:
         async with Service.open(load_settings(file, {})) as service:
-            await service.operations_for(local_principal("me")).explain_auth(
+            await service.operations_for(local_principal("me")).system.explain_auth(
                 ExplainRequest("GET", "/", "")
             )
 

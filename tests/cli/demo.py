@@ -34,7 +34,7 @@ class Demo:
         async def create() -> str:
             async with RemoteOperations(self.url, self.token) as operations:
                 request = RunRequest(message, session_id, background=leave)
-                return (await operations.create_run("agent", agent, request)).value["run_id"]
+                return (await operations.runs.create("agent", agent, request)).value["run_id"]
 
         return asyncio.run(create())
 

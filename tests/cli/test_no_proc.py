@@ -32,7 +32,7 @@ def test_demo_answers_and_restarts_without_proc(tmp_path: Path) -> None:
 
         async def list_states() -> list[str]:
             async with RemoteOperations(demo.url, demo.token) as operations:
-                found = [await operations.get_run(each) for each in (first, second)]
+                found = [await operations.runs.get(each) for each in (first, second)]
             return [each.value["status"] for each in found]
 
         assert asyncio.run(list_states()) == ["COMPLETED", "COMPLETED"]

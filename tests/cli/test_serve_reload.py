@@ -64,7 +64,7 @@ def _agent(server: ServerProcess) -> tuple[str, str]:
 
     async def get() -> tuple[str, str]:
         async with RemoteOperations(server.url, None) as operations:
-            record = (await operations.get_component("agent", "slow")).value
+            record = (await operations.components.get("agent", "slow")).value
             return record["description"], record["tools"][0]["description"]
 
     return asyncio.run(get())
@@ -74,7 +74,7 @@ def _start(server: ServerProcess) -> str:
     async def create() -> str:
         async with RemoteOperations(server.url, None) as operations:
             request = RunRequest("hello", "s", background=True)
-            return (await operations.create_run("agent", "slow", request)).value["run_id"]
+            return (await operations.runs.create("agent", "slow", request)).value["run_id"]
 
     return asyncio.run(create())
 
@@ -86,7 +86,7 @@ def _wait_for_reloads(server: ServerProcess, count: int) -> str:
 def _status(server: ServerProcess, run_id: str) -> str:
     async def get() -> str:
         async with RemoteOperations(server.url, None) as operations:
-            return (await operations.get_run(run_id)).value["status"]
+            return (await operations.runs.get(run_id)).value["status"]
 
     return asyncio.run(get())
 

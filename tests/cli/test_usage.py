@@ -50,7 +50,7 @@ def usage(
         async with open_service(deployment) as service:
             for kind, component_id, caller in STARTED:
                 request = RunRequest("one two three")
-                await user(service, caller).create_run(kind, component_id, request)
+                await user(service, caller).runs.create(kind, component_id, request)
 
     def run(*arguments: str, screen: bool = False, encoding: str = "utf-8") -> Result:
         environment = {

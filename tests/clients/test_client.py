@@ -89,7 +89,7 @@ def test_same_methods_are_awaited(service: Service) -> None:
             rows = client.runs.list(session_id=run["session_id"])
             assert [row["run_id"] async for row in rows] == [run["run_id"]]
             assert (await client.system.me())["principal"] == "ann"
-            config = await client.call(lambda server: server.get_config())
+            config = await client.call(lambda server: server.system.get_config())
             assert config["databases"]
 
     asyncio.run(converse())

@@ -29,7 +29,7 @@ assert_type(client.runs.cancel("r", wait=3.0), CancelRecord)
 assert_type(client.runs.start(agent="a", message="x")["content"], str | None)
 for event in client.runs.follow("r"):
     assert_type(event, Event)
-assert_type(client.call(lambda server: server.get_run("r")), RunRecord)
+assert_type(client.call(lambda server: server.runs.get("r")), RunRecord)
 
 
 async def use(other: AsyncClient) -> None:

@@ -83,19 +83,21 @@ async def run_component(
 ) -> dict[str, Any]:
     """Run a component to its end and return the record."""
     request = RunRequest(message, **options)
-    return dict((await operations.create_run(kind, component_id, request)).value)
+    return dict((await operations.runs.create(kind, component_id, request)).value)
 
 
 async def decide(operations: Operations, run: dict[str, Any], **decision: Any) -> dict[str, Any]:
     """Decide about the only approval of a run as its user; return the record after its end."""
-    page = await operations.get_approvals(ApprovalFilter(run_id=run["run_id"]))
+    page = await operations.approvals.list(ApprovalFilter(run_id=run["run_id"]))
     (asked,) = page.value["data"]
     assert (asked["tool_name"], asked["arguments"]) == ("pay", PAYMENT)
     shown = asked["arguments_hash"] if decision["decision"] == "approve" else None
     chosen = Ruling(approval_id=asked["approval_id"], arguments_hash=shown, **decision)
     request = ContinueRequest((chosen,))
     component = run["agent_id"]
-    return dict((await operations.continue_run("agent", component, run["run_id"], request)).value)
+    return dict(
+        (await operations.runs.continue_run("agent", component, run["run_id"], request)).value
+    )
 
 
 async def stream_component(
@@ -105,7 +107,7 @@ async def stream_component(
     request = RunRequest(message, **options)
     return [
         orjson.loads(event.data)
-        async for event in operations.stream_run("agent", component_id, request)
+        async for event in operations.runs.stream("agent", component_id, request)
     ]
 
 

@@ -80,10 +80,10 @@ async def approve(operations: Operations, place: Place, run: Any) -> tuple[str, 
             if asked["status"] == "pending"
         ]
         request = ContinueRequest(tuple(rulings))
-        run = (await operations.continue_run(*place, run["run_id"], request)).value
+        run = (await operations.runs.continue_run(*place, run["run_id"], request)).value
     if place[0] == "team":
         # The leader answers with the failure of its member.
-        run = (await operations.get_run(run["member_runs"][0])).value
+        run = (await operations.runs.get(run["member_runs"][0])).value
     return run["status"], (run["error"] or {}).get("code")
 
 

@@ -79,7 +79,7 @@ def list_pieces(events: list[dict[str, Any]]) -> list[str]:
 async def test_tools(server: ConformanceServer, kind: str) -> None:
     async with server.connect() as operations:
         events = await stream_component(operations, f"{kind}-tool", '{"a": 1, "b": 2}')
-        run = dict((await operations.get_run(events[0]["run_id"])).value)
+        run = dict((await operations.runs.get(events[0]["run_id"])).value)
         calls = run["tools"] or [
             call
             for _ in run["member_runs"]
@@ -104,7 +104,7 @@ async def test_no_json(server: ConformanceServer, kind: str) -> None:
     async with server.connect() as operations:
         added = await run_component(operations, "agent", f"{kind}-tool", '{"a": -1, "b": 2}')
         paid = await run_component(operations, "agent", f"{kind}-pay", json.dumps(payment))
-        page = await operations.get_approvals(ApprovalFilter(run_id=paid["run_id"]))
+        page = await operations.approvals.list(ApprovalFilter(run_id=paid["run_id"]))
         (asked,) = page.value["data"]
         ruling = Ruling(
             approval_id=asked["approval_id"],
@@ -112,9 +112,9 @@ async def test_no_json(server: ConformanceServer, kind: str) -> None:
             arguments_hash=asked["arguments_hash"],
         )
         request = ContinueRequest((ruling,))
-        await operations.continue_run("agent", f"{kind}-pay", paid["run_id"], request)
-        paid = dict((await operations.get_run(paid["run_id"])).value)
-        page = await operations.get_approvals(ApprovalFilter(run_id=paid["run_id"]))
+        await operations.runs.continue_run("agent", f"{kind}-pay", paid["run_id"], request)
+        paid = dict((await operations.runs.get(paid["run_id"])).value)
+        page = await operations.approvals.list(ApprovalFilter(run_id=paid["run_id"]))
         (approval,) = page.value["data"]
         calls = await list_calls(operations, added) + await list_calls(operations, paid)
     ledger = server.deployment.path.with_name("ledger").read_text().splitlines()
@@ -149,7 +149,7 @@ def read_answer(run: dict[str, Any]) -> str:
 async def get_member(operations: Operations, run: dict[str, Any]) -> dict[str, Any]:
     """Return the run of the only member, or of the only step, of a run."""
     (run_id,) = run["member_runs"]
-    return dict((await operations.get_run(run_id)).value)
+    return dict((await operations.runs.get(run_id)).value)
 
 
 @every_kind
@@ -162,7 +162,7 @@ async def test_history(server: ConformanceServer, kind: str) -> None:
         second = await run_component(
             operations, "agent", f"{kind}-history", "two", session_id=session
         )
-        stored = (await operations.get_session_by_id(session)).value
+        stored = (await operations.sessions.get(session)).value
     said = [each for each in json.loads(second["content"]) if each[0] != "system"]
     if is_yes(kind, "history"):
         assert said == [["user", "one"], ["assistant", first["content"]], ["user", "two"]]
@@ -185,7 +185,7 @@ async def test_cancel_text(server: ConformanceServer, kind: str) -> None:
         await wait_until(lambda: events[-1]["event"] == "RunCancelled")
 
         async def has_stopped() -> bool:
-            return (await operations.get_run(run_id)).value["stopped_at"] is not None
+            return (await operations.runs.get(run_id)).value["stopped_at"] is not None
 
         await wait_until(has_stopped)
     assert run["status"] == "CANCELLED"
@@ -211,15 +211,15 @@ async def test_cancel_tool(server: ConformanceServer, tmp_path: Path, kind: str)
 
         async def has_stopped(run_id: str) -> bool:
             file.unlink(missing_ok=True)
-            return (await operations.get_run(run_id)).value["stopped_at"] is not None
+            return (await operations.runs.get(run_id)).value["stopped_at"] is not None
 
         await wait_until(lambda: has_stopped(run_id))
-        assert (await operations.get_run(run_id)).value["status"] == "CANCELLED"
+        assert (await operations.runs.get(run_id)).value["status"] == "CANCELLED"
         # The session can continue. The tool may end before the cancel arrives.
         request = RunRequest(message, session_id=session, background=True)
-        again = (await operations.create_run("agent", agent, request)).value
+        again = (await operations.runs.create("agent", agent, request)).value
         cancel = CancelRequest(session, wait=CANCEL_SECONDS)
-        ended = (await operations.cancel_run("agent", agent, again["run_id"], cancel)).value
+        ended = (await operations.runs.cancel("agent", agent, again["run_id"], cancel)).value
         assert ended["status"] in ("CANCELLED", "COMPLETED"), ended
         await wait_until(lambda: has_stopped(again["run_id"]))
 
@@ -259,7 +259,7 @@ async def check_started_task(
     """Cancel a run, or that of its team, while a task that its code started adds to a file."""
     async with server.connect() as operations:
         request = RunRequest(json.dumps({"path": str(file)}), background=True)
-        started = (await operations.create_run(kind, component, request)).value
+        started = (await operations.runs.create(kind, component, request)).value
         await wait_until(file.exists)
         run = await cancel_run(operations, component, started["run_id"], kind)
     assert (run["status"], run["holding"]) == ("CANCELLED", [])
@@ -330,7 +330,7 @@ async def test_member(server: ConformanceServer, kind: str) -> None:
         team = await run_component(
             operations, "team", f"{kind}-team", "{}", metadata={"tenant": "north"}
         )
-        runs = (await operations.get_session_runs(team["session_id"])).value
+        runs = (await operations.sessions.list_runs(team["session_id"])).value
     shown = json.loads(read_answer(team))
     (member,) = [run for run in runs if run["run_id"] == shown["run_id"]]
     assert (team["status"], member["status"]) == ("COMPLETED", "COMPLETED")
@@ -406,15 +406,15 @@ async def test_retry(server: ConformanceServer, kind: str) -> None:
         run = await run_component(operations, "agent", f"{kind}-tool", '{"a": 1, "b": 2}')
         place = ("agent", f"{kind}-tool", run["run_id"])
         if is_yes(kind, "retry"):
-            retried = (await operations.retry_run(*place, RetryRequest())).value  # type: ignore[arg-type]
+            retried = (await operations.runs.retry(*place, RetryRequest())).value  # type: ignore[arg-type]
             assert retried["tools"] == []
         else:
             with pytest.raises(NeedsConfirmation) as refused:
-                await operations.retry_run(*place, RetryRequest())  # type: ignore[arg-type]
+                await operations.runs.retry(*place, RetryRequest())  # type: ignore[arg-type]
             plan = refused.value.plan
             assert (plan["at"], plan["runs_code"]) == (0, True)
             request = RetryRequest(confirm=str(plan["confirm"]))
-            retried = (await operations.retry_run(*place, request)).value  # type: ignore[arg-type]
+            retried = (await operations.runs.retry(*place, request)).value  # type: ignore[arg-type]
     assert (retried["status"], read_answer(retried)) == ("COMPLETED", "3")
     assert retried["origin_run_id"] == run["run_id"]
 
@@ -425,7 +425,7 @@ async def test_fork(server: ConformanceServer, kind: str) -> None:
     async with server.connect() as operations:
         run = await run_component(operations, "agent", agent, "one")
         request = ForkRequest(at=len(run["messages"]), message="two")
-        forked = (await operations.fork_run("agent", agent, run["run_id"], request)).value
+        forked = (await operations.runs.fork("agent", agent, run["run_id"], request)).value
         session = forked["session_id"]
         later = await run_component(operations, "agent", agent, "three", session_id=session)
     assert forked["status"] == later["status"] == "COMPLETED"
@@ -461,7 +461,7 @@ async def streamed_run(
 
     async def collect() -> None:
         request = RunRequest(message, session_id=session_id)
-        async for event in operations.stream_run("agent", agent, request):
+        async for event in operations.runs.stream("agent", agent, request):
             events.append(json.loads(event.data))
 
     collecting = asyncio.create_task(collect())
@@ -478,8 +478,8 @@ async def cancel_run(
     operations: Operations, component: str, run_id: str, kind: ComponentKind = "agent"
 ) -> dict[str, Any]:
     """Cancel a run, wait for its end, and return its record."""
-    session = (await operations.get_run(run_id)).value["session_id"]
+    session = (await operations.runs.get(run_id)).value["session_id"]
     request = CancelRequest(session, wait=CANCEL_SECONDS)
-    result = (await operations.cancel_run(kind, component, run_id, request)).value
+    result = (await operations.runs.cancel(kind, component, run_id, request)).value
     assert result["cancel"] == "stopped", result
-    return dict((await operations.get_run(run_id)).value)
+    return dict((await operations.runs.get(run_id)).value)

@@ -18,7 +18,6 @@ from agentctl.interface.declarations import find_declaration
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.records.document import Document
-from agentctl.records.kinds import ComponentKind
 from agentctl.remote import RemoteOperations
 from agentctl.service.service import Service
 from tests.declared import DeclaredAnswers
@@ -80,26 +79,22 @@ class Backends:
 class DeclaredOperations(RemoteOperations):
     """Operations of a server whose answers are compared with its OpenAPI document."""
 
-    def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
+    def execute(self, method: Any, arguments: Mapping[str, Any]) -> Any:
         declared = read_document(self.connection.address.base)
-        answer = super().execute(name, arguments)
-        if name in ("export_session", "get_file_content"):
+        answer = super().execute(method, arguments)
+        operation = find_declaration(method, arguments.get("kind"))
+        if operation.result_form == "bytes":
             return answer
         if inspect.isawaitable(answer):
-            return self._check_document(declared, name, arguments.get("kind"), answer)
+            return self._check_document(declared, operation.name, answer)
         return self._check_events(declared, answer)
 
     async def _check_document(
-        self,
-        declared: DeclaredAnswers,
-        name: str,
-        kind: ComponentKind | None,
-        answer: Awaitable[Any],
+        self, declared: DeclaredAnswers, operation: str, answer: Awaitable[Any]
     ) -> Any:
         document = await answer
         if document is not None:
-            operation = find_declaration(getattr(Operations, name), kind)
-            declared.check_document(operation.name, document.raw)
+            declared.check_document(operation, document.raw)
         return document
 
     async def _check_events(

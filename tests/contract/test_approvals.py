@@ -26,7 +26,7 @@ OLDEST_FIRST = Page(sort_order="asc")
 
 async def read_continued(operations: Operations, run_id: str, request: ContinueRequest) -> Any:
     """Return the events of a continuation, with numbers from 0."""
-    events = operations.stream_continued_run("agent", "payer", run_id, request)
+    events = operations.runs.stream_continued("agent", "payer", run_id, request)
     first: list[int] = []
 
     async def renumber() -> Any:
@@ -39,10 +39,10 @@ async def read_continued(operations: Operations, run_id: str, request: ContinueR
 
 async def decide_story(user: Operations, approver: Operations) -> list[Outcome]:
     """Decide about the approvals of a run, with every error."""
-    run = (await user.create_run("agent", "payer", RunRequest("other ask open", "s1"))).value
+    run = (await user.runs.create("agent", "payer", RunRequest("other ask open", "s1"))).value
     run_id = run["run_id"]
     wanted = ApprovalFilter(run_id=run_id, page=OLDEST_FIRST)
-    call, question, tool = (await approver.get_approvals(wanted)).value["data"]
+    call, question, tool = (await approver.approvals.list(wanted)).value["data"]
     seen = call["arguments_hash"]
 
     def decide(
@@ -50,17 +50,17 @@ async def decide_story(user: Operations, approver: Operations) -> list[Outcome]:
     ) -> OperationCall:
         place = ("agent", "payer", approval["approval_id"])
         ruling = Ruling(*fields, **more)
-        return lambda p: p.decide_approval(*place, ruling, idempotency_key)
+        return lambda p: p.approvals.decide(*place, ruling, idempotency_key)
 
     calls: list[OperationCall] = [
-        lambda p: p.get_approvals(wanted),
-        lambda p: p.get_approvals(ApprovalFilter(kind="input", page=Page(limit=0))),
-        lambda p: p.get_approvals(ApprovalFilter(run_id="\0")),
-        lambda p: p.get_approvals(ApprovalFilter(db_id="nowhere")),
-        lambda p: p.get_approval("agent", "payer", call["approval_id"]),
-        lambda p: p.get_approval("agent", "payer", ABSENT),
-        lambda p: p.get_approval("team", "payer", call["approval_id"]),
-        lambda p: p.get_approval("agent", "nobody", call["approval_id"]),
+        lambda p: p.approvals.list(wanted),
+        lambda p: p.approvals.list(ApprovalFilter(kind="input", page=Page(limit=0))),
+        lambda p: p.approvals.list(ApprovalFilter(run_id="\0")),
+        lambda p: p.approvals.list(ApprovalFilter(db_id="nowhere")),
+        lambda p: p.approvals.get("agent", "payer", call["approval_id"]),
+        lambda p: p.approvals.get("agent", "payer", ABSENT),
+        lambda p: p.approvals.get("team", "payer", call["approval_id"]),
+        lambda p: p.approvals.get("agent", "nobody", call["approval_id"]),
         decide(call, "approve"),
         decide(call, "approve", "sha256:0"),
         decide(call, "approve", seen, arguments={"amount": "x", "to": "y"}),
@@ -83,8 +83,8 @@ async def decide_story(user: Operations, approver: Operations) -> list[Outcome]:
     outcomes = [await call_operation(approver, call) for call in calls]
     outcomes.append(await call_operation(user, calls[0]))
     await wait_for_run(user, run_id, "COMPLETED")
-    outcomes.append(await call_operation(user, lambda p: p.get_run(run_id)))
-    outcomes.append(await call_operation(approver, lambda p: p.get_approvals(wanted)))
+    outcomes.append(await call_operation(user, lambda p: p.runs.get(run_id)))
+    outcomes.append(await call_operation(approver, lambda p: p.approvals.list(wanted)))
     return outcomes
 
 
@@ -96,7 +96,7 @@ async def continue_story(user: Operations, approver: Operations) -> list[Outcome
         outcomes.append(await call_operation(user, call))
 
     async def start(words: str) -> tuple[str, list[Any]]:
-        run = (await user.create_run("agent", "payer", RunRequest(words, "s2"))).value
+        run = (await user.runs.create("agent", "payer", RunRequest(words, "s2"))).value
         return run["run_id"], run["approvals"]
 
     def build(asked: list[Any], **more: Any) -> ContinueRequest:
@@ -107,20 +107,24 @@ async def continue_story(user: Operations, approver: Operations) -> list[Outcome
         return ContinueRequest(decisions, **more)
 
     first, asked = await start("user | user")
-    await do(lambda p: p.continue_run("agent", "payer", first, ContinueRequest()))
-    await do(lambda p: p.continue_run("agent", "payer", ABSENT, ContinueRequest()))
-    await do(lambda p: p.continue_run("agent", "nobody", first, ContinueRequest()))
+    await do(lambda p: p.runs.continue_run("agent", "payer", first, ContinueRequest()))
+    await do(lambda p: p.runs.continue_run("agent", "payer", ABSENT, ContinueRequest()))
+    await do(lambda p: p.runs.continue_run("agent", "nobody", first, ContinueRequest()))
     named_twice = (Ruling("approve"), Ruling("approve"))
-    await do(lambda p: p.continue_run("agent", "payer", first, ContinueRequest(named_twice)))
-    await do(lambda p: p.continue_run("agent", "payer", first, build(asked, dependencies={"a": 1})))
-    again = (await user.get_run(first)).value["approvals"][1:]
+    await do(lambda p: p.runs.continue_run("agent", "payer", first, ContinueRequest(named_twice)))
+    await do(
+        lambda p: p.runs.continue_run("agent", "payer", first, build(asked, dependencies={"a": 1}))
+    )
+    again = (await user.runs.get(first)).value["approvals"][1:]
     await do(lambda p: read_continued(p, first, build(again)))
-    await do(lambda p: p.continue_run("agent", "payer", first, ContinueRequest()))
+    await do(lambda p: p.runs.continue_run("agent", "payer", first, ContinueRequest()))
     second, asked = await start("user other")
-    await do(lambda p: p.continue_run("agent", "payer", second, build(asked)))
+    await do(lambda p: p.runs.continue_run("agent", "payer", second, build(asked)))
     await do(lambda p: read_continued(p, second, build(asked[:1], idempotency_key="c")))
-    await do(lambda p: p.continue_run("agent", "payer", second, ContinueRequest(background=True)))
-    await do(lambda p: p.get_run(second))
+    await do(
+        lambda p: p.runs.continue_run("agent", "payer", second, ContinueRequest(background=True))
+    )
+    await do(lambda p: p.runs.get(second))
     return outcomes
 
 

@@ -45,7 +45,7 @@ async def _read_entries(operations: Operations) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
-        page = (await operations.get_audit(AuditFilter(limit=100, cursor=cursor))).value
+        page = (await operations.audit.list(AuditFilter(limit=100, cursor=cursor))).value
         found += [{k: v for k, v in row.items() if k not in _OF_THE_DOOR} for row in page["data"]]
         cursor = page["meta"]["next_cursor"]
         if cursor is None:
@@ -104,7 +104,7 @@ async def test_both_backends_page_and_reject_alike(separate: Backends) -> None:
             AuditFilter(operation="none", outcome="denied", principal="é"),
         )
         return [
-            await call_operation(operations, lambda p, given=given: p.get_audit(given))
+            await call_operation(operations, lambda p, given=given: p.audit.list(given))
             for given in wrong
         ]
 

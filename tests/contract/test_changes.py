@@ -62,32 +62,34 @@ Story = Callable[[Operations], Awaitable[list[Outcome]]]
 async def sessions_story(operations: Operations) -> list[Outcome]:
     """Create, change and delete sessions, with every error."""
     calls: list[OperationCall] = [
-        lambda p: p.create_session(NewSession(session_id="s1", session_name="One")),
-        lambda p: p.create_session(NewSession(session_id="s1")),
-        lambda p: p.create_session(NewSession(type="team", session_id="s2", component_id="crew")),
-        lambda p: p.create_session(NewSession(type="workflow", session_id="s3", metadata={"a": 1})),
-        lambda p: p.create_session(NewSession(component_id="missing")),
-        lambda p: p.create_session(NewSession(session_id="not allowed")),
-        lambda p: p.create_session(NewSession(db_id="missing")),
-        lambda p: p.create_session(NewSession(session_id="s1", db_id="second")),
-        lambda p: p.create_session(NewSession()),
-        lambda p: p.rename_session("s1", "Renamed"),
-        lambda p: p.rename_session("s1", ""),
-        lambda p: p.rename_session("missing", "x"),
-        lambda p: p.rename_session("s1", "x", SessionLocator(type="team")),
-        lambda p: p.update_session("s2", SessionPatch({"session_state": {"k": [1, None]}})),
-        lambda p: p.update_session("s2", SessionPatch({"session_state": None, "metadata": {}})),
-        lambda p: p.update_session("s2", SessionPatch({})),
-        lambda p: p.update_session("missing", SessionPatch({"metadata": {}})),
-        lambda p: p.get_sessions(SessionFilter()),
-        lambda p: p.delete_session("missing"),
-        lambda p: p.delete_session("s1", SessionLocator(table="nothing")),
-        lambda p: p.delete_session("s1"),
-        lambda p: p.delete_session("s1"),
-        lambda p: p.delete_sessions(BulkDeletion(("s2", "missing"))),
-        lambda p: p.delete_sessions(BulkDeletion(("s2", "s3"))),
-        lambda p: p.delete_sessions(BulkDeletion(())),
-        lambda p: p.get_sessions(SessionFilter()),
+        lambda p: p.sessions.create(NewSession(session_id="s1", session_name="One")),
+        lambda p: p.sessions.create(NewSession(session_id="s1")),
+        lambda p: p.sessions.create(NewSession(type="team", session_id="s2", component_id="crew")),
+        lambda p: p.sessions.create(
+            NewSession(type="workflow", session_id="s3", metadata={"a": 1})
+        ),
+        lambda p: p.sessions.create(NewSession(component_id="missing")),
+        lambda p: p.sessions.create(NewSession(session_id="not allowed")),
+        lambda p: p.sessions.create(NewSession(db_id="missing")),
+        lambda p: p.sessions.create(NewSession(session_id="s1", db_id="second")),
+        lambda p: p.sessions.create(NewSession()),
+        lambda p: p.sessions.rename("s1", "Renamed"),
+        lambda p: p.sessions.rename("s1", ""),
+        lambda p: p.sessions.rename("missing", "x"),
+        lambda p: p.sessions.rename("s1", "x", SessionLocator(type="team")),
+        lambda p: p.sessions.update("s2", SessionPatch({"session_state": {"k": [1, None]}})),
+        lambda p: p.sessions.update("s2", SessionPatch({"session_state": None, "metadata": {}})),
+        lambda p: p.sessions.update("s2", SessionPatch({})),
+        lambda p: p.sessions.update("missing", SessionPatch({"metadata": {}})),
+        lambda p: p.sessions.list(SessionFilter()),
+        lambda p: p.sessions.delete("missing"),
+        lambda p: p.sessions.delete("s1", SessionLocator(table="nothing")),
+        lambda p: p.sessions.delete("s1"),
+        lambda p: p.sessions.delete("s1"),
+        lambda p: p.sessions.delete_several(BulkDeletion(("s2", "missing"))),
+        lambda p: p.sessions.delete_several(BulkDeletion(("s2", "s3"))),
+        lambda p: p.sessions.delete_several(BulkDeletion(())),
+        lambda p: p.sessions.list(SessionFilter()),
     ]
     return [await call_operation(operations, call) for call in calls]
 
@@ -95,31 +97,31 @@ async def sessions_story(operations: Operations) -> list[Outcome]:
 async def runs_story(operations: Operations) -> list[Outcome]:
     """Execute runs of every kind, with failures, and read their sessions."""
     calls: list[OperationCall] = [
-        lambda p: p.create_run("agent", "echo", RunRequest("hello", "s1")),
-        lambda p: p.create_run("agent", "tool-add", RunRequest('{"a": 1, "b": 2}', "s1")),
-        lambda p: p.create_run("agent", "http-500", RunRequest("x", "s1")),
-        lambda p: p.create_run("agent", "missing", RunRequest("x", "s1")),
-        lambda p: p.create_run("team", "crew", RunRequest("x", "s1")),
-        lambda p: p.create_run("agent", "echo", RunRequest("x", "not allowed")),
-        lambda p: p.create_run("agent", "echo", RunRequest("x" * 262_145, "s1")),
-        lambda p: p.create_run(
+        lambda p: p.runs.create("agent", "echo", RunRequest("hello", "s1")),
+        lambda p: p.runs.create("agent", "tool-add", RunRequest('{"a": 1, "b": 2}', "s1")),
+        lambda p: p.runs.create("agent", "http-500", RunRequest("x", "s1")),
+        lambda p: p.runs.create("agent", "missing", RunRequest("x", "s1")),
+        lambda p: p.runs.create("team", "crew", RunRequest("x", "s1")),
+        lambda p: p.runs.create("agent", "echo", RunRequest("x", "not allowed")),
+        lambda p: p.runs.create("agent", "echo", RunRequest("x" * 262_145, "s1")),
+        lambda p: p.runs.create(
             "agent", "echo", RunRequest("x", "s1", metadata={"é": [1, 2.5]}, session_state={"n": 1})
         ),
-        lambda p: p.create_run(
+        lambda p: p.runs.create(
             "agent", "echo", RunRequest("x", "s1", metadata={"a": "b" * 65_536})
         ),
-        lambda p: p.create_run("agent", "echo", RunRequest("x", "s1", metadata={"a": "\0"})),
-        lambda p: p.create_run("agent", "echo", RunRequest("x", "s1", session_state={"n": 2**64})),
-        lambda p: p.create_run("agent", "echo", RunRequest(input={"a": 1})),
-        lambda p: p.create_run("agent", "echo", RunRequest()),
-        lambda p: p.create_run("team", "crew", RunRequest("ask echo", "t1")),
-        lambda p: p.create_run("team", "desk", RunRequest("to echo", "t2")),
-        lambda p: p.create_run("workflow", "line", RunRequest("go", "w1")),
-        lambda p: p.create_run("workflow", "broken", RunRequest("go", "w2")),
-        lambda p: p.get_session_by_id("s1"),
-        lambda p: p.get_session_runs("t1"),
-        lambda p: p.get_session_runs("w1"),
-        lambda p: p.get_session_by_id("w2"),
+        lambda p: p.runs.create("agent", "echo", RunRequest("x", "s1", metadata={"a": "\0"})),
+        lambda p: p.runs.create("agent", "echo", RunRequest("x", "s1", session_state={"n": 2**64})),
+        lambda p: p.runs.create("agent", "echo", RunRequest(input={"a": 1})),
+        lambda p: p.runs.create("agent", "echo", RunRequest()),
+        lambda p: p.runs.create("team", "crew", RunRequest("ask echo", "t1")),
+        lambda p: p.runs.create("team", "desk", RunRequest("to echo", "t2")),
+        lambda p: p.runs.create("workflow", "line", RunRequest("go", "w1")),
+        lambda p: p.runs.create("workflow", "broken", RunRequest("go", "w2")),
+        lambda p: p.sessions.get("s1"),
+        lambda p: p.sessions.list_runs("t1"),
+        lambda p: p.sessions.list_runs("w1"),
+        lambda p: p.sessions.get("w2"),
         lambda p: stream_events(p, "agent", "echo", RunRequest("a b c", "s2")),
         lambda p: stream_events(p, "agent", "http-401", RunRequest("a", "s2")),
         lambda p: stream_events(p, "agent", "missing", RunRequest("a", "s2")),
@@ -133,21 +135,25 @@ async def stream_events(
     operations: Operations, kind: ComponentKind, component: str, request: RunRequest
 ) -> Any:
     """Return name and data of all events of a run."""
-    return await read_events(operations.stream_run(kind, component, request))
+    return await read_events(operations.runs.stream(kind, component, request))
 
 
 async def resume_events(
     operations: Operations, kind: ComponentKind, component: str, run_id: str, request: ResumeRequest
 ) -> Any:
     """Return the events of a run after a position."""
-    return await read_events(operations.resume_run(kind, component, run_id, request), request.after)
+    return await read_events(
+        operations.runs.resume(kind, component, run_id, request), request.after
+    )
 
 
 async def follow_events(
     operations: Operations, kind: ComponentKind, component: str, run_id: str, request: ResumeRequest
 ) -> Any:
     """Return the events of a run, as a caller reads them that may not run its component."""
-    return await read_events(operations.follow_run(kind, component, run_id, request), request.after)
+    return await read_events(
+        operations.runs.follow(kind, component, run_id, request), request.after
+    )
 
 
 async def resume_story(operations: Operations) -> list[Outcome]:
@@ -158,7 +164,7 @@ async def resume_story(operations: Operations) -> list[Outcome]:
     run = str(_first_event_data(first)["run_id"])
     middle = _count_events_before_text(first) - 1
     plain = await call_operation(
-        operations, lambda p: p.create_run("agent", "echo", RunRequest("x", "s2"))
+        operations, lambda p: p.runs.create("agent", "echo", RunRequest("x", "s2"))
     )
     other = orjson.loads(plain[1])["run_id"] if plain[0] == "answered" else "none"  # type: ignore[arg-type]
     calls: list[OperationCall] = [
@@ -207,21 +213,21 @@ async def repeated_story(operations: Operations) -> list[Outcome]:
         return RunRequest(message, session, background=background, idempotency_key=key)
 
     calls: list[OperationCall] = [
-        lambda p: p.create_run("agent", "echo", keyed("x", "one")),
-        lambda p: p.create_run("agent", "echo", keyed("x", "one")),
-        lambda p: p.create_run("agent", "echo", keyed("y", "one")),
-        lambda p: p.create_run("agent", "echo", keyed("x", "one", background=True)),
-        lambda p: p.create_run("agent", "echo", keyed("x", "two")),
+        lambda p: p.runs.create("agent", "echo", keyed("x", "one")),
+        lambda p: p.runs.create("agent", "echo", keyed("x", "one")),
+        lambda p: p.runs.create("agent", "echo", keyed("y", "one")),
+        lambda p: p.runs.create("agent", "echo", keyed("x", "one", background=True)),
+        lambda p: p.runs.create("agent", "echo", keyed("x", "two")),
         lambda p: stream_events(p, "agent", "echo", keyed("x y", "three")),
         lambda p: stream_events(p, "agent", "echo", keyed("x y", "three")),
         lambda p: stream_events(p, "agent", "echo", keyed("x", "one")),
-        lambda p: p.create_run("agent", "echo", keyed("x", "")),
-        lambda p: p.create_run("agent", "echo", keyed("x", "a b")),
+        lambda p: p.runs.create("agent", "echo", keyed("x", "")),
+        lambda p: p.runs.create("agent", "echo", keyed("x", "a b")),
         lambda p: stream_events(p, "agent", "echo", keyed("x", "x" * 256)),
-        lambda p: p.create_run("agent", "echo", keyed("x", "four", "s2")),
-        lambda p: p.delete_session("s2"),
-        lambda p: p.create_run("agent", "echo", keyed("x", "four", "s2")),
-        lambda p: p.get_session_runs("s1"),
+        lambda p: p.runs.create("agent", "echo", keyed("x", "four", "s2")),
+        lambda p: p.sessions.delete("s2"),
+        lambda p: p.runs.create("agent", "echo", keyed("x", "four", "s2")),
+        lambda p: p.sessions.list_runs("s1"),
     ]
     return [await call_operation(operations, call) for call in calls]
 
@@ -233,7 +239,7 @@ async def accounts_story(operations: Operations) -> list[Outcome]:
         return NewAccount(name, tuple(Grant(scope) for scope in scopes), **given)
 
     def making(account: NewAccount) -> OperationCall:
-        return lambda p: p.create_service_account(account)
+        return lambda p: p.accounts.create(account)
 
     first = await call_operation(operations, making(named("ci", "agents:echo:read", "agents:read")))
     made = str(orjson.loads(first[1])["id"]) if first[0] == "answered" else "none"  # type: ignore[arg-type]
@@ -251,16 +257,16 @@ async def accounts_story(operations: Operations) -> list[Outcome]:
         making(named("days", "agents:read", expires_in_days=0)),
         making(named("both", "agents:read", expires_in_days=1, never_expires=True)),
         making(NewAccount("deny", (Grant("agents:read", "deny"),))),
-        lambda p: p.list_service_accounts(AccountFilter()),
-        lambda p: p.list_service_accounts(AccountFilter("ever")),
-        lambda p: p.list_service_accounts(AccountFilter(page=Page(limit=1, page=2))),
-        lambda p: p.list_service_accounts(AccountFilter(page=Page(limit=101))),
-        lambda p: p.list_service_accounts(AccountFilter(page=Page(cursor="x"))),
-        lambda p: p.revoke_service_account(made),
-        lambda p: p.revoke_service_account(made),
-        lambda p: p.revoke_service_account("missing"),
+        lambda p: p.accounts.list(AccountFilter()),
+        lambda p: p.accounts.list(AccountFilter("ever")),
+        lambda p: p.accounts.list(AccountFilter(page=Page(limit=1, page=2))),
+        lambda p: p.accounts.list(AccountFilter(page=Page(limit=101))),
+        lambda p: p.accounts.list(AccountFilter(page=Page(cursor="x"))),
+        lambda p: p.accounts.revoke(made),
+        lambda p: p.accounts.revoke(made),
+        lambda p: p.accounts.revoke("missing"),
         making(named("ci", "agents:read")),
-        lambda p: p.list_service_accounts(AccountFilter("ci", Page(sort_order="asc"))),
+        lambda p: p.accounts.list(AccountFilter("ci", Page(sort_order="asc"))),
     ]
     return [first, *[await call_operation(operations, call) for call in calls]]
 
@@ -269,10 +275,10 @@ async def memories_story(operations: Operations) -> list[Outcome]:
     """Create, search, change and delete memories, with every error."""
 
     def adding(memory: str, *topics: str, **given: Any) -> OperationCall:
-        return lambda p: p.create_memory(NewMemory(memory, topics, **given))
+        return lambda p: p.memories.create(NewMemory(memory, topics, **given))
 
     def listing(**given: Any) -> OperationCall:
-        return lambda p: p.get_memories(MemoryFilter(**given))
+        return lambda p: p.memories.list(MemoryFilter(**given))
 
     first = await call_operation(operations, adding("Likes GREEN tea, straße", "food", "é"))
     made = str(orjson.loads(first[1])["memory_id"]) if first[0] == "answered" else "none"  # type: ignore[arg-type]
@@ -282,8 +288,8 @@ async def memories_story(operations: Operations) -> list[Outcome]:
         adding(" "),
         adding("x", "a,b"),
         adding("x\0"),
-        lambda p: p.get_memory(made),
-        lambda p: p.get_memory("missing"),
+        lambda p: p.memories.get(made),
+        lambda p: p.memories.get("missing"),
         listing(),
         listing(search_content="TEA"),
         listing(search_content="Strasse likes"),
@@ -297,20 +303,20 @@ async def memories_story(operations: Operations) -> list[Outcome]:
         listing(page=Page(limit=1, page=2, sort_by="updated_at", sort_order="asc")),
         listing(page=Page(limit=0)),
         listing(page=Page(cursor="x")),
-        lambda p: p.get_memory_topics(),
-        lambda p: p.get_memory_topics(user_id="stranger"),
-        lambda p: p.update_memory(made, MemoryPatch("Likes coffee")),
-        lambda p: p.update_memory(made, MemoryPatch(None, ("drinks",))),
-        lambda p: p.update_memory(made, MemoryPatch("")),
-        lambda p: p.update_memory("missing", MemoryPatch("x")),
+        lambda p: p.memories.list_topics(),
+        lambda p: p.memories.list_topics(user_id="stranger"),
+        lambda p: p.memories.update(made, MemoryPatch("Likes coffee")),
+        lambda p: p.memories.update(made, MemoryPatch(None, ("drinks",))),
+        lambda p: p.memories.update(made, MemoryPatch("")),
+        lambda p: p.memories.update("missing", MemoryPatch("x")),
         listing(search_content="tea"),
         listing(search_content="coffee", topics=("drinks",)),
-        lambda p: p.delete_memories(MemoryDeletion((made, "missing"))),
-        lambda p: p.delete_memories(MemoryDeletion()),
-        lambda p: p.delete_memories(MemoryDeletion((made,), all=True)),
-        lambda p: p.delete_memory(made),
-        lambda p: p.delete_memory(made),
-        lambda p: p.delete_memories(MemoryDeletion(user_id="me", all=True)),
+        lambda p: p.memories.delete_several(MemoryDeletion((made, "missing"))),
+        lambda p: p.memories.delete_several(MemoryDeletion()),
+        lambda p: p.memories.delete_several(MemoryDeletion((made,), all=True)),
+        lambda p: p.memories.delete(made),
+        lambda p: p.memories.delete(made),
+        lambda p: p.memories.delete_several(MemoryDeletion(user_id="me", all=True)),
         listing(user_id="me"),
     ]
     return [first, *[await call_operation(operations, call) for call in calls]]
@@ -322,19 +328,19 @@ async def files_story(operations: Operations) -> list[Outcome]:
     def adding(name: str, content: bytes, media_type: str = "", **given: Any) -> OperationCall:
         upload = FileUpload(name, **given)
         body = FileContent(content)
-        return lambda p: p.upload_file(upload, body, media_type=media_type, size=body.size)
+        return lambda p: p.files.upload(upload, body, media_type=media_type, size=body.size)
 
     def reading(file_id: str, byte_range: str | None = None) -> OperationCall:
         async def read(p: Operations) -> bytes:
-            parts = p.get_file_content(file_id, byte_range=byte_range)
+            parts = p.files.get_content(file_id, byte_range=byte_range)
             return b"".join([part async for part in parts])
 
         return read
 
     def listing(**given: Any) -> OperationCall:
-        return lambda p: p.get_files(FileFilter(**given))
+        return lambda p: p.files.list(FileFilter(**given))
 
-    await call_operation(operations, lambda p: p.create_session(NewSession(session_id="s1")))
+    await call_operation(operations, lambda p: p.sessions.create(NewSession(session_id="s1")))
     first = await call_operation(operations, adding("naïve.txt", b"0123456789", session_id="s1"))
     made = str(orjson.loads(first[1])["file_id"]) if first[0] == "answered" else "none"  # type: ignore[arg-type]
     calls: list[OperationCall] = [
@@ -348,9 +354,9 @@ async def files_story(operations: Operations) -> list[Outcome]:
         adding("a.txt", b"x", "image/png"),
         adding("a.txt", b"x", session_id="missing"),
         adding("a.txt", b"x", db_id="missing"),
-        lambda p: p.get_file(made),
-        lambda p: p.get_file("missing"),
-        lambda p: p.get_file(made, db_id="second"),
+        lambda p: p.files.get(made),
+        lambda p: p.files.get("missing"),
+        lambda p: p.files.get(made, db_id="second"),
         reading(made),
         reading(made, "bytes=2-4"),
         reading(made, "bytes=-2"),
@@ -360,9 +366,9 @@ async def files_story(operations: Operations) -> list[Outcome]:
         listing(session_id="s1", page=Page(limit=1, sort_order="asc")),
         listing(user_id="stranger"),
         listing(page=Page(limit=0)),
-        lambda p: p.delete_file(made),
-        lambda p: p.delete_file(made),
-        lambda p: p.delete_session("s1"),
+        lambda p: p.files.delete(made),
+        lambda p: p.files.delete(made),
+        lambda p: p.sessions.delete("s1"),
         listing(),
     ]
     return [first, *[await call_operation(operations, call) for call in calls]]
@@ -377,19 +383,19 @@ async def cancel_story(operations: Operations) -> list[Outcome]:
     )
     run_id = await _wait_for_running(operations)
     calls: list[OperationCall] = [
-        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest(wait=30)),
-        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s2")),
-        lambda p: p.cancel_run("agent", "echo", run_id, CancelRequest("s1", wait=30)),
-        lambda p: p.cancel_run("agent", "hang", "missing", CancelRequest("s1", wait=30)),
-        lambda p: p.cancel_run("agent", "missing", run_id, CancelRequest("s1", wait=30)),
-        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1", wait=31)),
-        lambda p: p.cancel_run(
+        lambda p: p.runs.cancel("agent", "hang", run_id, CancelRequest(wait=30)),
+        lambda p: p.runs.cancel("agent", "hang", run_id, CancelRequest("s2")),
+        lambda p: p.runs.cancel("agent", "echo", run_id, CancelRequest("s1", wait=30)),
+        lambda p: p.runs.cancel("agent", "hang", "missing", CancelRequest("s1", wait=30)),
+        lambda p: p.runs.cancel("agent", "missing", run_id, CancelRequest("s1", wait=30)),
+        lambda p: p.runs.cancel("agent", "hang", run_id, CancelRequest("s1", wait=31)),
+        lambda p: p.runs.cancel(
             "agent", "hang", run_id, CancelRequest("s1", wait=30, reason="x" * 501)
         ),
-        lambda p: p.delete_session("s1"),
-        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1", 30, "enough")),
-        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1", wait=30)),
-        lambda p: p.get_run(run_id),
+        lambda p: p.sessions.delete("s1"),
+        lambda p: p.runs.cancel("agent", "hang", run_id, CancelRequest("s1", 30, "enough")),
+        lambda p: p.runs.cancel("agent", "hang", run_id, CancelRequest("s1", wait=30)),
+        lambda p: p.runs.get(run_id),
     ]
     outcomes = [await call_operation(operations, call) for call in calls]
     return [*outcomes, await task]
@@ -398,7 +404,7 @@ async def cancel_story(operations: Operations) -> list[Outcome]:
 async def _wait_for_running(operations: Operations) -> str:
     async def look() -> list[Any]:
         return list(
-            orjson.loads((await operations.get_runs(RunFilter(status="RUNNING"))).raw)["data"]
+            orjson.loads((await operations.runs.list(RunFilter(status="RUNNING"))).raw)["data"]
         )
 
     return str((await wait_until(look))[0]["run_id"])
@@ -430,25 +436,25 @@ async def test_session_changes_are_equal(separate: Backends) -> None:
 async def holds_story(operations: Operations) -> list[Outcome]:
     """Hold and release a session, and try to delete it by every way in between."""
     calls: list[OperationCall] = [
-        lambda p: p.create_session(NewSession(session_id="s1", user_id="me")),
-        lambda p: p.create_session(NewSession(session_id="s2", user_id="me")),
-        lambda p: p.hold_session("s1", " "),
-        lambda p: p.hold_session("s1", "x" * 501),
-        lambda p: p.hold_session("s1", "x", SessionLocator(type="team")),
-        lambda p: p.hold_session("missing", "x"),
-        lambda p: p.release_session("s1"),
-        lambda p: p.hold_session("s1", "claim é"),
-        lambda p: p.hold_session("s1", "another claim"),
-        lambda p: p.get_session_by_id("s1"),
-        lambda p: p.get_session_by_id("s1", view="summary"),
-        lambda p: p.rename_session("s1", "renamed", view="summary"),
-        lambda p: p.delete_session("s1"),
-        lambda p: p.delete_session("s1", cancel=True),
-        lambda p: p.delete_sessions(BulkDeletion(("s2", "s1"))),
-        lambda p: p.get_sessions(SessionFilter()),
-        lambda p: p.release_session("s1"),
-        lambda p: p.get_session_by_id("s1", view="summary"),
-        lambda p: p.delete_sessions(BulkDeletion(("s2", "s1"))),
+        lambda p: p.sessions.create(NewSession(session_id="s1", user_id="me")),
+        lambda p: p.sessions.create(NewSession(session_id="s2", user_id="me")),
+        lambda p: p.sessions.hold("s1", " "),
+        lambda p: p.sessions.hold("s1", "x" * 501),
+        lambda p: p.sessions.hold("s1", "x", SessionLocator(type="team")),
+        lambda p: p.sessions.hold("missing", "x"),
+        lambda p: p.sessions.release("s1"),
+        lambda p: p.sessions.hold("s1", "claim é"),
+        lambda p: p.sessions.hold("s1", "another claim"),
+        lambda p: p.sessions.get("s1"),
+        lambda p: p.sessions.get("s1", view="summary"),
+        lambda p: p.sessions.rename("s1", "renamed", view="summary"),
+        lambda p: p.sessions.delete("s1"),
+        lambda p: p.sessions.delete("s1", cancel=True),
+        lambda p: p.sessions.delete_several(BulkDeletion(("s2", "s1"))),
+        lambda p: p.sessions.list(SessionFilter()),
+        lambda p: p.sessions.release("s1"),
+        lambda p: p.sessions.get("s1", view="summary"),
+        lambda p: p.sessions.delete_several(BulkDeletion(("s2", "s1"))),
     ]
     return [await call_operation(operations, call) for call in calls]
 
@@ -481,13 +487,13 @@ async def idle_story(operations: Operations) -> list[Outcome]:
     """Create the sessions of `prune_story`."""
     calls: list[OperationCall] = [
         *(
-            lambda p, name=name: p.create_run("agent", "echo", RunRequest("x", name))  # type: ignore[misc]
+            lambda p, name=name: p.runs.create("agent", "echo", RunRequest("x", name))  # type: ignore[misc]
             for name in ("s1", "s2", "s3")
         ),
-        lambda p: p.create_run("agent", "payer", RunRequest("other", "waits")),
-        lambda p: p.create_run("team", "crew", RunRequest("ask echo", "t1")),
-        lambda p: p.create_session(NewSession(session_id="s4", db_id="second")),
-        lambda p: p.hold_session("s2", "claim"),
+        lambda p: p.runs.create("agent", "payer", RunRequest("other", "waits")),
+        lambda p: p.runs.create("team", "crew", RunRequest("ask echo", "t1")),
+        lambda p: p.sessions.create(NewSession(session_id="s4", db_id="second")),
+        lambda p: p.sessions.hold("s2", "claim"),
     ]
     return [await call_operation(operations, call) for call in calls]
 
@@ -496,10 +502,10 @@ async def prune_story(operations: Operations) -> list[Outcome]:
     """Find and remove idle sessions, with every error, after all were idle for 3 days."""
 
     def prune(*ids: str, days: int = 2, db: str | None = None) -> OperationCall:
-        return lambda p: p.prune_sessions(PruneRequest(days, ids, db))
+        return lambda p: p.sessions.prune(PruneRequest(days, ids, db))
 
     def find(days: int = 2, **given: Any) -> OperationCall:
-        return lambda p: p.get_idle_sessions(IdleFilter(days, **given))
+        return lambda p: p.sessions.list_idle(IdleFilter(days, **given))
 
     calls: list[OperationCall] = [
         find(0),
@@ -514,7 +520,7 @@ async def prune_story(operations: Operations) -> list[Outcome]:
         find(component_type="team"),
         find(component_type="agent", component_id="echo"),
         find(db_id="second"),
-        lambda p: p.rename_session("s3", "used again", view="summary"),
+        lambda p: p.sessions.rename("s3", "used again", view="summary"),
         prune("s1", days=0),
         prune(),
         prune(*map(str, range(101))),
@@ -526,8 +532,8 @@ async def prune_story(operations: Operations) -> list[Outcome]:
         prune("s4", "s1", db="second"),
         prune("t1"),
         find(),
-        lambda p: p.get_session_by_id("s1"),
-        lambda p: p.get_sessions(SessionFilter()),
+        lambda p: p.sessions.get("s1"),
+        lambda p: p.sessions.list(SessionFilter()),
     ]
     return [await call_operation(operations, call) for call in calls]
 
@@ -571,26 +577,26 @@ async def repeats_story(operations: Operations) -> list[Outcome]:
 
     agent: tuple[ComponentKind, str] = ("agent", "tool-add")
     request = RunRequest('{"a": 1, "b": 2}', "s1")
-    await do(lambda p: p.create_run(*agent, request))
+    await do(lambda p: p.runs.create(*agent, request))
     kind, raw = outcomes[0]
     run = orjson.loads(raw)["run_id"] if kind == "answered" else "none"  # type: ignore[arg-type]
-    await do(lambda p: p.retry_run(*agent, run, RetryRequest()))
-    await do(lambda p: read_events(p.stream_retried_run(*agent, run, RetryRequest(confirm="x"))))
-    await do(lambda p: p.retry_run("agent", "echo", run, RetryRequest()))
-    await do(lambda p: p.retry_run(*agent, "missing", RetryRequest()))
-    await do(lambda p: p.fork_run(*agent, run, ForkRequest(at=1)))
-    await do(lambda p: p.fork_run(*agent, run, ForkRequest(at=9)))
-    await do(lambda p: p.fork_run(*agent, run, ForkRequest(at=5, agent_id="missing")))
+    await do(lambda p: p.runs.retry(*agent, run, RetryRequest()))
+    await do(lambda p: read_events(p.runs.stream_retried(*agent, run, RetryRequest(confirm="x"))))
+    await do(lambda p: p.runs.retry("agent", "echo", run, RetryRequest()))
+    await do(lambda p: p.runs.retry(*agent, "missing", RetryRequest()))
+    await do(lambda p: p.runs.fork(*agent, run, ForkRequest(at=1)))
+    await do(lambda p: p.runs.fork(*agent, run, ForkRequest(at=9)))
+    await do(lambda p: p.runs.fork(*agent, run, ForkRequest(at=5, agent_id="missing")))
     forked = ForkRequest(at=5, message="next", agent_id="echo", session_id="s2")
-    await do(lambda p: p.fork_run(*agent, run, forked))
-    await do(lambda p: p.fork_run(*agent, run, forked))
+    await do(lambda p: p.runs.fork(*agent, run, forked))
+    await do(lambda p: p.runs.fork(*agent, run, forked))
     to_team = ForkRequest(at=5, message="ask echo", team_id="crew", idempotency_key="k")
-    await do(lambda p: read_events(p.stream_forked_run(*agent, run, to_team)))
-    await do(lambda p: read_events(p.stream_forked_run(*agent, run, to_team)))
+    await do(lambda p: read_events(p.runs.stream_forked(*agent, run, to_team)))
+    await do(lambda p: read_events(p.runs.stream_forked(*agent, run, to_team)))
     again = ForkRequest(at=5, message="other", team_id="crew", idempotency_key="k")
-    await do(lambda p: read_events(p.stream_forked_run(*agent, run, again)))
-    await do(lambda p: p.get_session_runs("s1"))
-    await do(lambda p: p.get_session_by_id("s2"))
+    await do(lambda p: read_events(p.runs.stream_forked(*agent, run, again)))
+    await do(lambda p: p.sessions.list_runs("s1"))
+    await do(lambda p: p.sessions.get("s2"))
     return outcomes
 
 

@@ -44,7 +44,7 @@ def explained(shared: Backends) -> Backends:
     async def fill() -> None:
         mine = shared.there.token("owner", "agents:run")
         async with shared.remote(mine) as operations:
-            await operations.create_run("agent", "echo", RunRequest("hello", "explained"))
+            await operations.runs.create("agent", "echo", RunRequest("hello", "explained"))
 
     asyncio.run(fill())
     return shared
@@ -67,7 +67,7 @@ async def test_explanations_are_equal(explained: Backends) -> None:
             request = ExplainRequest(method, path, tokens[name])
 
             async def ask(operations: Operations, request: ExplainRequest = request) -> Any:
-                return await operations.explain_auth(request)
+                return await operations.system.explain_auth(request)
 
             here = await call_operation(local, ask)
             there = await call_operation(remote, ask)
@@ -78,16 +78,20 @@ async def test_only_administrators_explain(explained: Backends) -> None:
     mine = explained.there.token("owner", "agents:read", "config:read")
     request = ExplainRequest("GET", "/agents", "")
     async with explained.local(mine) as local, explained.remote(mine) as remote:
-        here = await call_operation(local, lambda operations: operations.explain_auth(request))
-        there = await call_operation(remote, lambda operations: operations.explain_auth(request))
+        here = await call_operation(
+            local, lambda operations: operations.system.explain_auth(request)
+        )
+        there = await call_operation(
+            remote, lambda operations: operations.system.explain_auth(request)
+        )
     assert here == there == ("failed", ("FORBIDDEN", "Insufficient scopes for this operation", 4))
 
 
 async def test_explain_without_a_token_uses_that_of_the_caller(explained: Backends) -> None:
     admin = explained.there.token("boss", ADMIN)
     async with explained.remote(admin) as remote:
-        explanation = (await remote.explain_auth(ExplainRequest("GET", "/agents"))).value
+        explanation = (await remote.system.explain_auth(ExplainRequest("GET", "/agents"))).value
     assert (explanation["allowed"], explanation["principal"]) == (True, "boss")
     async with explained.local(admin) as local:
-        explanation = (await local.explain_auth(ExplainRequest("GET", "/agents"))).value
+        explanation = (await local.system.explain_auth(ExplainRequest("GET", "/agents"))).value
     assert (explanation["allowed"], explanation["decided_by"]) == (False, "credential")

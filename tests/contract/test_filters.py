@@ -75,7 +75,7 @@ async def list_sessions(operations: Operations, **filters: Any) -> str:
     page = Page(limit=2, sort_order="asc", sort_by=filters.pop("sort_by", "created_at"))
     found: list[str] = []
     while True:
-        part = (await operations.get_sessions(SessionFilter(page=page, **filters))).value
+        part = (await operations.sessions.list(SessionFilter(page=page, **filters))).value
         found += [row["session_id"] for row in part["data"]]
         cursor = part["meta"]["next_cursor"]
         if cursor is None:
@@ -90,7 +90,7 @@ async def list_runs(operations: Operations, **filters: Any) -> str:
     page = Page(limit=2, sort_order="asc")
     found: list[str] = []
     while True:
-        part = (await operations.get_runs(RunFilter(page=page, **filters))).value
+        part = (await operations.runs.list(RunFilter(page=page, **filters))).value
         found += [row["session_id"] for row in part["data"]]
         cursor = part["meta"]["next_cursor"]
         if cursor is None:
@@ -103,12 +103,12 @@ async def check_story(operations: Operations, stranger: Operations) -> None:
     """Create sessions and runs, and compare the lists with them."""
     for name, metadata in METADATA.items():
         request = RunRequest("hello", name, metadata=metadata)
-        await operations.create_run("agent", "echo", request)
-        await operations.update_session(name, SessionPatch({"metadata": metadata}))
-    await operations.create_run("agent", "http-500", RunRequest("fail", "a"))
-    await operations.create_run("agent", "http-500", RunRequest("fail", "b"))
-    await operations.create_run("agent", "echo", RunRequest("again", "b"))
-    await operations.create_session(NewSession(session_id="g"))
+        await operations.runs.create("agent", "echo", request)
+        await operations.sessions.update(name, SessionPatch({"metadata": metadata}))
+    await operations.runs.create("agent", "http-500", RunRequest("fail", "a"))
+    await operations.runs.create("agent", "http-500", RunRequest("fail", "b"))
+    await operations.runs.create("agent", "echo", RunRequest("again", "b"))
+    await operations.sessions.create(NewSession(session_id="g"))
     for name, (filters, expected) in MATCHES.items():
         assert await list_sessions(operations, **filters) == expected, name
         assert await list_runs(operations, **filters, parent="none") == expected, name
@@ -116,9 +116,9 @@ async def check_story(operations: Operations, stranger: Operations) -> None:
         assert await list_runs(stranger, **filters) == "", name
     for problem, filters in REFUSED.items():
         with pytest.raises(errors.ValidationFailed, match=problem):
-            await operations.get_sessions(SessionFilter(**filters))
+            await operations.sessions.list(SessionFilter(**filters))
         with pytest.raises(errors.ValidationFailed, match=problem):
-            await operations.get_runs(RunFilter(**filters))
+            await operations.runs.list(RunFilter(**filters))
     await check_states(operations, stranger)
 
 
@@ -136,7 +136,7 @@ async def check_states(operations: Operations, stranger: Operations) -> None:
         assert await list_runs(operations, error=text, error_code="MODEL_UNAVAILABLE") == "ab"
     for text in ("%", "_", "nothing", "\\"):
         assert await list_sessions(operations, error=text) == ("a" if text == "_" else ""), text
-    rows = (await operations.get_sessions(SessionFilter())).value["data"]
+    rows = (await operations.sessions.list(SessionFilter())).value["data"]
     at = {row["session_id"]: parse_rfc3339(row["created_at"]) for row in rows}
     used = {row["session_id"]: parse_rfc3339(row["updated_at"]) for row in rows}
     assert used["a"] > at["c"]
@@ -165,14 +165,14 @@ async def test_both_backends_filter_alike(
             await check_story(operations, stranger)
         async with opened(deployment.token("boss", ADMIN)) as boss:
             filters = SessionFilter(tag=("prod",))
-            meta = (await boss.get_sessions(filters)).value["meta"]
+            meta = (await boss.sessions.list(filters)).value["meta"]
             assert meta["total_count"] == 3
             assert "searched_until" not in meta
             if not here:
                 continue  # the server is another process
-            newest = (await boss.get_sessions(SessionFilter(page=Page(limit=2)))).value["data"]
+            newest = (await boss.sessions.list(SessionFilter(page=Page(limit=2)))).value["data"]
             monkeypatch.setattr(compared, "MAXIMUM_READ", 2)
-            meta = (await boss.get_sessions(filters)).value["meta"]
+            meta = (await boss.sessions.list(filters)).value["meta"]
             monkeypatch.undo()
             assert meta["searched_until"] == newest[1]["created_at"]
             assert (meta["total_count"], meta["total_is_capped"]) == (0, True)

@@ -62,12 +62,12 @@ async def opened(searched: Deployment) -> AsyncIterator[Service]:
 
 
 async def say(operations: ServiceOperations, session_id: str, text: str) -> str:
-    record = (await operations.create_run("agent", "echo", RunRequest(text, session_id))).value
+    record = (await operations.runs.create("agent", "echo", RunRequest(text, session_id))).value
     return str(record["run_id"])
 
 
 async def find(operations: ServiceOperations, text: str, **fields: Any) -> list[str]:
-    page = await operations.get_sessions(SessionFilter(search=text, **fields))
+    page = await operations.sessions.list(SessionFilter(search=text, **fields))
     return [row["session_id"] for row in page.value["data"]]
 
 
@@ -76,14 +76,14 @@ async def test_words_of_messages_and_names_are_found(searched: Deployment) -> No
         me = user(service)
         run_id = await say(me, "one", "The Café refunds <b>every</b> order")
         await say(me, "two", "no money back")
-        await me.create_session(NewSession(session_id="named", session_name="Quarterly refund"))
+        await me.sessions.create(NewSession(session_id="named", session_name="Quarterly refund"))
         assert await find(me, "refunds") == ["one"]
         assert await find(me, "ORDER café") == ["one"]
         assert await find(me, "order money") == []
         assert await find(me, "refu*") == ["named", "one"]
         assert await find(me, 'refu* AND "(') == []
         assert await find(me, '"refunds" ( - \' \\') == ["one"]
-        page = (await me.get_sessions(SessionFilter(search="EVERY"))).value
+        page = (await me.sessions.list(SessionFilter(search="EVERY"))).value
         (row,) = page["data"]
         match = row["match"]
         assert match["run_id"] == run_id
@@ -91,7 +91,7 @@ async def test_words_of_messages_and_names_are_found(searched: Deployment) -> No
         (start, end), *_ = match["highlights"]
         assert match["snippet"][start:end] == "every"
         assert page["meta"]["total_count"] == 1
-        named = (await me.get_sessions(SessionFilter(search="quarterly"))).value["data"]
+        named = (await me.sessions.list(SessionFilter(search="quarterly"))).value["data"]
         assert named[0]["match"] == {
             "run_id": None, "snippet": "Quarterly refund", "highlights": [[0, 9]],
         }  # fmt: skip
@@ -133,7 +133,7 @@ async def test_snippet_is_of_the_session_that_was_found(
             await service.hosting.databases.system.write(same.execute())
         for owner in ("a", "b"):
             wanted = SessionFilter(search="secret")
-            page = (await user(service, owner).get_sessions(wanted)).value
+            page = (await user(service, owner).sessions.list(wanted)).value
             (row,) = page["data"]
             assert row["session_id"] == f"of-{owner}"
             assert f"secret of {owner}" in row["match"]["snippet"]
@@ -144,12 +144,12 @@ async def test_changed_and_deleted_texts_are_not_found(searched: Deployment) -> 
         me = user(service)
         await say(me, "kept", "first words")
         await say(me, "gone", "second words")
-        await me.rename_session("gone", "Zebra")
+        await me.sessions.rename("gone", "Zebra")
         assert await find(me, "zebra") == ["gone"]
-        await me.rename_session("gone", "Yak")
+        await me.sessions.rename("gone", "Yak")
         assert await find(me, "zebra") == []
         assert await find(me, "yak") == ["gone"]
-        await me.delete_session("gone")
+        await me.sessions.delete("gone")
         assert await find(me, "second") == []
         assert await find(me, "yak") == []
         assert await find(me, "words") == ["kept"]
@@ -158,8 +158,8 @@ async def test_changed_and_deleted_texts_are_not_found(searched: Deployment) -> 
 async def test_first_name_of_a_session_is_found(searched: Deployment) -> None:
     async with opened(searched) as service:
         me = user(service)
-        await me.create_session(NewSession(session_id="unnamed"))
-        await me.rename_session("unnamed", "Zebra")
+        await me.sessions.create(NewSession(session_id="unnamed"))
+        await me.sessions.rename("unnamed", "Zebra")
         assert await find(me, "zebra") == ["unnamed"]
 
 
@@ -185,7 +185,7 @@ async def test_snippet_begins_before_a_word_in_quotes(searched: Deployment) -> N
         me = user(service)
         await say(me, "one", "word " * 100 + "the refund_order, by E-Mail")
         for text, marked in (('"refund"', "refund"), ("e-mail", "E-Mail"), ("refu*", "refu")):
-            page = (await me.get_sessions(SessionFilter(search=text))).value
+            page = (await me.sessions.list(SessionFilter(search=text))).value
             match = page["data"][0]["match"]
             start, end = match["highlights"][0]
             assert match["snippet"][start:end] == marked
@@ -244,7 +244,7 @@ async def test_pages_follow_the_creation_of_sessions(searched: Deployment) -> No
             cursor = None
             while True:
                 page = Page(limit=3, cursor=cursor, sort_order=order)  # type: ignore[arg-type]
-                shown = (await me.get_sessions(SessionFilter(search="hello", page=page))).value
+                shown = (await me.sessions.list(SessionFilter(search="hello", page=page))).value
                 assert shown["meta"]["total_count"] == 7
                 found += [row["session_id"] for row in shown["data"]]
                 cursor = shown["meta"]["next_cursor"]
@@ -268,7 +268,7 @@ async def walk(
     while cursor is not None or not pages:
         page = Page(limit=2, cursor=cursor, sort_order=order)  # type: ignore[arg-type]
         wanted = SessionFilter(search=text, page=page, **fields)
-        shown = (await operations.get_sessions(wanted)).value
+        shown = (await operations.sessions.list(wanted)).value
         found += [row["session_id"] for row in shown["data"]]
         pages = pages + 1
         cursor = shown["meta"]["next_cursor"]
@@ -328,12 +328,12 @@ async def test_page_compares_a_bounded_number_of_texts_with_filters(
         me = user(service)
         for number in range(30):
             await say(me, f"s{number:02}", "frequent word")
-        await me.rename_session("s02", "Zebra")
+        await me.sessions.rename("s02", "Zebra")
         for order in ("asc", "desc"):
             found, pages = await walk(me, "frequent", order, session_name="zebra")
             assert found == ["s02"]
             assert pages >= 5
-        first = (await me.get_sessions(SessionFilter(search="frequent", status="ERROR"))).value
+        first = (await me.sessions.list(SessionFilter(search="frequent", status="ERROR"))).value
         assert first["data"] == []
         assert first["meta"]["next_cursor"]
         assert first["meta"]["total_is_capped"]
@@ -361,9 +361,9 @@ async def test_beginnings_of_few_and_of_many_words_find_the_same(
         many = " ".join(f"count{number}x" for number in range(40))
         await say(me, "many", many)
         assert await find(me, "count*") == ["many", *few]
-        await me.delete_session("few0")
+        await me.sessions.delete("few0")
         assert await find(me, "count0*") == ["many"]
-        await me.delete_session("many")
+        await me.sessions.delete("many")
         assert await find(me, "count0*") == []
 
 
@@ -376,7 +376,7 @@ async def find_runs(
     pages = 0
     while cursor is not None or not pages:
         page = Page(limit=limit, cursor=cursor, sort_order=order)  # type: ignore[arg-type]
-        shown = (await operations.get_runs(RunFilter(search=text, page=page, **fields))).value
+        shown = (await operations.runs.list(RunFilter(search=text, page=page, **fields))).value
         found += [row["run_id"] for row in shown["data"]]
         pages = pages + 1
         cursor = shown["meta"]["next_cursor"]
@@ -390,7 +390,7 @@ async def test_each_run_with_the_words_is_found(searched: Deployment) -> None:
         other = user(service, "other")
         runs = [await say(me, "one", f"the cake {number}") for number in range(3)]
         runs.append(await say(me, "two", "a cake, and Tea"))
-        await me.create_session(NewSession(session_id="named", session_name="cake"))
+        await me.sessions.create(NewSession(session_id="named", session_name="cake"))
         theirs = await say(other, "three", "another cake")
         assert (await find_runs(me, "cake"))[0] == runs[::-1]
         assert (await find_runs(me, "CAKE tea"))[0] == [runs[3]]
@@ -402,7 +402,7 @@ async def test_each_run_with_the_words_is_found(searched: Deployment) -> None:
         assert (await find_runs(admin(service), "cake"))[0] == [theirs, *runs[::-1]]
         for view in ("full", "summary", "phase", "items"):
             form = RunView(view)  # type: ignore[arg-type]
-            page = (await me.get_runs(RunFilter(search="tea", form=form))).value
+            page = (await me.runs.list(RunFilter(search="tea", form=form))).value
             (row,) = page["data"]
             (start, end), *_ = row["match"]["highlights"]
             assert row["match"]["snippet"][start:end] == "Tea"
@@ -415,8 +415,8 @@ async def test_failures_are_found_by_words(searched: Deployment) -> None:
         me = user(service)
         for word in ("cake", "tea"):
             with contextlib.suppress(errors.AgentctlError):
-                await me.create_run("agent", "http-500", RunRequest(f"{word} please", "one"))
-        page = (await admin(service).get_failures(RunFilter(search="cake"))).value
+                await me.runs.create("agent", "http-500", RunRequest(f"{word} please", "one"))
+        page = (await admin(service).runs.list_failures(RunFilter(search="cake"))).value
         (run_id,) = (await find_runs(me, "cake"))[0]
         assert [row["run_id"] for row in page["data"]] == [run_id]
 
@@ -442,9 +442,9 @@ async def test_runs_of_one_session_are_read_in_parts(
             assert found == [runs[5]]
             assert pages >= 4
         wanted = RunFilter(search="frequent", status="ERROR", page=Page(limit=1))
-        first = (await me.get_runs(wanted)).value
+        first = (await me.runs.list(wanted)).value
         assert (first["data"], first["meta"]["total_is_capped"]) == ([], True)
-        newest = (await me.get_run(runs[8])).value["created_at"]
+        newest = (await me.runs.get(runs[8])).value["created_at"]
         assert first["meta"]["searched_until"][:16] == newest[:16]
 
 
@@ -454,10 +454,10 @@ async def test_cursor_of_a_search_is_not_one_of_the_list(searched: Deployment) -
         for number in range(2):
             await say(me, "one", f"the cake {number}")
         for text, another in ((None, "cake"), ("cake", None)):
-            page = (await me.get_runs(RunFilter(search=text, page=Page(1)))).value
+            page = (await me.runs.list(RunFilter(search=text, page=Page(1)))).value
             following = Page(1, cursor=page["meta"]["next_cursor"])
             with pytest.raises(errors.ValidationFailed, match="another list"):
-                await me.get_runs(RunFilter(search=another, page=following))
+                await me.runs.list(RunFilter(search=another, page=following))
 
 
 REFUSED = {
@@ -532,7 +532,7 @@ async def test_no_byte_of_a_deleted_text_stays_in_the_index(
         path = searched.folder / "main.db"
         assert "markerzebra" in _read_index(path)
         for number in range(30):
-            await me.delete_session(f"s{number}")
+            await me.sessions.delete(f"s{number}")
         assert "zebra" not in _read_index(path)
 
 
@@ -552,13 +552,13 @@ async def test_sessions_of_one_millisecond_are_in_order(searched: Deployment) ->
         at = now()
         database = service.hosting.databases.system
         for number in range(4):
-            await me.create_session(NewSession(session_id=f"s{number}"))
+            await me.sessions.create(NewSession(session_id=f"s{number}"))
         same = search_texts.Sql("UPDATE sessions SET created_at = :at")
         await database.write(same.execute(at=at))
         for number in (2, 0, 3, 1):
             await say(me, f"s{number}", "same moment")
         page = Page(limit=3)
-        shown = (await me.get_sessions(SessionFilter(search="moment", page=page))).value
+        shown = (await me.sessions.list(SessionFilter(search="moment", page=page))).value
         assert [row["session_id"] for row in shown["data"]] == ["s3", "s2", "s1"]
         rest = replace(page, cursor=shown["meta"]["next_cursor"])
         assert await find(me, "moment", page=rest) == ["s0"]

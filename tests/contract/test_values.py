@@ -59,13 +59,13 @@ async def names_story(operations: Operations) -> list[Outcome]:
     asks: list[OperationCall] = []
     for number, name in enumerate((*NAMES, *REFUSED, "y" * 256)):
         new = NewSession(session_id=f"s{number}", session_name=name)
-        asks.append(lambda p, new=new: p.create_session(new))  # type: ignore[misc]
+        asks.append(lambda p, new=new: p.sessions.create(new))  # type: ignore[misc]
     for prefix in (*PREFIXES, *REFUSED):
         given = SessionFilter(session_name=prefix, page=Page(limit=100))
-        asks.append(lambda p, given=given: p.get_sessions(given))  # type: ignore[misc]
+        asks.append(lambda p, given=given: p.sessions.list(given))  # type: ignore[misc]
     ids = ("S1", "s1 ", "é", "s1'", "s" * 200)
-    asks += [lambda p, each=each: p.get_session_by_id(each) for each in ids]  # type: ignore[misc]
-    asks += [lambda p, each=each: p.rename_session("s1", each) for each in REFUSED]  # type: ignore[misc]
+    asks += [lambda p, each=each: p.sessions.get(each) for each in ids]  # type: ignore[misc]
+    asks += [lambda p, each=each: p.sessions.rename("s1", each) for each in REFUSED]  # type: ignore[misc]
     return [await call_operation(operations, ask) for ask in asks]
 
 
@@ -73,9 +73,9 @@ async def orders_story(operations: Operations) -> list[Outcome]:
     """Read a list in each order, by cursors and by page numbers."""
     found = list[Outcome]()
     for number in range(7):
-        await operations.create_session(NewSession(session_id=f"o{number}"))
+        await operations.sessions.create(NewSession(session_id=f"o{number}"))
     for number in (3, 0, 5):
-        await operations.rename_session(f"o{number}", "again")
+        await operations.sessions.rename(f"o{number}", "again")
     for sort in ("created_at", "updated_at"):
         for order in ("asc", "desc"):
             found += await _read_pages(operations, sort, order)
@@ -87,10 +87,10 @@ async def _read_pages(operations: Operations, sort: Any, order: Any) -> list[Out
     cursor = None
     for number in range(5):
         page = Page(limit=3, sort_by=sort, sort_order=order, cursor=cursor)
-        page_record = (await operations.get_sessions(SessionFilter(page=page))).value
+        page_record = (await operations.sessions.list(SessionFilter(page=page))).value
         ids: list[Any] = [each["session_id"] for each in page_record["data"]]  # type: ignore[index]
         numbered = Page(limit=3, page=number + 1, sort_by=sort, sort_order=order)
-        again = (await operations.get_sessions(SessionFilter(page=numbered))).value
+        again = (await operations.sessions.list(SessionFilter(page=numbered))).value
         assert [each["session_id"] for each in again["data"]] == ids  # type: ignore[index]
         found.append(("answered", orjson.dumps(ids)))
         cursor = page_record["meta"]["next_cursor"]  # type: ignore[index]
@@ -101,26 +101,26 @@ async def _read_pages(operations: Operations, sort: Any, order: Any) -> list[Out
 
 async def states_story(operations: Operations) -> list[Outcome]:
     """Store and read JSON of every kind, and messages and ids of every kind."""
-    asks: list[OperationCall] = [lambda p: p.create_session(NewSession(session_id="s1"))]
+    asks: list[OperationCall] = [lambda p: p.sessions.create(NewSession(session_id="s1"))]
     for state in STATES:
         patch = SessionPatch({"session_state": state, "metadata": state})
-        asks.append(lambda p, patch=patch: p.update_session("s1", patch))  # type: ignore[misc]
-    asks.append(lambda p: p.get_session_by_id("s1"))
+        asks.append(lambda p, patch=patch: p.sessions.update("s1", patch))  # type: ignore[misc]
+    asks.append(lambda p: p.sessions.get("s1"))
     for message in (*NAMES[3::7], *REFUSED[1:3], "m" * 100_000):
         request = RunRequest(message, "s2")
-        asks.append(lambda p, request=request: p.create_run("agent", "echo", request))  # type: ignore[misc]
+        asks.append(lambda p, request=request: p.runs.create("agent", "echo", request))  # type: ignore[misc]
     asks += [
-        lambda p: p.get_session_by_id("s2"),
-        lambda p: p.get_runs(RunFilter(session_id="s2\0")),
-        lambda p: p.get_runs(RunFilter(session_id="\ud800")),
-        lambda p: p.get_runs(RunFilter(user_id="é'")),
-        lambda p: p.get_runs(RunFilter(created_after=0, created_before=4_000_000_000_000_000)),
-        lambda p: p.get_runs(RunFilter(created_after=-1)),
-        lambda p: p.get_sessions(SessionFilter(SessionLocator(user_id="\0"))),
-        lambda p: p.get_sessions(SessionFilter(page=Page(limit=1, page=2**31))),
-        lambda p: p.delete_sessions(BulkDeletion(("s1", "\0"))),
-        lambda p: p.get_audit(AuditFilter(principal="é'", limit=1)),
-        lambda p: p.get_audit(AuditFilter(operation="\ud800", limit=1)),
+        lambda p: p.sessions.get("s2"),
+        lambda p: p.runs.list(RunFilter(session_id="s2\0")),
+        lambda p: p.runs.list(RunFilter(session_id="\ud800")),
+        lambda p: p.runs.list(RunFilter(user_id="é'")),
+        lambda p: p.runs.list(RunFilter(created_after=0, created_before=4_000_000_000_000_000)),
+        lambda p: p.runs.list(RunFilter(created_after=-1)),
+        lambda p: p.sessions.list(SessionFilter(SessionLocator(user_id="\0"))),
+        lambda p: p.sessions.list(SessionFilter(page=Page(limit=1, page=2**31))),
+        lambda p: p.sessions.delete_several(BulkDeletion(("s1", "\0"))),
+        lambda p: p.audit.list(AuditFilter(principal="é'", limit=1)),
+        lambda p: p.audit.list(AuditFilter(operation="\ud800", limit=1)),
     ]
     return [await call_operation(operations, ask) for ask in asks]
 

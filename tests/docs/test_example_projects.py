@@ -45,7 +45,7 @@ class Project:
         async def create() -> RunRecord:
             async with RemoteOperations(self.server.url, token) as operations:
                 request = RunRequest(message, session)
-                return (await operations.create_run("agent", agent, request)).value
+                return (await operations.runs.create("agent", agent, request)).value
 
         return asyncio.run(create())
 

@@ -135,7 +135,7 @@ async def serve_until_paid(work: Path, session: str, shell: Shell) -> tuple[int,
         paid = ApprovalFilter(session_id=session, execution="done")
 
         async def is_paid() -> bool:
-            return bool((await operations.get_approvals(paid)).value["data"])
+            return bool((await operations.approvals.list(paid)).value["data"])
 
         await wait_until(is_paid)
         return await asyncio.to_thread(shell.run, "agentctl db settle --yes")

@@ -65,7 +65,7 @@ class Moved:
             run = self.runs[name]
             kind = find_component(run)
             assert kind is not None
-            events = operations.resume_run(
+            events = operations.runs.resume(
                 *kind, run["run_id"], ResumeRequest(session_id=run["session_id"])
             )
             found = [event async for event in events]
@@ -123,7 +123,7 @@ async def _lose_two(
                 text = start.message
                 text = text if isinstance(text, str) else json.dumps(text)
                 request = RunRequest(text, background=True, session_id=start.session_id)
-                run = await operations.create_run(start.kind, start.component_id, request)
+                run = await operations.runs.create(start.kind, start.component_id, request)
                 runs[name] = dict(run.value)
         await agree_until(one, FIRST)
         with site.serve("two") as two:

@@ -77,7 +77,7 @@ async def test_dependencies_of_a_request_are_refused(site: Site) -> None:
     async with Service.open(site.deployment.settings, create=True) as service:
         operations = service.operations_for(local_principal("ann"))
         with pytest.raises(ValidationFailed, match="dependencies are not stored"):
-            await operations.create_run(
+            await operations.runs.create(
                 "agent", "lasting", RunRequest(message, dependencies={"key": 1})
             )
 

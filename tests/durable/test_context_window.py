@@ -64,7 +64,7 @@ AGENTS = {
 async def run(site: Site, server: ServerProcess, agent: str, message: str) -> str:
     async with site.connect(server) as operations:
         request = RunRequest(message, background=True)
-        return str((await operations.create_run("agent", agent, request)).value["run_id"])
+        return str((await operations.runs.create("agent", agent, request)).value["run_id"])
 
 
 def list_requests(endpoint: ModelEndpoint, message: str) -> list[Any]:

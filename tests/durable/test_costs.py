@@ -50,9 +50,9 @@ async def test_only_durable_runs_write_steps(site: Site, statements: list[str]) 
     plan = RunRequest(json.dumps([*NOTES, answer(text="done")]))
     async with Service.open(site.deployment.settings, create=True) as service:
         operations = service.operations_for(local_principal("ann"))
-        plain = (await operations.create_run("agent", "plain", plan)).value
+        plain = (await operations.runs.create("agent", "plain", plan)).value
         assert statements == []
-        durable = (await operations.create_run("agent", "lasting", plan)).value
+        durable = (await operations.runs.create("agent", "lasting", plan)).value
     assert plain["status"] == durable["status"] == "COMPLETED"
     written = [text.split()[0] for text in statements]
     # The checkpoint; for each answer itself and the begin of its call, and the result of the call;
@@ -68,7 +68,7 @@ async def test_end_of_an_approved_call_is_one_transaction(site: Site) -> None:
     plan = [answer(call("refund", "c", amount=1, to="bob")), answer(text="done")]
     async with Service.open(site.deployment.settings, create=True) as service:
         operations = service.operations_for(local_principal("ann"))
-        run = (await operations.create_run("agent", "lasting", RunRequest(json.dumps(plan)))).value
+        run = (await operations.runs.create("agent", "lasting", RunRequest(json.dumps(plan)))).value
         database = service.hosting.databases.system
         states = list[tuple[list[str], list[str]]]()
         execution = Sql("SELECT execution FROM approvals WHERE run_id = :run_id")
@@ -85,7 +85,9 @@ async def test_end_of_an_approved_call_is_one_transaction(site: Site) -> None:
         (asked,) = run["approvals"]
         decision = Ruling("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
         request = ContinueRequest((decision,))
-        ended = (await operations.continue_run("agent", "lasting", run["run_id"], request)).value
+        ended = (
+            await operations.runs.continue_run("agent", "lasting", run["run_id"], request)
+        ).value
     assert ended["status"] == "COMPLETED"
     begun = states.index((["executing"], []))
     both = states.index((["done"], ["done"]))

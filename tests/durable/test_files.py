@@ -82,7 +82,7 @@ async def start(site: Site, server: ServerProcess, agent: str, message: str = ""
     message = message or f'{{"who": "{agent}"}}'
     request = RunRequest(message, background=True, files=(file_id,))
     async with site.connect(server) as operations:
-        return str((await operations.create_run("agent", agent, request)).value["run_id"])
+        return str((await operations.runs.create("agent", agent, request)).value["run_id"])
 
 
 def find_stored(folder: Path) -> list[str]:

@@ -64,7 +64,7 @@ async def test_stream_goes_on_through_another_server(site: Site) -> None:
             RemoteOperations(url, token) as operations,
         ):
             request = RunRequest(json.dumps(plan))
-            async for event in operations.stream_run("agent", "lasting", request):
+            async for event in operations.runs.stream("agent", "lasting", request):
                 seen.append(event)
                 run = json.loads(seen[0].data)
                 if event.name == "ToolCallStarted" and b"linger" in event.data:

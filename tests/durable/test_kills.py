@@ -26,7 +26,7 @@ async def start(
     """Start a run in the background, and return its record."""
     async with site.connect(server) as operations:
         request = RunRequest(json.dumps(plan), background=True)
-        return dict((await operations.create_run(kind, component_id, request)).value)
+        return dict((await operations.runs.create(kind, component_id, request)).value)
 
 
 def delegate(plan: list[dict[str, Any]], call_id: str, member: str = "lasting") -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Runs:
         """Run an agent until it ends or waits."""
         plan = [answer(*calls), answer(text="done")]
         request = RunRequest(json.dumps(plan))
-        return dict((await self._operations.create_run("agent", agent, request)).value)
+        return dict((await self._operations.runs.create("agent", agent, request)).value)
 
     async def decide(self, run: dict[str, Any], verb: Verb, **fields: Any) -> dict[str, Any]:
         """Decide about the only approval of a run; return its record after its end."""
@@ -71,7 +71,7 @@ class Runs:
         )
         request = ContinueRequest((ruling,))
         agent = run["agent_id"]
-        ended = await self._operations.continue_run("agent", agent, run["run_id"], request)
+        ended = await self._operations.runs.continue_run("agent", agent, run["run_id"], request)
         return dict(ended.value)
 
 

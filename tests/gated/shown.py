@@ -55,10 +55,12 @@ async def read_calls(operations: Operations, run_id: str) -> list[dict[str, Any]
     """Return the model calls of a run with their messages."""
     ids = list[str]()
     after = None
-    while page := (await operations.get_run_model_calls(run_id, after=after)).value["model_calls"]:
+    while page := (await operations.runs.list_model_calls(run_id, after=after)).value[
+        "model_calls"
+    ]:
         ids += [call["id"] for call in page]
         after = ids[-1]
-    return [dict((await operations.get_run_model_call(run_id, each)).value) for each in ids]
+    return [dict((await operations.runs.get_model_call(run_id, each)).value) for each in ids]
 
 
 async def read_runs(operations: Operations) -> list[dict[str, Any]]:
@@ -66,7 +68,7 @@ async def read_runs(operations: Operations) -> list[dict[str, Any]]:
     runs = list[dict[str, Any]]()
     page = Page(MAXIMUM_LIMIT)
     while True:
-        found = (await operations.get_runs(RunFilter(page=page, form=SUMMARY_VIEW))).value
+        found = (await operations.runs.list(RunFilter(page=page, form=SUMMARY_VIEW))).value
         runs += found["data"]
         if (cursor := found["meta"]["next_cursor"]) is None:
             return runs

@@ -160,7 +160,7 @@ class Site:
         """Run a component to its end or to its pause, and return the record of the run."""
         text = message if isinstance(message, str) else json.dumps(message)
         async with self.connect(server) as operations:
-            document = await operations.create_run(kind, component_id, RunRequest(text))
+            document = await operations.runs.create(kind, component_id, RunRequest(text))
             return dict(document.value)
 
     async def wait_for_end(self, server: Server, run_id: str, *statuses: str) -> dict[str, Any]:

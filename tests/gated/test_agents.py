@@ -180,7 +180,7 @@ async def test_next_leg_sends_the_same_conversation_to_the_model(
     async with site.connect(server) as operations:
         plan = json.dumps([answer(PAY)])
         request = RunRequest(plan, session_id=first["session_id"])
-        run = (await operations.create_run("agent", "clerk", request)).value
+        run = (await operations.runs.create("agent", "clerk", request)).value
     await site.decide(server, run["run_id"], "approve")
     await site.wait_for_end(server, run["run_id"])
     *_, before, after = model_endpoint.requests("plan")

@@ -104,7 +104,7 @@ async def test_cancel_of_a_waiting_team_makes_no_call(site: Site, server: Server
     run = await site.run(server, "bank", MESSAGE, "team")
     async with site.connect(server) as operations:
         request = CancelRequest(session_id=run["session_id"], wait=30)
-        await operations.cancel_run("team", "bank", run["run_id"], request)
+        await operations.runs.cancel("team", "bank", run["run_id"], request)
     assert await site.statuses(run) == ["CANCELLED"] * 4
     assert [row.status for row in await site.approvals(run["run_id"])] == ["cancelled"]
     assert site.ledger(run) == []
@@ -117,7 +117,7 @@ async def test_members_ignore_the_output_schema_of_the_request(
     plan = [answer(delegate("echo", "hello", "d")), {"content": '{"a": 1}'}]
     async with site.connect(server) as operations:
         request = RunRequest(json.dumps(plan), output_schema=schema)
-        record = (await operations.create_run("team", "office", request)).value
+        record = (await operations.runs.create("team", "office", request)).value
     assert (record["status"], record["output"]) == ("COMPLETED", {"a": 1})
     assert [tool["result"] for tool in record["tools"]] == ["hello"]
     assert "response_format" not in model_endpoint.requests("echo")[-1]

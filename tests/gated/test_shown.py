@@ -164,7 +164,7 @@ class Conversations:
     ) -> dict[str, Any]:
         session = f"{kind}-{self.random.randrange(4)}"
         request = RunRequest(message, session_id=session, **more)
-        run = dict((await self.operations.create_run(kind, component, request)).value)
+        run = dict((await self.operations.runs.create(kind, component, request)).value)
         if run["status"] in ("COMPLETED", "ERROR", "CANCELLED"):
             self.ended.append(run)
         return run
@@ -235,10 +235,10 @@ class Conversations:
         await wait_until(lambda: not self.endpoint.open_calls())
         run = await self.start(agent, self.name(), background=True)
         await wait_until(self.endpoint.open_calls)
-        await self.operations.cancel_run(
+        await self.operations.runs.cancel(
             "agent", agent, run["run_id"], CancelRequest(run["session_id"])
         )
-        self.ended.append(dict((await self.operations.get_run(run["run_id"])).value))
+        self.ended.append(dict((await self.operations.runs.get(run["run_id"])).value))
 
     async def repeat(self) -> None:
         """Retry or fork a run that has ended."""
@@ -255,8 +255,8 @@ class Conversations:
             if hangs or run["status"] == "COMPLETED" or self.random.random() < 0.3:
                 agent = "history" if hangs else None
                 fork = ForkRequest(at=at, message=message, agent_id=agent, confirm=confirm)
-                return await self.operations.fork_run(*place, fork)
-            return await self.operations.retry_run(*place, RetryRequest(confirm=confirm))
+                return await self.operations.runs.fork(*place, fork)
+            return await self.operations.runs.retry(*place, RetryRequest(confirm=confirm))
 
         try:
             try:
@@ -273,7 +273,7 @@ async def wait_until_idle(operations: Operations) -> None:
     """Wait for background work, such as summaries."""
 
     async def is_idle() -> bool:
-        return not (await operations.get_runs(RunFilter(live=True))).value["data"]
+        return not (await operations.runs.list(RunFilter(live=True))).value["data"]
 
     await wait_until(is_idle)
 
@@ -300,9 +300,9 @@ async def test_durable_run_knows_its_requests_after_a_kill(
     hold.touch()
     with site.serve("first") as server:
         async with site.connect(server) as operations:
-            await operations.create_run("agent", "echo", RunRequest("before", session_id="s1"))
+            await operations.runs.create("agent", "echo", RunRequest("before", session_id="s1"))
             request = RunRequest(json.dumps(plan), session_id="s1", background=True)
-            run = dict((await operations.create_run("agent", "lasting", request)).value)
+            run = dict((await operations.runs.create("agent", "lasting", request)).value)
         await wait_until(lambda: "visit" in site.tools_called(run))
         kill(server)
     hold.unlink()
@@ -371,7 +371,7 @@ async def test_killed_durable_run_goes_on_under_another_version_only_as_it_state
         async with site.connect(server) as operations:
             for name, plan in plans.items():
                 request = RunRequest(plan, background=True)
-                runs[name] = dict((await operations.create_run("agent", name, request)).value)
+                runs[name] = dict((await operations.runs.create("agent", name, request)).value)
         for run in runs.values():
             await wait_until(lambda run=run: "visit" in site.tools_called(run))
         kill(server)
@@ -426,12 +426,12 @@ async def test_changed_and_deleted_references_are_noticed(
     site: Site, model_endpoint: ModelEndpoint
 ) -> None:
     async def read(operations: Operations, run: dict[str, Any], name: str) -> dict[str, Any]:
-        return dict((await operations.get_run_model_call(run["run_id"], name)).value)
+        return dict((await operations.runs.get_model_call(run["run_id"], name)).value)
 
     with site.serve() as server:
         async with site.connect(server) as operations:
             runs = [
-                (await operations.create_run("agent", "echo", RunRequest(text, session_id="s1")))
+                (await operations.runs.create("agent", "echo", RunRequest(text, session_id="s1")))
                 for text in ("the first message", "the second", "the third")
             ]
             first, _, last = (dict(run.value) for run in runs)

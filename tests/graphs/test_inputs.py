@@ -25,7 +25,7 @@ EMAIL = {"email_input": {"author": "ann", "subject": "hi"}}
 
 async def test_graph_gets_the_object(graphs: ConformanceServer) -> None:
     async with graphs.connect() as operations:
-        run = dict((await operations.create_run("agent", "emails", RunRequest(input=EMAIL))).value)
+        run = dict((await operations.runs.create("agent", "emails", RunRequest(input=EMAIL))).value)
         as_text = await run_component(operations, "agent", "emails", json.dumps(EMAIL))
     assert (run["status"], run["content"]) == ("COMPLETED", "answered ann after 0")
     assert as_text["content"] == run["content"]
@@ -35,11 +35,11 @@ async def test_object_and_message_are_both_given(graphs: ConformanceServer) -> N
     async with graphs.connect() as operations:
         given = {"language": "de", "messages": [{"role": "user", "content": "before"}]}
         both = RunRequest("hello", session_id="both", input=given)
-        run = dict((await operations.create_run("agent", "profile", both)).value)
+        run = dict((await operations.runs.create("agent", "profile", both)).value)
         later = RunRequest(session_id="both", input={"language": "en", "tone": "kind"})
-        second = dict((await operations.create_run("agent", "profile", later)).value)
+        second = dict((await operations.runs.create("agent", "profile", later)).value)
         order = RunRequest("bob", input={"product": "tea"})
-        ordered = dict((await operations.create_run("agent", "order", order)).value)
+        ordered = dict((await operations.runs.create("agent", "order", order)).value)
         with pytest.raises(ValidationFailed, match="input is required"):
             await run_component(operations, "agent", "order", "bob")
     assert ordered["content"] == "tea for bob"
@@ -73,7 +73,7 @@ async def test_wrong_object_is_refused_before_the_run(
 ) -> None:
     async with graphs.connect() as operations:
         with pytest.raises(ValidationFailed, match=problem):
-            await operations.create_run(
+            await operations.runs.create(
                 "agent", agent, RunRequest(session_id="refused", input=given)
             )
 
@@ -91,7 +91,7 @@ async def test_keys_of_a_typed_dictionary_are_optional(
     graphs: ConformanceServer, agent: str, given: dict[str, object], content: str
 ) -> None:
     async with graphs.connect() as operations:
-        run = dict((await operations.create_run("agent", agent, RunRequest(input=given))).value)
+        run = dict((await operations.runs.create("agent", agent, RunRequest(input=given))).value)
     assert run["status"] == "COMPLETED"
     assert content in run["content"]
 
@@ -101,7 +101,7 @@ async def test_agent_with_a_state_schema_takes_a_plain_message(graphs: Conforman
         plan = json.dumps([call("tell_name", "c1"), {"content": "done"}])
         plain = await run_component(operations, "agent", "remembering", plan)
         named = RunRequest(plan, input={"user_name": "Ann"})
-        run = dict((await operations.create_run("agent", "remembering", named)).value)
+        run = dict((await operations.runs.create("agent", "remembering", named)).value)
     assert plain["status"] == run["status"] == "COMPLETED"
     assert "the name is None" in json.dumps(plain["messages"])
     assert "the name is Ann" in json.dumps(run["messages"])
@@ -134,10 +134,10 @@ async def test_output_has_the_results_besides_the_messages(
 async def test_function_of_a_graph_gets_and_returns_an_object(graphs: ConformanceServer) -> None:
     async with graphs.connect() as operations:
         request = RunRequest(input={"topic": "cats"})
-        run = dict((await operations.create_run("agent", "written", request)).value)
-        letter = dict((await operations.create_run("agent", "letter", request)).value)
+        run = dict((await operations.runs.create("agent", "written", request)).value)
+        letter = dict((await operations.runs.create("agent", "letter", request)).value)
         with pytest.raises(ValidationFailed, match="topik"):
-            await operations.create_run("agent", "letter", RunRequest(input={"topik": "cats"}))
+            await operations.runs.create("agent", "letter", RunRequest(input={"topik": "cats"}))
     assert (run["status"], run["output"]) == ("COMPLETED", {"essay": "about cats"})
     assert (letter["status"], letter["output"]) == ("COMPLETED", {"essay": "Dear cats"})
 
@@ -219,12 +219,12 @@ async def test_cancelled_run_writes_nothing_more(graphs: ConformanceServer) -> N
             return str((await run_component(operations, "agent", "items", "go"))["content"])
 
         request = RunRequest("go", session_id="late", background=True)
-        run_id = (await operations.create_run("agent", "late", request)).value["run_id"]
+        run_id = (await operations.runs.create("agent", "late", request)).value["run_id"]
         async with asyncio.timeout(PATIENCE):
             while await list_items() == "nothing":
                 await asyncio.sleep(0.05)
             cancel = CancelRequest(session_id="late", wait=30)
-            ended = await operations.cancel_run("agent", "late", run_id, cancel)
+            ended = await operations.runs.cancel("agent", "late", run_id, cancel)
         assert ended.value["cancel"] == "stopped"
         assert await list_items() == "late/first"
 
@@ -234,7 +234,7 @@ async def test_request_configures_what_the_operator_declares(graphs: Conformance
 
         async def run(agent: str, message: str | None = None, **given: Any) -> dict[str, Any]:
             request = RunRequest(message, input=given or None)
-            return dict((await operations.create_run("agent", agent, request)).value)
+            return dict((await operations.runs.create("agent", agent, request)).value)
 
         chosen = {"model": "large", "depth": 3}
         contents = [
@@ -280,7 +280,7 @@ async def test_wrong_configuration_is_refused_before_the_run(
 ) -> None:
     async with graphs.connect() as operations:
         with pytest.raises(ValidationFailed) as refused:
-            await operations.create_run("agent", agent, RunRequest("go", input=given))
+            await operations.runs.create("agent", agent, RunRequest("go", input=given))
     assert problem in refused.value.detail
     assert "secret of" not in refused.value.detail
 
@@ -327,7 +327,7 @@ async def test_custom_events_are_progress(graphs: ConformanceServer) -> None:
 async def test_pieces_of_parallel_branches_name_their_message(graphs: ConformanceServer) -> None:
     async with graphs.connect() as operations:
         events = await stream_component(operations, "parallel", "go")
-        run = dict((await operations.get_run(events[0]["run_id"])).value)
+        run = dict((await operations.runs.get(events[0]["run_id"])).value)
     pieces = [event for event in events if event["event"] == "RunContent"]
     assert {event["message_id"] for event in pieces} == {event["message_id"] for event in pieces}
     texts = {}

@@ -33,13 +33,13 @@ RESEARCH = json.dumps(
 
 
 async def members_of(operations: Operations, run: dict[str, Any]) -> list[dict[str, Any]]:
-    return [dict((await operations.get_run(each)).value) for each in run["member_runs"]]
+    return [dict((await operations.runs.get(each)).value) for each in run["member_runs"]]
 
 
 async def test_agents_of_a_supervisor_are_members(graphs: ConformanceServer) -> None:
     async with graphs.connect() as operations:
         events = await stream_component(operations, "supervisor", RESEARCH)
-        run = dict((await operations.get_run(events[0]["run_id"])).value)
+        run = dict((await operations.runs.get(events[0]["run_id"])).value)
         members = await members_of(operations, run)
     assert run["status"] == "COMPLETED"
     assert [(each["agent_id"], each["status"]) for each in members] == [
@@ -89,7 +89,7 @@ async def test_calls_of_an_inner_supervisor_are_recorded(graphs: ConformanceServ
 async def test_tokens_of_members_count_once(graphs: ConformanceServer) -> None:
     async with graphs.connect() as operations:
         events = await stream_component(operations, "supervisor", RESEARCH)
-        run = dict((await operations.get_run(events[0]["run_id"])).value)
+        run = dict((await operations.runs.get(events[0]["run_id"])).value)
         members = await members_of(operations, run)
     counted = [each["metrics"]["total_tokens"] for each in members]
     assert all(counted)
@@ -103,7 +103,7 @@ async def test_tokens_of_members_count_once(graphs: ConformanceServer) -> None:
 async def test_stream_of_each_run_is_its_content(graphs: ConformanceServer) -> None:
     async with graphs.connect() as operations:
         events = await stream_component(operations, "supervisor", RESEARCH)
-        run = dict((await operations.get_run(events[0]["run_id"])).value)
+        run = dict((await operations.runs.get(events[0]["run_id"])).value)
         members = await members_of(operations, run)
     for each in [run, *members]:
         own = [event for event in events if event["run_id"] == each["run_id"]]
@@ -161,7 +161,7 @@ async def test_synchronous_teams_of_teams_are_members(graphs: ConformanceServer)
 async def test_branches_of_another_state_are_members(graphs: ConformanceServer) -> None:
     async with graphs.connect() as operations:
         request = RunRequest(input={"subjects": ["cats", "dogs"], "jokes": []})
-        run = dict((await operations.create_run("agent", "jokes", request)).value)
+        run = dict((await operations.runs.create("agent", "jokes", request)).value)
         members = await members_of(operations, run)
     assert run["output"]["jokes"] == ["a joke about cats", "a joke about dogs"]
     assert sorted((each["agent_id"], each["content"]) for each in members) == [
@@ -184,10 +184,10 @@ async def test_failed_tool_fails_its_member(graphs: ConformanceServer) -> None:
 async def start_slow(operations: Operations, session: str) -> tuple[str, list[str]]:
     """Start a run with two members at the same time, and wait for their rows."""
     request = RunRequest("go", session_id=session, background=True)
-    run_id = (await operations.create_run("agent", "slow", request)).value["run_id"]
+    run_id = (await operations.runs.create("agent", "slow", request)).value["run_id"]
 
     async def list_members() -> Any:
-        members = (await operations.get_run(run_id)).value["member_runs"]
+        members = (await operations.runs.get(run_id)).value["member_runs"]
         return len(members) == 2 and members
 
     return run_id, list(await wait_until(list_members))
@@ -200,11 +200,11 @@ async def test_cancel_ends_members_and_their_model_calls(
         run_id, members = await start_slow(operations, "slow")
         await asyncio.to_thread(model_endpoint.wait_for_open, 2)
         cancel = CancelRequest(session_id="slow", wait=30)
-        ended = await operations.cancel_run("agent", "slow", run_id, cancel)
+        ended = await operations.runs.cancel("agent", "slow", run_id, cancel)
         assert ended.value["cancel"] == "stopped"
 
         async def have_stopped() -> bool:
-            records = [(await operations.get_run(each)).value for each in members]
+            records = [(await operations.runs.get(each)).value for each in members]
             return all(each["status"] == "CANCELLED" and each["stopped_at"] for each in records)
 
         await wait_until(have_stopped)
@@ -249,11 +249,11 @@ async def test_members_have_their_place_among_the_items(graphs: ConformanceServe
     async with graphs.connect() as operations:
         events = await stream_component(operations, "supervisor", RESEARCH)
         run_id = events[0]["run_id"]
-        run = dict((await operations.get_run(run_id, form=RunView("items"))).value)
+        run = dict((await operations.runs.get(run_id, form=RunView("items"))).value)
         plan = json.dumps([call("search", "c9", query="dogs"), {"content": "dogs are fine"}])
         message = json.dumps([call("ask_planner", "c1", request=plan), {"content": "done"}])
         asked = await run_component(operations, "agent", "subagents", message)
-        below = dict((await operations.get_run(asked["run_id"], form=RunView("items"))).value)
+        below = dict((await operations.runs.get(asked["run_id"], form=RunView("items"))).value)
     placed = [(each["type"], each.get("text") or each["run"]["agent_id"]) for each in run["items"]]
     assert placed == [
         ("member", "supervisor"), ("member", "researcher"), ("text", "cats are fine"),

@@ -123,19 +123,19 @@ async def _run(service: Service, index: int, counts: Counts) -> None:
     hangs = index % 2 == 1
     agent = "mcp-hang" if hangs else "mcp-echo"
     request = RunRequest('{"text": "x"}', session_id=f"s{index}", background=True)
-    run_id = (await port.create_run("agent", agent, request)).value["run_id"]
+    run_id = (await port.runs.create("agent", agent, request)).value["run_id"]
     live = service.hosting.engine.find_run(run_id)
     if hangs:
         assert live is not None
         await wait_until(lambda: live.transcript.tools)
         started = time.monotonic()
-        await port.cancel_run("agent", agent, run_id, CancelRequest(f"s{index}", wait=30))
+        await port.runs.cancel("agent", agent, run_id, CancelRequest(f"s{index}", wait=30))
         counts.latencies.append(time.monotonic() - started)
         counts.cancelled += 1
         return
     if live is not None:
         await asyncio.wait_for(asyncio.shield(live.ended), PATIENCE)
-    assert (await port.get_run(run_id)).value["status"] == "COMPLETED"
+    assert (await port.runs.get(run_id)).value["status"] == "COMPLETED"
     counts.completed += 1
 
 

@@ -62,7 +62,7 @@ async def fill_pool(service: Service, run_id: str) -> list[asyncio.Task[object]]
     database = service.hosting.databases.system
     reads: list[asyncio.Task[object]] = []
     while database.load().waiting == 0:
-        reads.append(asyncio.create_task(user(service).get_run(run_id)))
+        reads.append(asyncio.create_task(user(service).runs.get(run_id)))
         await asyncio.sleep(0.01)
     return reads
 
@@ -71,24 +71,24 @@ async def test_first_start_after_a_lock_waits_for_a_connection(place: Place) -> 
     async with open_service(place.deployment) as service:
         port = user(service)
         database = service.hosting.databases.system
-        run_id = (await port.create_run("agent", "echo", RunRequest("x"))).value["run_id"]
+        run_id = (await port.runs.create("agent", "echo", RunRequest("x"))).value["run_id"]
 
         # A read waits for `wait_seconds`. From then on the pool is late.
         async with place.lock():
             reads = await fill_pool(service, run_id)
             with pytest.raises(errors.Unavailable, match="busy"):
-                await port.get_run(run_id)
+                await port.runs.get(run_id)
             reads += await fill_pool(service, run_id)
             with pytest.raises(errors.Unavailable, match="busy"):
-                await port.create_run("agent", "echo", RunRequest("at once"))
+                await port.runs.create("agent", "echo", RunRequest("at once"))
         await asyncio.gather(*reads, return_exceptions=True)
-        await port.get_run(run_id)
+        await port.runs.get(run_id)
 
         # That was long ago: the first start of another lock waits for as long as others do.
         async with place.lock():
             reads = await fill_pool(service, run_id)
             assert not database.is_late
-            start = asyncio.create_task(port.create_run("agent", "echo", RunRequest("y")))
+            start = asyncio.create_task(port.runs.create("agent", "echo", RunRequest("y")))
             await wait_until(lambda: database.load().waiting >= 2)
             assert not start.done()
         await asyncio.gather(*reads, return_exceptions=True)

@@ -31,7 +31,7 @@ async def test_a_cancel_is_found_without_notifications(
     deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
     async with open_service(deployment) as service:
         port = user(service)
-        asked = asyncio.create_task(port.create_run("agent", "hang", RunRequest("x")))
+        asked = asyncio.create_task(port.runs.create("agent", "hang", RunRequest("x")))
         await wait_for_running(port)
         database = service.hosting.databases.system
         assert isinstance(database, PostgresDatabase)

@@ -35,17 +35,17 @@ async def test_locked_table_matters_once_it_takes_all_connections(
     async with open_service(deployment) as service:
         port = user(service)
         database = service.hosting.databases.system
-        run = (await port.create_run("agent", "echo", RunRequest("x"))).value
+        run = (await port.runs.create("agent", "echo", RunRequest("x"))).value
         connection = await asyncpg.connect(
             server.url, server_settings={"search_path": f"main_{own}"}
         )
         try:
             async with connection.transaction():
                 await connection.execute("LOCK TABLE runs")
-                assert (await port.get_readiness()).value["status"] == "ready"
-                reads = [asyncio.create_task(port.get_run(run["run_id"])) for _ in range(POOL)]
+                assert (await port.system.get_readiness()).value["status"] == "ready"
+                reads = [asyncio.create_task(port.runs.get(run["run_id"])) for _ in range(POOL)]
                 await wait_until(lambda: database.load().in_use == POOL)
-                document = await port.get_readiness()
+                document = await port.system.get_readiness()
                 assert document.value["checks"]["database"] == "failed"
             # A statement of the server may have had one of the connections: then a read has waited
             # for it for longer than `wait_seconds`.
@@ -53,9 +53,9 @@ async def test_locked_table_matters_once_it_takes_all_connections(
                 with contextlib.suppress(errors.Unavailable):
                     assert (await read).value["run_id"] == run["run_id"]
             async with asyncio.timeout(PATIENCE):
-                while (await port.get_readiness()).value["status"] != "ready":
+                while (await port.system.get_readiness()).value["status"] != "ready":
                     await asyncio.sleep(0.1)
-            found = await retry_while_unavailable(lambda: port.get_run(run["run_id"]))
+            found = await retry_while_unavailable(lambda: port.runs.get(run["run_id"]))
             assert found.value["run_id"] == run["run_id"]
         finally:
             await connection.close()

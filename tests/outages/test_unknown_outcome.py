@@ -33,7 +33,7 @@ def losing(way: Proxy, when: str) -> None:
 
 async def statuses(port: ServiceOperations, session_id: str) -> list[str]:
     """Return the status of each run of a session."""
-    page = (await port.get_runs(RunFilter(session_id=session_id))).value
+    page = (await port.runs.list(RunFilter(session_id=session_id))).value
     return [run["status"] for run in page["data"]]
 
 
@@ -61,12 +61,12 @@ async def test_a_run_with_an_unknown_outcome(
             losing(way, when)
             request = RunRequest("x", session_id="s2", idempotency_key=key)
             with pytest.raises(errors.OutcomeUnknown):
-                await port.create_run("agent", "echo", request)
+                await port.runs.create("agent", "echo", request)
             way.release()
             await wait_until(lambda: answers(port))
             await wait_until(lambda: are(port, "s2", found))
             if key is not None:
-                again = (await port.create_run("agent", "echo", request)).value
+                again = (await port.runs.create("agent", "echo", request)).value
                 assert (again["status"], again["content"]) == ("COMPLETED", "x")
             await asyncio.sleep(1.2 if not found else 0)
             assert await statuses(port, "s2") == found
@@ -75,7 +75,7 @@ async def test_a_run_with_an_unknown_outcome(
 async def completes_a_run(port: ServiceOperations) -> bool:
     """Return False if a busy machine does not connect within the short limits."""
     try:
-        await port.create_run("agent", "echo", RunRequest("first", session_id="s1"))
+        await port.runs.create("agent", "echo", RunRequest("first", session_id="s1"))
     except errors.Unavailable:
         return False
     return True

@@ -103,7 +103,7 @@ class Place:
     async def start_run(self, server: Server, *, background: bool = False) -> dict[str, Any]:
         request = RunRequest(self.next_message(), session_id=self.session_id, background=background)
         operations = server.user(self.user)
-        return dict((await operations.create_run(*self.component, request)).value)
+        return dict((await operations.runs.create(*self.component, request)).value)
 
     def next_message(self) -> str:
         """Return a message with an amount that no other run pays."""
@@ -125,7 +125,7 @@ class Place:
         grants = verb in ("approve", "retry")
         self.granted += grants
         try:
-            await server.boss.decide_approval(*place, request)
+            await server.boss.approvals.decide(*place, request)
         except (errors.Conflict, errors.NotFound):
             self.granted -= grants
             raise
@@ -180,7 +180,7 @@ async def cancel_run(place: Place, server: Server, run: Row) -> None:
     if run["parent_run_id"] is not None:
         kind = "agent"
     request = CancelRequest(place.session_id, WAIT, "the test")
-    answered = await server.user(place.user).cancel_run(
+    answered = await server.user(place.user).runs.cancel(
         kind, run["component_id"], run["run_id"], request
     )
     if answered.value["cancel"] == "stopped":
@@ -204,14 +204,14 @@ async def cancel_member(place: Place, server: Server) -> None:
 async def delete(place: Place, server: Server) -> None:
     await place.find_root()
     place.deleted = True
-    await server.user(place.user).delete_session(place.session_id, cancel=True)
+    await server.user(place.user).sessions.delete(place.session_id, cancel=True)
 
 
 async def erase(place: Place, server: Server) -> None:
     await place.find_root()
     place.deleted = True
     erasure = Erasure(place.user, cancel=True, vacuum="never")
-    await server.boss.erase_user_data(erasure)
+    await server.boss.users.erase(erasure)
 
 
 async def upload(place: Place, server: Server) -> None:
@@ -219,12 +219,12 @@ async def upload(place: Place, server: Server) -> None:
     await place.find_root()
     file = FileUpload("a.txt", place.session_id)
     content = FileContent(b"text")
-    await server.user(place.user).upload_file(file, content, size=content.size)
+    await server.user(place.user).files.upload(file, content, size=content.size)
 
 
 async def hold(place: Place, server: Server) -> None:
     await place.find_root()
-    await server.boss.hold_session(place.session_id, "a reason")
+    await server.boss.sessions.hold(place.session_id, "a reason")
 
 
 async def hand_over(place: Place, server: Server) -> None:
@@ -275,7 +275,7 @@ async def fork(place: Place, server: Server) -> None:
 async def repeat(place: Place, server: Server, run: Row, request: RetryRequest) -> None:
     place.repeats += 1
     operations = server.user(place.user)
-    send: Any = operations.fork_run if isinstance(request, ForkRequest) else operations.retry_run
+    send: Any = operations.runs.fork if isinstance(request, ForkRequest) else operations.runs.retry
     target = (*place.component, run["run_id"])
     try:
         await send(*target, request)

@@ -171,7 +171,7 @@ async def _full(place: Place) -> None:
     server = place.servers[0]
     server.limit_slots(1)
     request = RunRequest("slot", session_id=f"{place.session_id}-slot")
-    work = server.user("another").create_run("agent", "echo", request)
+    work = server.user("another").runs.create("agent", "echo", request)
     await hold_run(place, Actor("run", stop_before="_write_end"), work)
     place.callers.clear()
 

@@ -55,7 +55,7 @@ def new_account(served: InProcessServer, name: str, *scopes: str) -> str:
     """Create a service account and return its token."""
     boss = served.service.operations_for(Principal("boss", admin=True, sees_all_users=True))
     new = NewAccount(name, tuple(map(Grant, scopes)), allow_privileged_scopes=True)
-    document = served.call(lambda: boss.create_service_account(new))
+    document = served.call(lambda: boss.accounts.create(new))
     return str(document.value["token"])
 
 

@@ -91,75 +91,77 @@ class Row:
 
 
 def system_rows() -> Iterator[Row]:
-    yield Row("get_api", "GET /", lambda operations: operations.get_api())
-    yield Row("get_health", "GET /health", lambda operations: operations.get_health())
-    yield Row("get_readiness", "GET /ready", lambda operations: operations.get_readiness())
-    yield Row("get_info", "GET /info", lambda operations: operations.get_info())
-    yield Row("get_config", "GET /config", lambda operations: operations.get_config())
-    yield Row("get_models", "GET /models", lambda operations: operations.get_models())
-    yield Row("get_me", "GET /auth/me", lambda operations: operations.get_me())
+    yield Row("get_api", "GET /", lambda operations: operations.system.get_api())
+    yield Row("get_health", "GET /health", lambda operations: operations.system.get_health())
+    yield Row("get_readiness", "GET /ready", lambda operations: operations.system.get_readiness())
+    yield Row("get_info", "GET /info", lambda operations: operations.system.get_info())
+    yield Row("get_config", "GET /config", lambda operations: operations.system.get_config())
+    yield Row("get_models", "GET /models", lambda operations: operations.system.get_models())
+    yield Row("get_me", "GET /auth/me", lambda operations: operations.system.get_me())
     explain = ExplainRequest("GET", "/agents", "a.b")
     yield Row(
         "explain_auth",
         "POST /auth/explain",
-        lambda operations: operations.explain_auth(explain),
+        lambda operations: operations.system.explain_auth(explain),
         {"method": "GET", "path": "/agents", "token": "a.b"},
     )
     wanted = AuditFilter(operation="rename_session", limit=1)
     path = "GET /audit?operation=rename_session&limit=1"
-    yield Row("get_audit", path, lambda operations: operations.get_audit(wanted))
+    yield Row("get_audit", path, lambda operations: operations.audit.list(wanted))
     heads = AuditHeadFilter(limit=1)
-    yield Row("get_audit_heads", "GET /audit/heads?limit=1", lambda p: p.get_audit_heads(heads))
+    yield Row("get_audit_heads", "GET /audit/heads?limit=1", lambda p: p.audit.list_heads(heads))
 
 
 def webhook_rows() -> Iterator[Row]:
-    yield Row("get_budgets", "GET /budgets", lambda operations: operations.get_budgets())
-    yield Row("get_deployment", "GET /deployment", lambda operations: operations.get_deployment())
-    yield Row("get_usage", "GET /usage", lambda operations: operations.get_usage(UsageFilter()))
+    yield Row("get_budgets", "GET /budgets", lambda operations: operations.usage.list_budgets())
+    yield Row(
+        "get_deployment", "GET /deployment", lambda operations: operations.system.get_deployment()
+    )
+    yield Row("get_usage", "GET /usage", lambda operations: operations.usage.get(UsageFilter()))
     yield Row(
         "get_usage_overview",
         "GET /usage/overview?step=day",
-        lambda operations: operations.get_usage_overview(OverviewFilter("day")),
+        lambda operations: operations.usage.get_overview(OverviewFilter("day")),
     )
-    yield Row("get_webhooks", "GET /webhooks", lambda operations: operations.get_webhooks())
+    yield Row("get_webhooks", "GET /webhooks", lambda operations: operations.webhooks.list())
     wanted = DeliveryFilter(state="dead")
     yield Row(
         "get_webhook_deliveries",
         "GET /webhooks/deliveries?state=dead",
-        lambda operations: operations.get_webhook_deliveries(wanted),
+        lambda operations: operations.webhooks.list_deliveries(wanted),
     )
     yield Row(
         "redeliver_webhook",
         f"POST /webhooks/deliveries/{ABSENT_RUN}/redeliver",
-        lambda operations: operations.redeliver_webhook(ABSENT_RUN),
+        lambda operations: operations.webhooks.redeliver(ABSENT_RUN),
     )
     yield Row(
         "test_webhook",
         "POST /webhooks/absent/test",
-        lambda operations: operations.test_webhook("absent"),
+        lambda operations: operations.webhooks.test("absent"),
     )
     yield Row(
         "enable_webhook",
         "POST /webhooks/absent/enable",
-        lambda operations: operations.enable_webhook("absent"),
+        lambda operations: operations.webhooks.enable("absent"),
     )
 
 
 def halt_rows() -> Iterator[Row]:
     wanted = HaltFilter("active")
-    yield Row("get_halts", "GET /halts?state=active", lambda p: p.get_halts(wanted))
-    yield Row("get_halt", f"GET /halts/{ABSENT_RUN}", lambda p: p.get_halt(ABSENT_RUN))
-    yield Row("end_halt", f"DELETE /halts/{ABSENT_RUN}", lambda p: p.end_halt(ABSENT_RUN))
+    yield Row("get_halts", "GET /halts?state=active", lambda p: p.halts.list(wanted))
+    yield Row("get_halt", f"GET /halts/{ABSENT_RUN}", lambda p: p.halts.get(ABSENT_RUN))
+    yield Row("end_halt", f"DELETE /halts/{ABSENT_RUN}", lambda p: p.halts.end(ABSENT_RUN))
     absent = NewHalt("agent", "why", scope_id="absent")
     body = {"scope": "agent", "reason": "why", "scope_id": "absent"}
-    yield Row("create_halt", "POST /halts", lambda p: p.create_halt(absent), body)
+    yield Row("create_halt", "POST /halts", lambda p: p.halts.create(absent), body)
 
 
 def component_rows() -> Iterator[Row]:
     for kind, name in COMPONENTS.items():
         ids = operation_ids(kind)
         path = f"/{KINDS[kind].path}"
-        yield Row(ids.list, f"GET {path}", lambda operations, k=kind: operations.get_components(k))
+        yield Row(ids.list, f"GET {path}", lambda operations, k=kind: operations.components.list(k))
         for one in (name, "apart", "absent"):
             yield from rows_of_component(kind, one, f"{path}/{one}")
 
@@ -167,22 +169,22 @@ def component_rows() -> Iterator[Row]:
 def rows_of_component(kind: ComponentKind, name: str, path: str) -> Iterator[Row]:
     ids = operation_ids(kind)
     run = f"{path}/runs/{ABSENT_RUN}"
-    yield Row(ids.get, f"GET {path}", lambda operations: operations.get_component(kind, name))
+    yield Row(ids.get, f"GET {path}", lambda operations: operations.components.get(kind, name))
     yield Row(
         ids.list_runs,
         f"GET {path}/runs?session_id=absent",
-        lambda operations: operations.list_component_runs(
+        lambda operations: operations.runs.list_of_component(
             kind, name, RunFilter(session_id="absent")
         ),
     )
-    yield Row(ids.get_run, f"GET {run}", lambda p: p.get_component_run(kind, name, ABSENT_RUN))
+    yield Row(ids.get_run, f"GET {run}", lambda p: p.runs.get_of_component(kind, name, ABSENT_RUN))
     of_another_kind = "theirs" if kind == "workflow" else "theirs-flow"
     for session in (of_another_kind, "a b")[name == "apart" :]:
         request = RunRequest("x", session)
         yield Row(
             ids.create_run,
             f"POST {path}/runs",
-            lambda operations, request=request: operations.create_run(kind, name, request),
+            lambda operations, request=request: operations.runs.create(kind, name, request),
             {"message": "x", "session_id": session, "stream": False},
         )
     for query, session_id in (("?session_id=theirs", "theirs"), ("", None)):
@@ -191,26 +193,28 @@ def rows_of_component(kind: ComponentKind, name: str, path: str) -> Iterator[Row
         yield Row(
             ids.cancel_run,
             f"POST {run}/cancel{query}",
-            lambda operations, cancel=cancel: operations.cancel_run(kind, name, ABSENT_RUN, cancel),
+            lambda operations, cancel=cancel: operations.runs.cancel(
+                kind, name, ABSENT_RUN, cancel
+            ),
         )
         yield Row(
             ids.resume_run,
             f"POST {run}/resume{query}",
             lambda operations, resume=resume: first_event(
-                operations.resume_run(kind, name, ABSENT_RUN, resume)
+                operations.runs.resume(kind, name, ABSENT_RUN, resume)
             ),
         )
         yield Row(
             ids.follow_run,
             f"GET {run}/events{query}",
             lambda operations, resume=resume: first_event(
-                operations.follow_run(kind, name, ABSENT_RUN, resume)
+                operations.runs.follow(kind, name, ABSENT_RUN, resume)
             ),
         )
         yield Row(
             ids.get_tool_call,
             f"GET {run}/tools/t1{query}",
-            lambda operations, session_id=session_id: operations.get_tool_call(
+            lambda operations, session_id=session_id: operations.runs.get_tool_call(
                 kind, name, ABSENT_RUN, "t1", session_id=session_id
             ),
         )
@@ -219,7 +223,7 @@ def rows_of_component(kind: ComponentKind, name: str, path: str) -> Iterator[Row
 def approval_rows() -> Iterator[Row]:
     wanted = ApprovalFilter(session_id="absent")
     yield Row(
-        "get_approvals", "GET /approvals?session_id=absent", lambda p: p.get_approvals(wanted)
+        "get_approvals", "GET /approvals?session_id=absent", lambda p: p.approvals.list(wanted)
     )
     for kind, name in COMPONENTS.items():
         for one in (name, "absent"):
@@ -230,41 +234,43 @@ def approval_rows_of_component(kind: ComponentKind, name: str) -> Iterator[Row]:
     ids = operation_ids(kind)
     path = f"/{KINDS[kind].path}/{name}"
     approval = f"{path}/approvals/{ABSENT_RUN}"
-    yield Row(ids.get_approval, f"GET {approval}", lambda p: p.get_approval(kind, name, ABSENT_RUN))
+    yield Row(
+        ids.get_approval, f"GET {approval}", lambda p: p.approvals.get(kind, name, ABSENT_RUN)
+    )
     yield Row(
         ids.get_versions,
         f"GET {path}/versions",
-        lambda p: p.get_versions(kind, name, VersionFilter()),
+        lambda p: p.components.list_versions(kind, name, VersionFilter()),
     )
     yield Row(
         ids.get_version_diff,
         f"GET {path}/versions/diff",
-        lambda p: p.get_version_diff(kind, name, DiffFilter()),
+        lambda p: p.components.compare_versions(kind, name, DiffFilter()),
     )
     receipt = f"GET {approval}/receipt"
-    yield Row(ids.get_receipt, receipt, lambda p: p.get_receipt(kind, name, ABSENT_RUN))
+    yield Row(ids.get_receipt, receipt, lambda p: p.approvals.get_receipt(kind, name, ABSENT_RUN))
     yield Row(
         ids.decide_approval,
         f"POST {approval}/decide",
-        lambda p: p.decide_approval(kind, name, ABSENT_RUN, Ruling("approve")),
+        lambda p: p.approvals.decide(kind, name, ABSENT_RUN, Ruling("approve")),
         {"decision": "approve"},
     )
     yield Row(
         ids.continue_run,
         f"POST {path}/runs/{ABSENT_RUN}/continue",
-        lambda p: p.continue_run(kind, name, ABSENT_RUN, ContinueRequest()),
+        lambda p: p.runs.continue_run(kind, name, ABSENT_RUN, ContinueRequest()),
         {"stream": False},
     )
     yield Row(
         ids.retry_run,
         f"POST {path}/runs/{ABSENT_RUN}/retry",
-        lambda p: p.retry_run(kind, name, ABSENT_RUN, RetryRequest()),
+        lambda p: p.runs.retry(kind, name, ABSENT_RUN, RetryRequest()),
         {"stream": False},
     )
     yield Row(
         ids.fork_run,
         f"POST {path}/runs/{ABSENT_RUN}/fork",
-        lambda p: p.fork_run(kind, name, ABSENT_RUN, ForkRequest(at=1)),
+        lambda p: p.runs.fork(kind, name, ABSENT_RUN, ForkRequest(at=1)),
         {"stream": False, "at": 1},
     )
 
@@ -276,24 +282,24 @@ async def first_event(events: AsyncIterator[Any]) -> Any:
 def session_rows() -> Iterator[Row]:
     here = SessionFilter(SessionLocator(type="team"))
     yield Row(
-        "get_sessions", "GET /sessions?type=team", lambda operations: operations.get_sessions(here)
+        "get_sessions", "GET /sessions?type=team", lambda operations: operations.sessions.list(here)
     )
     bad = SessionFilter(page=Page(limit=0))
     yield Row(
-        "get_sessions", "GET /sessions?limit=0", lambda operations: operations.get_sessions(bad)
+        "get_sessions", "GET /sessions?limit=0", lambda operations: operations.sessions.list(bad)
     )
     taken = NewSession(session_id="theirs")
     yield Row(
         "create_session",
         "POST /sessions",
-        lambda operations: operations.create_session(taken),
+        lambda operations: operations.sessions.create(taken),
         {"session_id": "theirs"},
     )
     several = BulkDeletion(("absent", "mine"))
     yield Row(
         "delete_sessions",
         "DELETE /sessions",
-        lambda operations: operations.delete_sessions(several),
+        lambda operations: operations.sessions.delete_several(several),
         {"session_ids": ["absent", "mine"]},
     )
     for name in ("mine", "theirs", "nobodys", "absent"):
@@ -301,146 +307,142 @@ def session_rows() -> Iterator[Row]:
 
 
 async def read_export(operations: Operations, session_id: str) -> bytes:
-    return b"".join([part async for part in operations.export_session(session_id)])
+    return b"".join([part async for part in operations.sessions.export(session_id)])
 
 
 def rows_of_session(name: str, path: str) -> Iterator[Row]:
+    yield Row("get_session_by_id", f"GET {path}", lambda operations: operations.sessions.get(name))
     yield Row(
-        "get_session_by_id", f"GET {path}", lambda operations: operations.get_session_by_id(name)
-    )
-    yield Row(
-        "get_session_runs", f"GET {path}/runs", lambda operations: operations.get_session_runs(name)
+        "get_session_runs",
+        f"GET {path}/runs",
+        lambda operations: operations.sessions.list_runs(name),
     )
     yield Row(
         "export_session", f"GET {path}/export", lambda operations: read_export(operations, name)
     )
     run = f"{path}/runs/{ABSENT_RUN}"
-    yield Row("get_session_run", f"GET {run}", lambda p: p.get_session_run(name, ABSENT_RUN))
+    yield Row("get_session_run", f"GET {run}", lambda p: p.sessions.get_run(name, ABSENT_RUN))
     long = "x" * 256
     patch = SessionPatch({"session_name": long})
     yield Row(
         "update_session",
         f"PATCH {path}",
-        lambda operations: operations.update_session(name, patch),
+        lambda operations: operations.sessions.update(name, patch),
         {"session_name": long},
     )
     yield Row(
         "rename_session",
         f"POST {path}/rename",
-        lambda operations: operations.rename_session(name, long),
+        lambda operations: operations.sessions.rename(name, long),
         {"session_name": long},
     )
     yield Row(
         "summarize_session",
         f"POST {path}/summarize",
-        lambda operations: operations.summarize_session(name),
+        lambda operations: operations.sessions.summarize(name),
     )
     yield Row(
         "hold_session",
         f"POST {path}/hold",
-        lambda operations: operations.hold_session(name, " "),
+        lambda operations: operations.sessions.hold(name, " "),
         {"reason": " "},
     )
     old = IdleFilter(36_500)
     yield Row(
         "get_idle_sessions",
         "GET /retention/sessions?idle_days=36500",
-        lambda operations: operations.get_idle_sessions(old),
+        lambda operations: operations.sessions.list_idle(old),
     )
     prune = PruneRequest(36_500, (name,), "nowhere")
     yield Row(
         "prune_sessions",
         "POST /retention/sessions/prune?db_id=nowhere",
-        lambda operations: operations.prune_sessions(prune),
+        lambda operations: operations.sessions.prune(prune),
         {"idle_days": 36_500, "session_ids": [name]},
     )
     yield Row(
         "get_user_data",
         "GET /user-data?user_id=none",
-        lambda operations: operations.get_user_data("none"),
+        lambda operations: operations.users.get_data("none"),
     )
     rows = PersonalRowsFilter("none", "usage", "nowhere")
     yield Row(
         "get_user_rows",
         "GET /user-data/rows?user_id=none&part=usage&db_id=nowhere",
-        lambda operations: operations.get_user_rows(rows),
+        lambda operations: operations.users.list_rows(rows),
     )
     bad = Erasure("none", cursor="bad")
     yield Row(
         "erase_user_data",
         "POST /user-data/erase",
-        lambda operations: operations.erase_user_data(bad),
+        lambda operations: operations.users.erase(bad),
         {"user_id": "none", "cursor": "bad"},
     )
     nowhere = SessionLocator(db_id="nowhere")
     yield Row(
         "release_session",
         f"DELETE {path}/hold?db_id=nowhere",
-        lambda operations: operations.release_session(name, nowhere),
+        lambda operations: operations.sessions.release(name, nowhere),
     )
     yield Row(
         "delete_session",
         f"DELETE {path}?db_id=nowhere",
-        lambda operations: operations.delete_session(name, nowhere),
+        lambda operations: operations.sessions.delete(name, nowhere),
     )
 
 
 def other_rows() -> Iterator[Row]:
     absent = RunFilter(session_id="absent")
     yield Row(
-        "get_runs", "GET /runs?session_id=absent", lambda operations: operations.get_runs(absent)
+        "get_runs", "GET /runs?session_id=absent", lambda operations: operations.runs.list(absent)
     )
     yield Row(
-        "get_run", f"GET /runs/{ABSENT_RUN}", lambda operations: operations.get_run(ABSENT_RUN)
+        "get_run", f"GET /runs/{ABSENT_RUN}", lambda operations: operations.runs.get(ABSENT_RUN)
     )
     yield Row(
         "get_run_messages",
         f"GET /runs/{ABSENT_RUN}/messages",
-        lambda operations: operations.get_run_messages(ABSENT_RUN),
+        lambda operations: operations.runs.list_messages(ABSENT_RUN),
     )
     yield Row(
         "send_message",
         f"POST /runs/{ABSENT_RUN}/messages",
-        lambda operations: operations.send_message(ABSENT_RUN, MessageRequest("hello")),
+        lambda operations: operations.runs.send_message(ABSENT_RUN, MessageRequest("hello")),
         {"message": "hello"},
     )
     yield Row(
         "get_run_causes",
         f"GET /runs/{ABSENT_RUN}/causes",
-        lambda operations: operations.get_run_causes(ABSENT_RUN),
+        lambda operations: operations.runs.get_causes(ABSENT_RUN),
     )
     yield Row(
         "get_failures",
         "GET /failures?session_id=absent",
-        lambda operations: operations.get_failures(absent),
+        lambda operations: operations.runs.list_failures(absent),
     )
     yield Row(
         "get_run_model_calls",
         f"GET /runs/{ABSENT_RUN}/model-calls",
-        lambda operations: operations.get_run_model_calls(ABSENT_RUN),
+        lambda operations: operations.runs.list_model_calls(ABSENT_RUN),
     )
     yield Row(
         "get_run_model_call",
         f"GET /runs/{ABSENT_RUN}/model-calls/model-1",
-        lambda operations: operations.get_run_model_call(ABSENT_RUN, "model-1"),
+        lambda operations: operations.runs.get_model_call(ABSENT_RUN, "model-1"),
     )
     path = "GET /service-accounts?name=one"
     named = AccountFilter("one")
-    yield Row(
-        "list_service_accounts", path, lambda operations: operations.list_service_accounts(named)
-    )
+    yield Row("list_service_accounts", path, lambda operations: operations.accounts.list(named))
     path = "DELETE /service-accounts/absent"
     yield Row(
-        "revoke_service_account",
-        path,
-        lambda operations: operations.revoke_service_account("absent"),
+        "revoke_service_account", path, lambda operations: operations.accounts.revoke("absent")
     )
     for scope in ("agents:read", "sessions:write", "agent_os:admin", "agents:reed"):
         account = NewAccount("one", (Grant(scope),))
         yield Row(
             "create_service_account",
             "POST /service-accounts",
-            lambda operations, account=account: operations.create_service_account(account),
+            lambda operations, account=account: operations.accounts.create(account),
             {"name": "one", "scopes": [{"scope": scope}]},
         )
 
@@ -450,37 +452,37 @@ def memory_rows() -> Iterator[Row]:
     yield Row(
         "get_memories",
         "GET /memories?user_id=absent",
-        lambda operations: operations.get_memories(wanted),
+        lambda operations: operations.memories.list(wanted),
     )
     yield Row(
         "get_memory_topics",
         "GET /memory_topics?user_id=absent",
-        lambda operations: operations.get_memory_topics(user_id="absent"),
+        lambda operations: operations.memories.list_topics(user_id="absent"),
     )
     blank = NewMemory(" ")
     yield Row(
         "create_memory",
         "POST /memories",
-        lambda operations: operations.create_memory(blank),
+        lambda operations: operations.memories.create(blank),
         {"memory": " "},
     )
     path = f"/memories/{ABSENT_RUN}"
-    yield Row("get_memory", f"GET {path}", lambda operations: operations.get_memory(ABSENT_RUN))
+    yield Row("get_memory", f"GET {path}", lambda operations: operations.memories.get(ABSENT_RUN))
     patch = MemoryPatch("x")
     yield Row(
         "update_memory",
         f"PATCH {path}",
-        lambda operations: operations.update_memory(ABSENT_RUN, patch),
+        lambda operations: operations.memories.update(ABSENT_RUN, patch),
         {"memory": "x"},
     )
     yield Row(
-        "delete_memory", f"DELETE {path}", lambda operations: operations.delete_memory(ABSENT_RUN)
+        "delete_memory", f"DELETE {path}", lambda operations: operations.memories.delete(ABSENT_RUN)
     )
     deletion = MemoryDeletion((ABSENT_RUN,))
     yield Row(
         "delete_memories",
         "DELETE /memories",
-        lambda operations: operations.delete_memories(deletion),
+        lambda operations: operations.memories.delete_several(deletion),
         {"memory_ids": [ABSENT_RUN]},
     )
 
@@ -489,16 +491,18 @@ def file_rows() -> Iterator[Row]:
     absent = f"/files/{ABSENT_RUN}"
     wanted = FileFilter(user_id="absent")
     upload = FileUpload("a/b")
-    yield Row("get_files", "GET /files?user_id=absent", lambda o: o.get_files(wanted))
-    yield Row("get_file", f"GET {absent}", lambda o: o.get_file(ABSENT_RUN))
+    yield Row("get_files", "GET /files?user_id=absent", lambda o: o.files.list(wanted))
+    yield Row("get_file", f"GET {absent}", lambda o: o.files.get(ABSENT_RUN))
     yield Row(
-        "get_file_content", f"GET {absent}/content", lambda o: anext(o.get_file_content(ABSENT_RUN))
+        "get_file_content",
+        f"GET {absent}/content",
+        lambda o: anext(o.files.get_content(ABSENT_RUN)),
     )
     content = FileContent(b"x")
     yield Row(
-        "upload_file", "POST /files?name=a/b", lambda o: o.upload_file(upload, content, size=1), {}
+        "upload_file", "POST /files?name=a/b", lambda o: o.files.upload(upload, content, size=1), {}
     )
-    yield Row("delete_file", f"DELETE {absent}", lambda o: o.delete_file(ABSENT_RUN))
+    yield Row("delete_file", f"DELETE {absent}", lambda o: o.files.delete(ABSENT_RUN))
 
 
 ROWS = [

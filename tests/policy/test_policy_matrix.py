@@ -191,7 +191,7 @@ def create_account(served: InProcessServer, name: str, scopes: frozenset[str]) -
     port = served.service.operations_for(Principal("boss", admin=True, sees_all_users=True))
     grants = tuple(map(Grant, sorted(scopes)))
     new = NewAccount(name, grants, allow_privileged_scopes=True)
-    document = served.call(lambda: port.create_service_account(new))
+    document = served.call(lambda: port.accounts.create(new))
     return str(document.value["token"])
 
 

@@ -27,7 +27,7 @@ TOKEN = "head.payload.s3cret"
 
 def _failure(
     url: str,
-    call: Callable[[Operations], Awaitable[Any]] = lambda o: o.get_components("team"),
+    call: Callable[[Operations], Awaitable[Any]] = lambda o: o.components.list("team"),
     token: str | None = TOKEN,
     **options: Any,
 ) -> errors.AgentctlError:
@@ -173,7 +173,7 @@ def test_cancel_wait_extends_the_timeout(serve: Serve) -> None:
     async def cancel() -> bytes:
         async with RemoteOperations(server.url, None, timeouts=Timeouts(read=0.1)) as operations:
             request = CancelRequest("s", wait=30)
-            return (await operations.cancel_run("agent", "a", "r", request)).raw
+            return (await operations.runs.cancel("agent", "a", "r", request)).raw
 
     assert asyncio.run(cancel()) == b"{}"
 
@@ -182,14 +182,14 @@ def test_foreground_run_has_no_timeout(serve: Serve) -> None:
     server = serve(None, answer())
     request = RunRequest("hi", background=True)
     failure = _failure(
-        server.url, lambda o: o.create_run("agent", "a", request), timeouts=Timeouts(read=0.1)
+        server.url, lambda o: o.runs.create("agent", "a", request), timeouts=Timeouts(read=0.1)
     )
     assert failure.detail == "The server did not respond in time"
     threading.Timer(0.3, server.release.set).start()
 
     async def run() -> bytes:
         async with RemoteOperations(server.url, None, timeouts=Timeouts(read=0.1)) as operations:
-            return (await operations.create_run("agent", "a", RunRequest("hi"))).raw
+            return (await operations.runs.create("agent", "a", RunRequest("hi"))).raw
 
     assert asyncio.run(run()) == b"{}"
 
@@ -324,7 +324,7 @@ def test_malformed_json_body_is_reported(serve: Serve) -> None:
 
     async def teams() -> Any:
         async with RemoteOperations(server.url, None) as operations:
-            return await operations.get_components("team")
+            return await operations.components.list("team")
 
     document = asyncio.run(teams())
     assert document.raw == b"[nonsense]"
@@ -350,11 +350,11 @@ def test_unready_server_returns_its_record(serve: Serve) -> None:
 
     async def ready(url: str) -> bytes:
         async with RemoteOperations(url, None) as operations:
-            return (await operations.get_readiness()).raw
+            return (await operations.system.get_readiness()).raw
 
     assert asyncio.run(ready(serve(answer(503, raw)).url)) == raw
     failure = _failure(
-        serve(answer(503, b'{"detail": "Draining"}')).url, lambda o: o.get_readiness()
+        serve(answer(503, b'{"detail": "Draining"}')).url, lambda o: o.system.get_readiness()
     )
     assert failure.detail == "Draining"
 
@@ -413,7 +413,7 @@ def test_redirect_without_target_is_reported(serve: Serve) -> None:
 
 
 async def _use_without_context(url: str) -> None:
-    await RemoteOperations(url, None).get_info()
+    await RemoteOperations(url, None).system.get_info()
 
 
 def test_use_outside_of_the_context_raises() -> None:

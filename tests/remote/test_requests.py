@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from agentctl import errors
-from agentctl.interface.operations import Operations
+from agentctl.interface.declarations import find_address
+from agentctl.interface.operations import FAMILIES, Operations
 from agentctl.interface.requests import (
     BulkDeletion,
     CancelRequest,
@@ -66,38 +68,38 @@ ODD_QUOTED = "a%20b%2F%C3%BC%3F%25"
 SUMMARY = RunView("summary")
 
 READS: list[tuple[Call, str]] = [
-    (lambda o: o.get_api(), "/"),
-    (lambda o: o.get_health(), "/health"),
-    (lambda o: o.get_readiness(), "/ready"),
-    (lambda o: o.get_info(), "/info"),
-    (lambda o: o.get_config(), "/config"),
-    (lambda o: o.get_models(), "/models"),
-    (lambda o: o.get_me(), "/auth/me"),
-    (lambda o: o.get_components("agent"), "/agents"),
-    (lambda o: o.get_components("team"), "/teams"),
-    (lambda o: o.get_component("workflow", ODD), f"/workflows/{ODD_QUOTED}"),
-    (lambda o: o.get_component("agent", ".."), "/agents/%2E%2E"),
-    (lambda o: o.get_component("agent", "\udcff"), "/agents/%ED%B3%BF"),
-    (lambda o: o.get_runs(RunFilter()), "/runs"),
+    (lambda o: o.system.get_api(), "/"),
+    (lambda o: o.system.get_health(), "/health"),
+    (lambda o: o.system.get_readiness(), "/ready"),
+    (lambda o: o.system.get_info(), "/info"),
+    (lambda o: o.system.get_config(), "/config"),
+    (lambda o: o.system.get_models(), "/models"),
+    (lambda o: o.system.get_me(), "/auth/me"),
+    (lambda o: o.components.list("agent"), "/agents"),
+    (lambda o: o.components.list("team"), "/teams"),
+    (lambda o: o.components.get("workflow", ODD), f"/workflows/{ODD_QUOTED}"),
+    (lambda o: o.components.get("agent", ".."), "/agents/%2E%2E"),
+    (lambda o: o.components.get("agent", "\udcff"), "/agents/%ED%B3%BF"),
+    (lambda o: o.runs.list(RunFilter()), "/runs"),
     (
-        lambda o: o.get_runs(
+        lambda o: o.runs.list(
             RunFilter("RUNNING", "team", "t", "s", "u", "d", Page(cursor="c=", sort_order="asc"))
         ),
         "/runs?status=RUNNING&component_type=team&component_id=t&session_id=s&user_id=u&db_id=d"
         "&cursor=c%3D&sort_order=asc",
     ),
     (
-        lambda o: o.get_runs(RunFilter(live=True, created_after=1_700_000_000_000_001)),
+        lambda o: o.runs.list(RunFilter(live=True, created_after=1_700_000_000_000_001)),
         "/runs?live=true&created_after=2023-11-14T22%3A13%3A20.000001Z",
     ),
     (
-        lambda o: o.list_component_runs("agent", "a", RunFilter(created_before=0)),
+        lambda o: o.runs.list_of_component("agent", "a", RunFilter(created_before=0)),
         "/agents/a/runs?created_before=1970-01-01T00%3A00%3A00.000000Z",
     ),
-    (lambda o: o.get_run("r"), "/runs/r"),
-    (lambda o: o.get_approvals(ApprovalFilter()), "/approvals"),
+    (lambda o: o.runs.get("r"), "/runs/r"),
+    (lambda o: o.approvals.list(ApprovalFilter()), "/approvals"),
     (
-        lambda o: o.get_approvals(
+        lambda o: o.approvals.list(
             ApprovalFilter(
                 "pending", "done", "input", "user", "team", "t", "pay", "r", "s", "u", "d", PAGE, 0
             )
@@ -106,208 +108,211 @@ READS: list[tuple[Call, str]] = [
         "&component_id=t&tool_name=pay&run_id=r&session_id=s&user_id=u&db_id=d&limit=5&page=2&sort_order=asc"
         "&created_after=1970-01-01T00%3A00%3A00.000000Z",
     ),
-    (lambda o: o.get_approval("agent", "x", "a/b"), "/agents/x/approvals/a%2Fb"),
-    (lambda o: o.get_receipt("agent", "x", "a/b"), "/agents/x/approvals/a%2Fb/receipt"),
+    (lambda o: o.approvals.get("agent", "x", "a/b"), "/agents/x/approvals/a%2Fb"),
+    (lambda o: o.approvals.get_receipt("agent", "x", "a/b"), "/agents/x/approvals/a%2Fb/receipt"),
     (
-        lambda o: o.get_versions("agent", "x", VersionFilter(5, "c")),
+        lambda o: o.components.list_versions("agent", "x", VersionFilter(5, "c")),
         "/agents/x/versions?limit=5&cursor=c",
     ),
     (
-        lambda o: o.get_version_diff("team", "x", DiffFilter("a", "b")),
+        lambda o: o.components.compare_versions("team", "x", DiffFilter("a", "b")),
         "/teams/x/versions/diff?before=a&after=b",
     ),
-    (lambda o: o.get_run("r", db_id="d"), "/runs/r?db_id=d"),
+    (lambda o: o.runs.get("r", db_id="d"), "/runs/r?db_id=d"),
     (
-        lambda o: o.list_component_runs("team", "t", RunFilter(status="ERROR", page=PAGE)),
+        lambda o: o.runs.list_of_component("team", "t", RunFilter(status="ERROR", page=PAGE)),
         "/teams/t/runs?status=ERROR&limit=5&page=2&sort_order=asc",
     ),
-    (lambda o: o.get_component_run("agent", "a", "r"), "/agents/a/runs/r"),
+    (lambda o: o.runs.get_of_component("agent", "a", "r"), "/agents/a/runs/r"),
     (
-        lambda o: o.get_component_run("agent", "a", "r", session_id="s"),
+        lambda o: o.runs.get_of_component("agent", "a", "r", session_id="s"),
         "/agents/a/runs/r?session_id=s",
     ),
-    (lambda o: o.get_sessions(SessionFilter()), "/sessions"),
+    (lambda o: o.sessions.list(SessionFilter()), "/sessions"),
     (
-        lambda o: o.get_sessions(SessionFilter(WHERE, "t", "pre fix", PAGE)),
+        lambda o: o.sessions.list(SessionFilter(WHERE, "t", "pre fix", PAGE)),
         "/sessions?type=team&user_id=u%2F1&db_id=other&table=sessions&component_id=t"
         "&session_name=pre%20fix&limit=5&page=2&sort_by=updated_at&sort_order=asc",
     ),
-    (lambda o: o.get_session_by_id(ODD), f"/sessions/{ODD_QUOTED}"),
-    (lambda o: o.get_session_by_id("s", view="summary"), "/sessions/s?view=summary"),
-    (lambda o: o.get_runs(RunFilter(at_work=True)), "/runs?at_work=true"),
+    (lambda o: o.sessions.get(ODD), f"/sessions/{ODD_QUOTED}"),
+    (lambda o: o.sessions.get("s", view="summary"), "/sessions/s?view=summary"),
+    (lambda o: o.runs.list(RunFilter(at_work=True)), "/runs?at_work=true"),
     (
-        lambda o: o.get_session_by_id("s", WHERE),
+        lambda o: o.sessions.get("s", WHERE),
         "/sessions/s?type=team&user_id=u%2F1&db_id=other&table=sessions",
     ),
     (
-        lambda o: read_export(o.export_session("s", WHERE, format="markdown")),
+        lambda o: read_export(o.sessions.export("s", WHERE, format="markdown")),
         "/sessions/s/export?type=team&user_id=u%2F1&db_id=other&table=sessions&format=markdown",
     ),
-    (lambda o: o.get_session_runs("s"), "/sessions/s/runs"),
+    (lambda o: o.sessions.list_runs("s"), "/sessions/s/runs"),
     (
-        lambda o: o.get_session_runs("s", SessionRunsQuery(SessionLocator(db_id="d"), 3, "r")),
+        lambda o: o.sessions.list_runs("s", SessionRunsQuery(SessionLocator(db_id="d"), 3, "r")),
         "/sessions/s/runs?db_id=d&limit=3&after=r",
     ),
     (
-        lambda o: o.get_session_runs(
+        lambda o: o.sessions.list_runs(
             "s", SessionRunsQuery(before="r", parent="none", order="desc", form=SUMMARY)
         ),
         "/sessions/s/runs?before=r&parent=none&order=desc&view=summary",
     ),
-    (lambda o: o.get_session_run("s", "r", form=SUMMARY), "/sessions/s/runs/r?view=summary"),
-    (lambda o: o.get_run("r", form=RunView(cut=9)), "/runs/r?cut=9"),
+    (lambda o: o.sessions.get_run("s", "r", form=SUMMARY), "/sessions/s/runs/r?view=summary"),
+    (lambda o: o.runs.get("r", form=RunView(cut=9)), "/runs/r?cut=9"),
     (
-        lambda o: o.get_component_run("agent", "a", "r", form=SUMMARY),
+        lambda o: o.runs.get_of_component("agent", "a", "r", form=SUMMARY),
         "/agents/a/runs/r?view=summary",
     ),
     (
-        lambda o: o.get_runs(RunFilter(id_prefix="01a1fe5c", form=SUMMARY)),
+        lambda o: o.runs.list(RunFilter(id_prefix="01a1fe5c", form=SUMMARY)),
         "/runs?id_prefix=01a1fe5c&view=summary",
     ),
-    (lambda o: o.get_sessions(SessionFilter(id_prefix="support-")), "/sessions?id_prefix=support-"),
     (
-        lambda o: o.get_tool_call("agent", "a", "r", "call/1", session_id="s"),
+        lambda o: o.sessions.list(SessionFilter(id_prefix="support-")),
+        "/sessions?id_prefix=support-",
+    ),
+    (
+        lambda o: o.runs.get_tool_call("agent", "a", "r", "call/1", session_id="s"),
         "/agents/a/runs/r/tools/call%2F1?session_id=s",
     ),
-    (lambda o: o.get_session_run("s", "r"), "/sessions/s/runs/r"),
+    (lambda o: o.sessions.get_run("s", "r"), "/sessions/s/runs/r"),
     (
-        lambda o: o.get_session_run("s", "r", SessionLocator(user_id="u")),
+        lambda o: o.sessions.get_run("s", "r", SessionLocator(user_id="u")),
         "/sessions/s/runs/r?user_id=u",
     ),
-    (lambda o: o.list_service_accounts(AccountFilter()), "/service-accounts"),
+    (lambda o: o.accounts.list(AccountFilter()), "/service-accounts"),
     (
-        lambda o: o.list_service_accounts(AccountFilter("a b", PAGE)),
+        lambda o: o.accounts.list(AccountFilter("a b", PAGE)),
         "/service-accounts?name=a%20b&limit=5&page=2&sort_order=asc",
     ),
-    (lambda o: o.get_memories(MemoryFilter()), "/memories?sort_by=updated_at"),
+    (lambda o: o.memories.list(MemoryFilter()), "/memories?sort_by=updated_at"),
     (
-        lambda o: o.get_memories(MemoryFilter("u/1", "a", "t", ("x y", "z"), "tea", PAGE)),
+        lambda o: o.memories.list(MemoryFilter("u/1", "a", "t", ("x y", "z"), "tea", PAGE)),
         "/memories?user_id=u%2F1&agent_id=a&team_id=t&topics=x%20y%2Cz&search_content=tea"
         "&limit=5&page=2&sort_order=asc&sort_by=updated_at",
     ),
-    (lambda o: o.get_memory(ODD), f"/memories/{ODD_QUOTED}"),
-    (lambda o: o.get_memory_topics(), "/memory_topics"),
-    (lambda o: o.get_memory_topics(user_id="u"), "/memory_topics?user_id=u"),
-    (lambda o: o.get_run_causes("r 1"), "/runs/r%201/causes"),
-    (lambda o: o.get_run_causes("r", db_id="d"), "/runs/r/causes?db_id=d"),
+    (lambda o: o.memories.get(ODD), f"/memories/{ODD_QUOTED}"),
+    (lambda o: o.memories.list_topics(), "/memory_topics"),
+    (lambda o: o.memories.list_topics(user_id="u"), "/memory_topics?user_id=u"),
+    (lambda o: o.runs.get_causes("r 1"), "/runs/r%201/causes"),
+    (lambda o: o.runs.get_causes("r", db_id="d"), "/runs/r/causes?db_id=d"),
     (
-        lambda o: o.get_failures(RunFilter(component_id="shop", error="no order")),
+        lambda o: o.runs.list_failures(RunFilter(component_id="shop", error="no order")),
         "/failures?component_id=shop&error=no%20order",
     ),
     (
-        lambda o: o.get_run_messages("r 1", after="m", limit=7),
+        lambda o: o.runs.list_messages("r 1", after="m", limit=7),
         "/runs/r%201/messages?after=m&limit=7",
     ),
     (
-        lambda o: o.get_run_model_calls("r", after="model-1", limit=7),
+        lambda o: o.runs.list_model_calls("r", after="model-1", limit=7),
         "/runs/r/model-calls?after=model-1&limit=7",
     ),
     (
-        lambda o: o.get_run_model_call("r 1", ODD, db_id="d", cut=9),
+        lambda o: o.runs.get_model_call("r 1", ODD, db_id="d", cut=9),
         f"/runs/r%201/model-calls/{ODD_QUOTED}?db_id=d&cut=9",
     ),
-    (lambda o: o.get_budgets(), "/budgets"),
-    (lambda o: o.get_deployment(), "/deployment"),
-    (lambda o: o.get_budgets(user_id="ann"), "/budgets?user_id=ann"),
+    (lambda o: o.usage.list_budgets(), "/budgets"),
+    (lambda o: o.system.get_deployment(), "/deployment"),
+    (lambda o: o.usage.list_budgets(user_id="ann"), "/budgets?user_id=ann"),
     (
-        lambda o: o.get_idle_sessions(IdleFilter(9, "agent", "a/b", "d", 2, "c")),
+        lambda o: o.sessions.list_idle(IdleFilter(9, "agent", "a/b", "d", 2, "c")),
         "/retention/sessions?idle_days=9&component_type=agent&component_id=a%2Fb&db_id=d&limit=2"
         "&cursor=c",
     ),
-    (lambda o: o.get_user_data("a/b"), "/user-data?user_id=a%2Fb"),
+    (lambda o: o.users.get_data("a/b"), "/user-data?user_id=a%2Fb"),
     (
-        lambda o: o.get_user_rows(PersonalRowsFilter("a", "audit", "d", 2, "c")),
+        lambda o: o.users.list_rows(PersonalRowsFilter("a", "audit", "d", 2, "c")),
         "/user-data/rows?user_id=a&part=audit&db_id=d&limit=2&cursor=c",
     ),
-    (lambda o: o.get_usage(UsageFilter()), "/usage"),
+    (lambda o: o.usage.get(UsageFilter()), "/usage"),
     (
-        lambda o: o.get_usage(UsageFilter(("day", "model"), 1, None, "agent", "c", "m", "u", "d")),
+        lambda o: o.usage.get(UsageFilter(("day", "model"), 1, None, "agent", "c", "m", "u", "d")),
         "/usage?by=day%2Cmodel&since=1970-01-01T00%3A00%3A00.000001Z&component_type=agent"
         "&component_id=c&model=m&user_id=u&db_id=d",
     ),
     (
-        lambda o: o.get_usage_overview(OverviewFilter("day", "user", limit=5)),
+        lambda o: o.usage.get_overview(OverviewFilter("day", "user", limit=5)),
         "/usage/overview?step=day&by=user&limit=5",
     ),
-    (lambda o: o.get_webhooks(), "/webhooks"),
+    (lambda o: o.webhooks.list(), "/webhooks"),
     (
-        lambda o: o.get_webhook_deliveries(
+        lambda o: o.webhooks.list_deliveries(
             DeliveryFilter("dead", "ops", "r", "d", Page(limit=5), 1_500_000, "01234567")
         ),
         "/webhooks/deliveries?state=dead&webhook_id=ops&run_id=r&db_id=d&limit=5"
         "&created_after=1970-01-01T00%3A00%3A01.500000Z&id_prefix=01234567",
     ),
     (
-        lambda o: o.get_halts(HaltFilter("active", "tool", "pay", Page(limit=5))),
+        lambda o: o.halts.list(HaltFilter("active", "tool", "pay", Page(limit=5))),
         "/halts?state=active&scope=tool&scope_id=pay&limit=5",
     ),
-    (lambda o: o.get_halt(ODD), f"/halts/{ODD_QUOTED}"),
-    (lambda o: o.get_audit(AuditFilter()), "/audit"),
+    (lambda o: o.halts.get(ODD), f"/halts/{ODD_QUOTED}"),
+    (lambda o: o.audit.list(AuditFilter()), "/audit"),
     (
-        lambda o: o.get_audit(AuditFilter("sa:1", "get_run", "denied", 1_500_000, 7, "x")),
+        lambda o: o.audit.list(AuditFilter("sa:1", "get_run", "denied", 1_500_000, 7, "x")),
         "/audit?principal=sa%3A1&operation=get_run&outcome=denied"
         "&since=1970-01-01T00%3A00%3A01.500000Z&limit=7&cursor=x",
     ),
-    (lambda o: o.get_audit_heads(AuditHeadFilter(7, "x")), "/audit/heads?limit=7&cursor=x"),
+    (lambda o: o.audit.list_heads(AuditHeadFilter(7, "x")), "/audit/heads?limit=7&cursor=x"),
 ]
 
 WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
     (
-        lambda o: o.explain_auth(ExplainRequest("GET", "/runs?x=1")),
+        lambda o: o.system.explain_auth(ExplainRequest("GET", "/runs?x=1")),
         "POST",
         "/auth/explain",
         {"method": "GET", "path": "/runs?x=1"},
     ),
     (
-        lambda o: o.explain_auth(ExplainRequest("GET", "/runs", "a.b.c")),
+        lambda o: o.system.explain_auth(ExplainRequest("GET", "/runs", "a.b.c")),
         "POST",
         "/auth/explain",
         {"method": "GET", "path": "/runs", "token": "a.b.c"},
     ),
     (
-        lambda o: o.create_run("agent", "a", RunRequest("hi \ud800")),
+        lambda o: o.runs.create("agent", "a", RunRequest("hi \ud800")),
         "POST",
         "/agents/a/runs",
         {"message": "hi \ud800", "stream": False},
     ),
     (
-        lambda o: o.create_run("workflow", "w", RunRequest("hi", "s", "u", background=True)),
+        lambda o: o.runs.create("workflow", "w", RunRequest("hi", "s", "u", background=True)),
         "POST",
         "/workflows/w/runs",
         {"message": "hi", "stream": False, "background": True, "session_id": "s", "user_id": "u"},
     ),
     (
-        lambda o: o.create_run("agent", "a", RunRequest(input={"é": [1]})),
+        lambda o: o.runs.create("agent", "a", RunRequest(input={"é": [1]})),
         "POST",
         "/agents/a/runs",
         {"input": {"é": [1]}, "stream": False},
     ),
     (
-        lambda o: o.cancel_run("team", "t", "r", CancelRequest()),
+        lambda o: o.runs.cancel("team", "t", "r", CancelRequest()),
         "POST",
         "/teams/t/runs/r/cancel",
         None,
     ),
     (
-        lambda o: o.cancel_run("team", "t", "r", CancelRequest("s", 0, "no more")),
+        lambda o: o.runs.cancel("team", "t", "r", CancelRequest("s", 0, "no more")),
         "POST",
         "/teams/t/runs/r/cancel?session_id=s&wait=0&reason=no%20more",
         None,
     ),
     (
-        lambda o: o.send_message("r 1", MessageRequest("stop", "refuse", "key")),
+        lambda o: o.runs.send_message("r 1", MessageRequest("stop", "refuse", "key")),
         "POST",
         "/runs/r%201/messages",
         {"message": "stop", "late": "refuse"},
     ),
     (
-        lambda o: o.decide_approval("team", "t", "a", Ruling("reject")),
+        lambda o: o.approvals.decide("team", "t", "a", Ruling("reject")),
         "POST",
         "/teams/t/approvals/a/decide",
         {"decision": "reject"},
     ),
     (
-        lambda o: o.decide_approval(
+        lambda o: o.approvals.decide(
             "agent", "x", ODD, Ruling("approve", "h", {"a": 1}, "n", [2], {"b": 3}), "key"
         ),
         "POST",
@@ -322,13 +327,13 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         },
     ),
     (
-        lambda o: o.continue_run("workflow", "w", "r", ContinueRequest()),
+        lambda o: o.runs.continue_run("workflow", "w", "r", ContinueRequest()),
         "POST",
         "/workflows/w/runs/r/continue",
         {"stream": False},
     ),
     (
-        lambda o: o.continue_run(
+        lambda o: o.runs.continue_run(
             "agent",
             "x",
             "r",
@@ -352,13 +357,13 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         },
     ),
     (
-        lambda o: o.retry_run("workflow", "w", "r", RetryRequest()),
+        lambda o: o.runs.retry("workflow", "w", "r", RetryRequest()),
         "POST",
         "/workflows/w/runs/r/retry",
         {"stream": False},
     ),
     (
-        lambda o: o.retry_run(
+        lambda o: o.runs.retry(
             "agent",
             "x",
             "r",
@@ -381,13 +386,13 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         },
     ),
     (
-        lambda o: o.fork_run("team", "t", ODD, ForkRequest(at=0)),
+        lambda o: o.runs.fork("team", "t", ODD, ForkRequest(at=0)),
         "POST",
         f"/teams/t/runs/{ODD_QUOTED}/fork",
         {"stream": False, "at": 0},
     ),
     (
-        lambda o: o.fork_run(
+        lambda o: o.runs.fork(
             "agent",
             "x",
             "r",
@@ -405,9 +410,9 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
             "confirm": "h",
         },
     ),
-    (lambda o: o.create_session(NewSession()), "POST", "/sessions?type=agent", {}),
+    (lambda o: o.sessions.create(NewSession()), "POST", "/sessions?type=agent", {}),
     (
-        lambda o: o.create_session(
+        lambda o: o.sessions.create(
             NewSession("team", "s", "name", {"a": 1}, {"b": [2]}, "u", "t", "d")
         ),
         "POST",
@@ -422,7 +427,7 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         },
     ),
     (
-        lambda o: o.update_session(
+        lambda o: o.sessions.update(
             "s", SessionPatch({"metadata": None}), SessionLocator(db_id="d")
         ),
         "PATCH",
@@ -430,52 +435,57 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         {"metadata": None},
     ),
     (
-        lambda o: o.summarize_session("s", WHERE),
+        lambda o: o.sessions.summarize("s", WHERE),
         "POST",
         "/sessions/s/summarize?type=team&user_id=u%2F1&db_id=other&table=sessions",
         None,
     ),
-    (lambda o: o.rename_session("s", "new"), "POST", "/sessions/s/rename", {"session_name": "new"}),
     (
-        lambda o: o.hold_session("s", "claim", SessionLocator(db_id="d")),
+        lambda o: o.sessions.rename("s", "new"),
+        "POST",
+        "/sessions/s/rename",
+        {"session_name": "new"},
+    ),
+    (
+        lambda o: o.sessions.hold("s", "claim", SessionLocator(db_id="d")),
         "POST",
         "/sessions/s/hold?db_id=d",
         {"reason": "claim"},
     ),
-    (lambda o: o.release_session("s"), "DELETE", "/sessions/s/hold", None),
+    (lambda o: o.sessions.release("s"), "DELETE", "/sessions/s/hold", None),
     (
-        lambda o: o.prune_sessions(PruneRequest(90, ("a", "b"), "d")),
+        lambda o: o.sessions.prune(PruneRequest(90, ("a", "b"), "d")),
         "POST",
         "/retention/sessions/prune?db_id=d",
         {"idle_days": 90, "session_ids": ["a", "b"]},
     ),
     (
-        lambda o: o.erase_user_data(Erasure("a", True, "never", "c")),
+        lambda o: o.users.erase(Erasure("a", True, "never", "c")),
         "POST",
         "/user-data/erase",
         {"user_id": "a", "cancel": True, "vacuum": "never", "cursor": "c"},
     ),
-    (lambda o: o.delete_session("s"), "DELETE", "/sessions/s", None),
+    (lambda o: o.sessions.delete("s"), "DELETE", "/sessions/s", None),
     (
-        lambda o: o.delete_session("s", WHERE, cancel=True),
+        lambda o: o.sessions.delete("s", WHERE, cancel=True),
         "DELETE",
         "/sessions/s?type=team&user_id=u%2F1&db_id=other&table=sessions&cancel=true",
         None,
     ),
     (
-        lambda o: o.delete_sessions(BulkDeletion(("a", "b"), "d")),
+        lambda o: o.sessions.delete_several(BulkDeletion(("a", "b"), "d")),
         "DELETE",
         "/sessions?db_id=d",
         {"session_ids": ["a", "b"]},
     ),
     (
-        lambda o: o.create_memory(NewMemory("likes tea")),
+        lambda o: o.memories.create(NewMemory("likes tea")),
         "POST",
         "/memories",
         {"memory": "likes tea", "topics": []},
     ),
     (
-        lambda o: o.create_memory(NewMemory("likes tea", ("food",), "u", "a", "t")),
+        lambda o: o.memories.create(NewMemory("likes tea", ("food",), "u", "a", "t")),
         "POST",
         "/memories",
         {
@@ -486,23 +496,33 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
             "team_id": "t",
         },
     ),
-    (lambda o: o.update_memory("m", MemoryPatch("new")), "PATCH", "/memories/m", {"memory": "new"}),
-    (lambda o: o.update_memory("m", MemoryPatch(None, ())), "PATCH", "/memories/m", {"topics": []}),
-    (lambda o: o.delete_memory(ODD), "DELETE", f"/memories/{ODD_QUOTED}", None),
     (
-        lambda o: o.delete_memories(MemoryDeletion(("a", "b"), "u")),
+        lambda o: o.memories.update("m", MemoryPatch("new")),
+        "PATCH",
+        "/memories/m",
+        {"memory": "new"},
+    ),
+    (
+        lambda o: o.memories.update("m", MemoryPatch(None, ())),
+        "PATCH",
+        "/memories/m",
+        {"topics": []},
+    ),
+    (lambda o: o.memories.delete(ODD), "DELETE", f"/memories/{ODD_QUOTED}", None),
+    (
+        lambda o: o.memories.delete_several(MemoryDeletion(("a", "b"), "u")),
         "DELETE",
         "/memories",
         {"memory_ids": ["a", "b"], "user_id": "u"},
     ),
     (
-        lambda o: o.delete_memories(MemoryDeletion(user_id="u", all=True)),
+        lambda o: o.memories.delete_several(MemoryDeletion(user_id="u", all=True)),
         "DELETE",
         "/memories",
         {"user_id": "u", "all": True},
     ),
     (
-        lambda o: o.create_service_account(NewAccount("n", (Grant("a:b"), Grant("c", "deny")))),
+        lambda o: o.accounts.create(NewAccount("n", (Grant("a:b"), Grant("c", "deny")))),
         "POST",
         "/service-accounts",
         {
@@ -511,7 +531,7 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         },
     ),
     (
-        lambda o: o.create_service_account(NewAccount("n", (), 7, True, True)),
+        lambda o: o.accounts.create(NewAccount("n", (), 7, True, True)),
         "POST",
         "/service-accounts",
         {
@@ -522,17 +542,17 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
             "allow_privileged_scopes": True,
         },
     ),
-    (lambda o: o.revoke_service_account(ODD), "DELETE", f"/service-accounts/{ODD_QUOTED}", None),
+    (lambda o: o.accounts.revoke(ODD), "DELETE", f"/service-accounts/{ODD_QUOTED}", None),
     (
-        lambda o: o.redeliver_webhook(ODD),
+        lambda o: o.webhooks.redeliver(ODD),
         "POST",
         f"/webhooks/deliveries/{ODD_QUOTED}/redeliver",
         None,
     ),
-    (lambda o: o.test_webhook(ODD), "POST", f"/webhooks/{ODD_QUOTED}/test", None),
-    (lambda o: o.enable_webhook(ODD), "POST", f"/webhooks/{ODD_QUOTED}/enable", None),
+    (lambda o: o.webhooks.test(ODD), "POST", f"/webhooks/{ODD_QUOTED}/test", None),
+    (lambda o: o.webhooks.enable(ODD), "POST", f"/webhooks/{ODD_QUOTED}/enable", None),
     (
-        lambda o: o.create_halt(NewHalt("agent", "why", "a", "2030-01-01T00:00:00Z", True)),
+        lambda o: o.halts.create(NewHalt("agent", "why", "a", "2030-01-01T00:00:00Z", True)),
         "POST",
         "/halts",
         {
@@ -543,7 +563,7 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
             "stop_running": True,
         },
     ),
-    (lambda o: o.end_halt(ODD), "DELETE", f"/halts/{ODD_QUOTED}", None),
+    (lambda o: o.halts.end(ODD), "DELETE", f"/halts/{ODD_QUOTED}", None),
 ]
 
 
@@ -592,7 +612,7 @@ def test_writes_send_the_expected_request(
 
 def test_prefix_and_token_are_sent(serve: Serve) -> None:
     server = serve(answer(body=b"[]"))
-    _call(server.url + "/mounted/here/", lambda o: o.get_components("team"), "a.b.c")
+    _call(server.url + "/mounted/here/", lambda o: o.components.list("team"), "a.b.c")
     (seen,) = server.seen
     assert seen.target == "/mounted/here/teams"
     assert seen.headers["authorization"] == "Bearer a.b.c"
@@ -606,21 +626,24 @@ def test_loopback_requests_use_no_proxy(serve: Serve, monkeypatch: pytest.Monkey
         monkeypatch.delenv(name)
     monkeypatch.setenv("HTTP_PROXY", proxy.url)
     monkeypatch.setenv("ALL_PROXY", "nonsense://x")
-    assert _call(server.url, lambda o: o.get_info(), "a.b.c").raw == b"{}"
+    assert _call(server.url, lambda o: o.system.get_info(), "a.b.c").raw == b"{}"
     assert not proxy.seen
 
 
 def test_every_operation_is_tested() -> None:
-    operations: Operations = RemoteOperations("http://localhost", None)
-    named = {name for name in dir(Operations) if hasattr(getattr(Operations, name), "declared")}
-    assert named <= set(dir(operations))
+    named = {
+        find_address(method)
+        for family in FAMILIES
+        for method in vars(family).values()
+        if hasattr(method, "declared")
+    }
     calls = [call for call, _ in READS] + [call for call, *_ in WRITES]
-    tried = {name for call in calls for name in call.__code__.co_names}
+    tried = {".".join(pair) for call in calls for pair in pairwise(call.__code__.co_names)}
     assert named - tried == {
-        "stream_run", "stream_continued_run", "stream_retried_run", "stream_forked_run",
-        "resume_run", "follow_run",
+        "runs.stream", "runs.stream_continued", "runs.stream_retried", "runs.stream_forked",
+        "runs.resume", "runs.follow",
         # tests/contract/test_changes.py, tests/server/test_files.py
-        "upload_file", "get_file", "get_files", "get_file_content", "delete_file",
+        "files.upload", "files.get", "files.list", "files.get_content", "files.delete",
     }  # fmt: skip
 
 

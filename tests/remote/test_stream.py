@@ -21,7 +21,7 @@ END = b"id: 2\nevent: RunCompleted\ndata: {}\n\n"
 
 async def _follow(url: str, kind: ComponentKind = "agent", **options: Any) -> list[StreamEvent]:
     async with RemoteOperations(url, None, **options) as operations:
-        return [event async for event in operations.stream_run(kind, "a", REQUEST)]
+        return [event async for event in operations.runs.stream(kind, "a", REQUEST)]
 
 
 def _failure(url: str, kind: ComponentKind = "agent", **options: Any) -> errors.AgentctlError:
@@ -37,7 +37,7 @@ def test_events_arrive_during_the_run(serve: Serve) -> None:
     async def follow() -> list[StreamEvent]:
         got = []
         async with RemoteOperations(server.url, None) as operations:
-            async for event in operations.stream_run("agent", "a", REQUEST):
+            async for event in operations.runs.stream("agent", "a", REQUEST):
                 got.append(event)
                 server.release.set()
         return got
@@ -128,7 +128,7 @@ def test_leaving_early_closes_the_connection(serve: Serve) -> None:
 
     async def follow() -> None:
         async with RemoteOperations(server.url, None) as operations:
-            stream = operations.stream_run("agent", "a", REQUEST)
+            stream = operations.runs.stream("agent", "a", REQUEST)
             async for _ in stream:
                 break
             await stream.aclose()  # type: ignore[attr-defined]
@@ -142,7 +142,7 @@ async def _resume(
     url: str, request: ResumeRequest, kind: ComponentKind = "agent"
 ) -> list[StreamEvent]:
     async with RemoteOperations(url, None) as operations:
-        return [event async for event in operations.resume_run(kind, "a b", "r", request)]
+        return [event async for event in operations.runs.resume(kind, "a b", "r", request)]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_stream_can_be_resumed(serve: Serve, resume: ResumeRequest, target: str)
     assert seen.headers["accept"] == "text/event-stream"
 
 
-@pytest.mark.parametrize("operation", ["resume_run", "follow_run"])
+@pytest.mark.parametrize("operation", ["resume", "follow"])
 def test_broken_stream_is_resumed_as_it_was_opened(serve: Serve, operation: str) -> None:
     """The end of the run of a member is no end, and no event is repeated."""
     ids = '"session_id": "s", "team_id": "t"'
@@ -174,7 +174,7 @@ def test_broken_stream_is_resumed_as_it_was_opened(serve: Serve, operation: str)
 
     async def follow() -> list[StreamEvent]:
         async with RemoteOperations(server.url, None) as operations:
-            read = getattr(operations, operation)("team", "t", "r", ResumeRequest("s"))
+            read = getattr(operations.runs, operation)("team", "t", "r", ResumeRequest("s"))
             return [event async for event in read]
 
     assert [event.seq for event in asyncio.run(follow())] == [0, 1, 2]
@@ -212,9 +212,9 @@ async def _ask(url: str, key: str, streamed: bool) -> None:
     request = RunRequest("hi", idempotency_key=key)
     async with RemoteOperations(url, None) as operations:
         if not streamed:
-            await operations.create_run("agent", "a", request)
+            await operations.runs.create("agent", "a", request)
             return
-        async for _ in operations.stream_run("agent", "a", request):
+        async for _ in operations.runs.stream("agent", "a", request):
             pass
 
 

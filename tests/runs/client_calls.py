@@ -136,7 +136,7 @@ class StartCall(Call):
     async def work(self) -> None:
         asked = self.asked
         if asked.stream:
-            events = self.process.operations.stream_run(
+            events = self.process.operations.runs.stream(
                 asked.kind, asked.component_id, asked.request
             )
             async for event in events:
@@ -144,7 +144,7 @@ class StartCall(Call):
                     self.events.append(event)
                     self.run_id = self.run_id or event_data(event)["run_id"]
             return
-        answer = await self.process.operations.create_run(
+        answer = await self.process.operations.runs.create(
             asked.kind, asked.component_id, asked.request
         )
         if self.process.alive:
@@ -200,7 +200,7 @@ class FollowCall(Call):
     async def work(self) -> None:
         request = ResumeRequest(self.run.session_id, self.after)
         kind, component_id = component_of(self.run)
-        async for event in self.process.operations.resume_run(
+        async for event in self.process.operations.runs.resume(
             kind, component_id, self.run_id, request
         ):
             if self.process.alive:
@@ -241,7 +241,7 @@ class CancelCall(Call):
     async def work(self) -> None:
         self.before = self.checker.read_run(self.run.run_id)
         kind, component_id = component_of(self.run)
-        answer = await self.process.operations.cancel_run(
+        answer = await self.process.operations.runs.cancel(
             kind, component_id, self.run.run_id, self.request
         )
         self.record = dict(answer.value)
@@ -271,7 +271,7 @@ class DeleteCall(Call):
         self.cancel = cancel
 
     async def work(self) -> None:
-        await self.process.operations.delete_session(self.session_id, cancel=self.cancel)
+        await self.process.operations.sessions.delete(self.session_id, cancel=self.cancel)
 
     def check_error(self, error: errors.AgentctlError) -> None:
         if not isinstance(error, errors.NotFound | errors.Conflict):

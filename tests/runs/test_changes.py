@@ -115,7 +115,7 @@ async def test_service_polls_only_while_a_run_is_live(
             events,
         ):
             await wait_until(lambda: len(polls) > 10)
-            await operations.cancel_run(
+            await operations.runs.cancel(
                 "agent", "hang", run["run_id"], CancelRequest("s1", wait=30)
             )
             await events

@@ -151,13 +151,13 @@ async def test_cancel_ends_a_run_whose_worker_is_dead(
             assert other.read_line() == "begun"
             other.kill()
             request = CancelRequest(wait=30, reason=reason)
-            answer = (await admin(service).cancel_run("agent", "echo", "r1", request)).value
+            answer = (await admin(service).runs.cancel("agent", "echo", "r1", request)).value
         finally:
             shared.end_processes()
         assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
         assert answer["reason"] == (
             f"{reason}; the worker was lost" if reason else "The worker was lost"
         )
-        stored = (await admin(service).get_run("r1")).value
+        stored = (await admin(service).runs.get("r1")).value
         assert stored["cancel_reason"] == answer["reason"]
         assert stored["cancel_requested_by"] == "local:boss"

@@ -76,11 +76,11 @@ async def resume(
 ) -> list[StreamEvent]:
     """Return the events after an event, up to the last one."""
     request = ResumeRequest("s1", after)
-    return [event async for event in port.resume_run(kind, component_id, run_id, request)]
+    return [event async for event in port.runs.resume(kind, component_id, run_id, request)]
 
 
 async def cancel_run(port: ServiceOperations, run_id: str, component_id: str = "trickle") -> None:
-    answer = await port.cancel_run("agent", component_id, run_id, CancelRequest("s1", 30))
+    answer = await port.runs.cancel("agent", component_id, run_id, CancelRequest("s1", 30))
     assert answer.value["cancel"] == "stopped"
 
 
@@ -164,7 +164,7 @@ async def test_slow_follower_reads_stored_events(
     monkeypatch.setattr(stream, "WINDOW_BYTES", 2_000)
     async with open_service(deployment) as service:
         port = user(service)
-        slow = port.stream_run("agent", "trickle", RunRequest("x", "s1"))
+        slow = port.runs.stream("agent", "trickle", RunRequest("x", "s1"))
         first = await anext(slow)
         live = service.hosting.engine.find_run(event_data(first)["run_id"])
         assert live is not None
@@ -217,7 +217,7 @@ async def test_run_that_ends_between_two_reads_loses_no_events(deployment: Deplo
 
     async def one(port: ServiceOperations, elsewhere: ServiceOperations) -> None:
         request = RunRequest("one two three", "s1", background=True)
-        run = (await port.create_run("agent", "echo", request)).value
+        run = (await port.runs.create("agent", "echo", request)).value
         await asyncio.sleep(chance.random() * 0.1)
         for follower in (elsewhere, port):
             found = await resume(follower, run["run_id"])
@@ -232,7 +232,7 @@ async def test_run_that_ends_between_two_reads_loses_no_events(deployment: Deplo
 
 async def test_run_without_stored_events_has_content_and_end(deployment: Deployment) -> None:
     async with two_services(deployment) as (owner, other):
-        run = (await user(owner).create_run("agent", "echo", RunRequest("hello", "s1"))).value
+        run = (await user(owner).runs.create("agent", "echo", RunRequest("hello", "s1"))).value
         for service in (owner, other):
             found = await resume(user(service), run["run_id"])
             assert [(event.seq, event.name) for event in found] == [
@@ -252,7 +252,7 @@ async def test_follower_waits_for_a_live_run_without_stored_events(
 ) -> None:
     async with two_services(deployment) as (owner, other):
         port = user(owner)
-        waiting = asyncio.create_task(port.create_run("agent", "hang", RunRequest("x", "s1")))
+        waiting = asyncio.create_task(port.runs.create("agent", "hang", RunRequest("x", "s1")))
         run_id = (await wait_for_running(port))["run_id"]
         follower = user(owner if here else other)
         # A client may have got event 0 from a process that died before it stored it.
@@ -262,7 +262,7 @@ async def test_follower_waits_for_a_live_run_without_stored_events(
         ]
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in following)
-        await port.cancel_run("agent", "hang", run_id, CancelRequest("s1", 30, "enough"))
+        await port.runs.cancel("agent", "hang", run_id, CancelRequest("s1", 30, "enough"))
         await waiting
         for (end,) in await asyncio.gather(*following):
             assert (end.seq, end.name) == (1, "RunCancelled")
@@ -382,7 +382,7 @@ async def test_follower_waits_through_the_silence_of_another_process(
         following = asyncio.create_task(collect_events(follow(other, run_id, 0)))
         await wait_until(lambda: silences >= 3 or following.done())
         assert not following.done()
-        await user(owner).cancel_run("agent", "hang", run_id, CancelRequest("s1", 30))
+        await user(owner).runs.cancel("agent", "hang", run_id, CancelRequest("s1", 30))
         assert [event.name for event in await following] == ["RunCancelled"]
 
 
@@ -406,7 +406,7 @@ async def test_follower_of_a_quiet_run_does_not_poll(
         for _ in range(500):
             await asyncio.sleep(0)
         assert reads - before <= 2
-        await user(owner).cancel_run("agent", "hang", run_id, CancelRequest("s1", 30))
+        await user(owner).runs.cancel("agent", "hang", run_id, CancelRequest("s1", 30))
         assert [event.name for event in await following] == ["RunCancelled"]
 
 
@@ -423,7 +423,7 @@ async def test_follower_in_the_same_process_does_not_read_the_database(
             following = follow(service, run_id)
             assert (await anext(following)).name == "RunStarted"
             rest = asyncio.create_task(collect_events(following))
-        await user(service).cancel_run("agent", "hang", run_id, CancelRequest("s1", 30))
+        await user(service).runs.cancel("agent", "hang", run_id, CancelRequest("s1", 30))
         assert [event.name for event in await rest] == ["RunCancelled"]
 
 
@@ -432,7 +432,7 @@ async def test_follower_waits_for_a_busy_database_until_the_shutdown(
 ) -> None:
     async with open_service(deployment) as service:
         port = user(service)
-        run = (await port.create_run("agent", "echo", RunRequest("hello", "s1"))).value
+        run = (await port.runs.create("agent", "echo", RunRequest("hello", "s1"))).value
         database = main_database(service)
         refusals = 2
         read = database.read
@@ -533,7 +533,7 @@ async def test_wait_for_a_run_ends_with_it(
         # Longer than the interval in which a wait looks for a shutdown.
         await asyncio.sleep(0.05)
         assert not any(wait.done() for wait in waits)
-        await user(owner).cancel_run("agent", "hang", run_id, CancelRequest("s1", 30))
+        await user(owner).runs.cancel("agent", "hang", run_id, CancelRequest("s1", 30))
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*waits)
 
@@ -681,7 +681,7 @@ async def collect_events(found: AsyncIterator[StreamEvent]) -> list[StreamEvent]
 
 
 def follow_from_start(service: Service, run_id: str) -> AsyncIterator[StreamEvent]:
-    return user(service).resume_run("agent", "hang", run_id, ResumeRequest("s1"))
+    return user(service).runs.resume("agent", "hang", run_id, ResumeRequest("s1"))
 
 
 async def test_shutdown_releases_followers_of_other_processes(deployment: Deployment) -> None:
@@ -716,20 +716,20 @@ async def test_leaving_a_resumed_stream_does_not_stop_the_run(deployment: Deploy
     async with two_services(deployment) as (owner, other), start_hanging_run(owner) as run_id:
         for service in (owner, other):
             follower = user(service)
-            found = follower.resume_run("agent", "hang", run_id, ResumeRequest("s1"))
+            found = follower.runs.resume("agent", "hang", run_id, ResumeRequest("s1"))
             assert (await anext(found)).name == "RunStarted"
             left = asyncio.ensure_future(anext(found))
             await asyncio.sleep(0.02)
             left.cancel()
             await asyncio.gather(left, return_exceptions=True)
         await asyncio.sleep(0.2)  # The run must continue.
-        assert (await user(owner).get_run(run_id)).value["status"] == "RUNNING"
+        assert (await user(owner).runs.get(run_id)).value["status"] == "RUNNING"
 
 
 async def test_follower_without_access_is_refused(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         port = user(service)
-        run = (await port.create_run("agent", "echo", RunRequest("hello", "s1"))).value
+        run = (await port.runs.create("agent", "echo", RunRequest("hello", "s1"))).value
         run_id = run["run_id"]
 
         async def refused(
@@ -737,7 +737,7 @@ async def test_follower_without_access_is_refused(deployment: Deployment) -> Non
         ) -> str:
             asked = ResumeRequest(*request)  # type: ignore[arg-type]
             with pytest.raises(errors.AgentctlError) as caught:
-                await anext(port.resume_run("agent", component_id, run_id, asked))
+                await anext(port.runs.resume("agent", component_id, run_id, asked))
             return caught.value.error_code
 
         assert await refused(port, "echo") == "BAD_REQUEST"
@@ -748,4 +748,4 @@ async def test_follower_without_access_is_refused(deployment: Deployment) -> Non
         assert await refused(port, "echo", "s1", -2) == "VALIDATION_ERROR"
         assert await refused(port, "echo", "s1", 2**63) == "VALIDATION_ERROR"
         own = user(service, session_id="s1")
-        assert await anext(own.resume_run("agent", "echo", run_id, ResumeRequest()))
+        assert await anext(own.runs.resume("agent", "echo", run_id, ResumeRequest()))

@@ -82,7 +82,7 @@ async def start_hanging_run(service: Service, agent: str) -> str:
     """Start a run in the session s1, wait until it hangs, and return its id."""
     port = user(service)
     request = RunRequest("x", session_id="s1", background=True)
-    run_id = (await port.create_run("agent", agent, request)).value["run_id"]
+    run_id = (await port.runs.create("agent", agent, request)).value["run_id"]
     live = await wait_for_live_run(service, run_id)
     reached = {
         "half": lambda: live.transcript.content == "one two three",
@@ -94,7 +94,7 @@ async def start_hanging_run(service: Service, agent: str) -> str:
 
 
 async def read_record(port: ServiceOperations, run_id: str) -> dict[str, Any]:
-    return dict((await port.get_run(run_id)).value)
+    return dict((await port.runs.get(run_id)).value)
 
 
 async def check_stops_late(port: ServiceOperations, before: dict[str, Any], tool: str) -> None:
@@ -117,7 +117,7 @@ async def check_stops_late(port: ServiceOperations, before: dict[str, Any], tool
 
 async def check_session_continues(port: ServiceOperations, *roles: str) -> None:
     """Check that a later run of the session gets all messages and answers."""
-    answer = (await port.create_run("agent", "history", RunRequest("and?", "s1"))).value
+    answer = (await port.runs.create("agent", "history", RunRequest("and?", "s1"))).value
     assert answer["status"] == "COMPLETED"
     told = [role for role, _ in json.loads(str(answer["content"]))]
     assert told == ["system", *roles, "user"]
@@ -133,7 +133,7 @@ async def test_cancelled_run_is_final_in_time_and_records_stopped_at(
         port = user(service)
         run_id = await start_hanging_run(service, agent)
         request = CancelRequest("s1", wait=CANCEL_SECONDS, reason="enough")
-        answer = (await port.cancel_run("agent", agent, run_id, request)).value
+        answer = (await port.runs.cancel("agent", agent, run_id, request)).value
         assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
         assert (answer["cancel_requested_by"], answer["holding"]) == (
             "me",
@@ -190,7 +190,7 @@ async def test_run_continues_after_a_tool_timeout(
     )
     async with open_prepared_service(deployment) as service:
         port = user(service)
-        run = dict((await port.create_run("agent", agent, RunRequest("x", "s1"))).value)
+        run = dict((await port.runs.create("agent", agent, RunRequest("x", "s1"))).value)
         assert run["status"] == "COMPLETED"
         assert run["content"] == f"The tool {agent} did not end within 0.1 seconds"
         if agent in LEFT:
@@ -207,11 +207,11 @@ async def test_unstopped_work_is_recorded_for_the_member_run(
     ) as service:
         port = user(service)
         request = RunRequest("x", session_id="s1", background=True)
-        run_id = (await port.create_run("team", "pair", request)).value["run_id"]
+        run_id = (await port.runs.create("team", "pair", request)).value["run_id"]
         member = await wait_for_running(port, component_id="blocked")
         live = await wait_for_live_run(service, member["run_id"])
         await wait_until(lambda: live.transcript.tools)
-        await port.cancel_run("team", "pair", run_id, CancelRequest("s1", wait=CANCEL_SECONDS))
+        await port.runs.cancel("team", "pair", run_id, CancelRequest("s1", wait=CANCEL_SECONDS))
 
         team = await read_record(port, run_id)
         # The work of a member is work of its team.
@@ -294,8 +294,8 @@ async def test_lists_tell_a_stop_from_the_end_of_its_work(
         port = user(service)
 
         async def read_last_run() -> dict[str, Any]:
-            (listed,) = (await port.get_sessions(SessionFilter())).value["data"]
-            head: Any = (await port.get_session_by_id("s1", view="summary")).value
+            (listed,) = (await port.sessions.list(SessionFilter())).value["data"]
+            head: Any = (await port.sessions.get("s1", view="summary")).value
             assert head["last_run"] == listed["last_run"]
             return dict(listed["last_run"] or {})
 
@@ -305,13 +305,13 @@ async def test_lists_tell_a_stop_from_the_end_of_its_work(
         assert live["phase"]["words"] == "running"
 
         request = CancelRequest("s1", wait=CANCEL_SECONDS)
-        run = (await port.cancel_run("agent", "blocked", run_id, request)).value
+        run = (await port.runs.cancel("agent", "blocked", run_id, request)).value
         held = await read_last_run()
         assert (held["phase"]["words"], held["phase"]["warning"]) == ("stopped", "work goes on")
         assert "tool blocked has not returned" in held["phase"]["sentence"]
         names = ("status", "cancel_requested_at", "finished_at", "stopped_at", "holding")
         assert {name: held[name] for name in names} == {name: run[name] for name in names}
-        at_work = (await port.get_runs(RunFilter(at_work=True))).value
+        at_work = (await port.runs.list(RunFilter(at_work=True))).value
         assert [each["run_id"] for each in at_work["data"]] == [run_id]
         assert at_work["meta"]["total_count"] == 1
 
@@ -319,6 +319,6 @@ async def test_lists_tell_a_stop_from_the_end_of_its_work(
         freed = await read_last_run()
         assert (freed["phase"]["warning"], freed["holding"]) == ("", [])
         assert freed["stopped_at"] > freed["finished_at"]
-        assert (await port.get_runs(RunFilter(at_work=True))).value["data"] == []
+        assert (await port.runs.list(RunFilter(at_work=True))).value["data"] == []
         ended = RunFilter(finished_after=parse_rfc3339(str(freed["finished_at"])))
-        assert (await port.get_runs(ended)).value["meta"]["total_count"] == 1
+        assert (await port.runs.list(ended)).value["meta"]["total_count"] == 1

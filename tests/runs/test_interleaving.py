@@ -240,13 +240,13 @@ class Scene:
         return await store_end(run, ending, lambda late: None, lambda: None, lambda: None)
 
     async def delete(self, *names: str) -> None:
-        await self.operations.delete_sessions(BulkDeletion(tuple(map(self.id, names))))
+        await self.operations.sessions.delete_several(BulkDeletion(tuple(map(self.id, names))))
 
     async def hand_over(self) -> None:
         """Delete a session of ann and create one of bob with the same id."""
-        await self.operations.delete_session(self.id("t"))
+        await self.operations.sessions.delete(self.id("t"))
         bob = user(self.service, "bob")
-        await bob.create_session(NewSession(type="team", session_id=self.id("t")))
+        await bob.sessions.create(NewSession(type="team", session_id=self.id("t")))
 
     async def make_account(self, name: str) -> bool:
         row = AccountRow(
@@ -300,23 +300,23 @@ CHANGES: dict[str, Callable[[Scene], Change]] = {
     "cancel soon": written(
         lambda s: _request_cancel(s.database.outbox, s.id("soon"), "ann", None, None)
     ),
-    "delete soon": asked(lambda s: s.operations.delete_session(s.id("x"))),
+    "delete soon": asked(lambda s: s.operations.sessions.delete(s.id("x"))),
     "pause": written(lambda s: s.pause_live()),
     "cancel next": written(
         lambda s: _request_cancel(s.database.outbox, s.id("next"), "bob", "no need", None)
     ),
     "recover": asked(lambda s: recover_runs(s.database, s.id("worker"))),
     "recover next": asked(lambda s: recover_runs(s.database, s.id("waiter"))),
-    "delete": asked(lambda s: s.operations.delete_session(s.id("s"))),
-    "delete idle": asked(lambda s: s.operations.delete_session(s.id("t"))),
+    "delete": asked(lambda s: s.operations.sessions.delete(s.id("s"))),
+    "delete idle": asked(lambda s: s.operations.sessions.delete(s.id("t"))),
     "hand over": asked(lambda s: s.hand_over()),
     "delete both": asked(lambda s: s.delete("t", "u")),
     "delete both turned": asked(lambda s: s.delete("u", "t")),
-    "rename": asked(lambda s: s.operations.rename_session(s.id("t"), "another")),
+    "rename": asked(lambda s: s.operations.sessions.rename(s.id("t"), "another")),
     "change": asked(
-        lambda s: s.operations.update_session(s.id("t"), SessionPatch({"metadata": {}}))
+        lambda s: s.operations.sessions.update(s.id("t"), SessionPatch({"metadata": {}}))
     ),
-    "create": asked(lambda s: s.operations.create_session(NewSession(session_id=s.id("none")))),
+    "create": asked(lambda s: s.operations.sessions.create(NewSession(session_id=s.id("none")))),
     "approve": asked(lambda s: s.decide("approved")),
     "reject": asked(lambda s: s.decide("rejected")),
     "expire": asked(lambda s: s.decide("expired", 10)),

@@ -47,7 +47,7 @@ async def test_cancel_ends_a_member_whose_pause_is_being_stored(
     async with UnluckyRuns.open(tmp_path, model_endpoint.base_url, kind) as runs:
         pauses = LatePauses(runs.database)
         request = RunRequest(PLAN, session_id=session_id)
-        start = asyncio.create_task(user(runs.service).create_run(kind, kind, request))
+        start = asyncio.create_task(user(runs.service).runs.create(kind, kind, request))
 
         await wait_until(lambda: pauses.held)
         [root] = runs.service.hosting.engine.root_runs()

@@ -92,7 +92,7 @@ async def running(folder: Path) -> AsyncIterator[Process]:
 
 async def pause_run(process: Process) -> str:
     record = await process.run(
-        process.operations.create_run("agent", "quick", RunRequest(message="pay bob"))
+        process.operations.runs.create("agent", "quick", RunRequest(message="pay bob"))
     )
     assert record.value["status"] == "PAUSED"
     return str(record.value["run_id"])
@@ -103,7 +103,7 @@ async def settle(process: Process, run_id: str, payer: Payer) -> dict[str, Any]:
     record: dict[str, Any] = {}
 
     async def settled() -> bool:
-        record.update((await process.operations.get_run(run_id)).value)
+        record.update((await process.operations.runs.get(run_id)).value)
         return record["status"] in ("PAUSED", "COMPLETED", "ERROR", "CANCELLED")
 
     while True:
@@ -170,4 +170,4 @@ async def decide_and_continue(process: Process, run_id: str) -> None:
 
 
 async def is_completed(process: Process, run_id: str) -> bool:
-    return (await process.operations.get_run(run_id)).value["status"] == "COMPLETED"
+    return (await process.operations.runs.get(run_id)).value["status"] == "COMPLETED"

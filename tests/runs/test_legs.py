@@ -88,7 +88,7 @@ def payer(monkeypatch: pytest.MonkeyPatch) -> Payer:
 
 
 async def start(service: Service, **request: Any) -> dict[str, Any]:
-    document = await user(service).create_run(
+    document = await user(service).runs.create(
         "agent", "echo", RunRequest(message="pay bob", **request)
     )
     return dict(document.value)
@@ -180,7 +180,7 @@ async def test_expired_approval_counts_as_rejected(deployment: Deployment, payer
 async def test_cancel_of_a_paused_run_stops_at_once(deployment: Deployment, payer: Payer) -> None:
     async with open_service(deployment) as service:
         run = await start(service)
-        document = await user(service).cancel_run(
+        document = await user(service).runs.cancel(
             "agent", "echo", run["run_id"], CancelRequest(session_id=run["session_id"], wait=0.0)
         )
         assert document.value["cancel"] == "stopped"
@@ -230,9 +230,9 @@ async def test_events_of_all_legs_are_one_stream(deployment: Deployment, payer: 
     async with open_service(deployment) as service:
         run_id = ""
         names = []
-        async for event in user(service).stream_run("agent", "echo", RunRequest(message="pay")):
+        async for event in user(service).runs.stream("agent", "echo", RunRequest(message="pay")):
             names.append((event.seq, event.name))
-        page = await admin(service).get_runs(RunFilter())
+        page = await admin(service).runs.list(RunFilter())
         run_id = page.value["data"][0]["run_id"]
         await decide(service, run_id, "approve")
         await service.hosting.engine.claims.claim(database_of(service), run_id)
@@ -263,7 +263,7 @@ async def test_lost_leg_goes_on_from_its_checkpoint_twice(
         for _ in range(2):
             await lose_leg(service, run["run_id"])
             assert await recover_runs(database, "gone") == []
-            assert (await admin(service).get_run(run["run_id"])).value["status"] == "PENDING"
+            assert (await admin(service).runs.get(run["run_id"])).value["status"] == "PENDING"
         await service.hosting.engine.claims.claim(database, run["run_id"])
         await wait_for_status(service, run["run_id"], "COMPLETED")
         assert len(payer.ledger) == 1
@@ -294,7 +294,7 @@ async def test_third_loss_of_a_leg_ends_the_run(deployment: Deployment, payer: P
             await recover_runs(database, "gone")
         await lose_leg(service, run["run_id"])
         assert await recover_runs(database, "gone") == [run["run_id"]]
-        record = (await admin(service).get_run(run["run_id"])).value
+        record = (await admin(service).runs.get(run["run_id"])).value
         assert record["error"] is not None
         assert record["error"]["code"] == "WORKER_LOST"
 
@@ -329,7 +329,7 @@ async def test_lost_call_is_unknown_until_a_person_says_what_happened(
         first, asked = await database.read(approvals.list_of_run(run["run_id"]))
         assert (first.status, first.execution) == ("approved", "unknown")
         assert (asked.kind, asked.status) == ("outcome", "pending")
-        record = (await admin(service).get_run(run["run_id"])).value
+        record = (await admin(service).runs.get(run["run_id"])).value
         assert record["status"] == "PAUSED"
         assert await decide(service, run["run_id"], verb, **fields)
         await service.hosting.engine.claims.claim(database, run["run_id"])
@@ -347,7 +347,7 @@ async def test_deleted_events_of_a_paused_run_are_rebuilt_from_its_rows(
         await lose_call(service, run["run_id"])
         await database.write(events.delete_older(now() + 1))
         request = ResumeRequest(run["session_id"])
-        resumed = user(service).resume_run("agent", "echo", run["run_id"], request)
+        resumed = user(service).runs.resume("agent", "echo", run["run_id"], request)
         *_, last = [event async for event in resumed]
         decided, asked = await database.read(approvals.list_of_run(run["run_id"]))
         assert (decided.status, asked.status) == ("approved", "pending")
@@ -374,7 +374,7 @@ async def test_lost_call_after_other_effects_ends_the_run_once_it_is_reported(
         database = database_of(service)
         run = await start(service)
         await lose_call(service, run["run_id"], has_effects=True)
-        assert (await admin(service).get_run(run["run_id"])).value["status"] == "PAUSED"
+        assert (await admin(service).runs.get(run["run_id"])).value["status"] == "PAUSED"
         assert await decide(service, run["run_id"], "retry")
         await service.hosting.engine.claims.claim(database, run["run_id"])
         record = await wait_for_status(service, run["run_id"], "COMPLETED", "ERROR")
@@ -409,7 +409,7 @@ async def test_cancel_while_the_approved_call_works(deployment: Deployment, paye
 
         await wait_until(is_executing)
         cancel = CancelRequest(session_id=run["session_id"], wait=30)
-        await user(service).cancel_run("agent", "echo", run["run_id"], cancel)
+        await user(service).runs.cancel("agent", "echo", run["run_id"], cancel)
         await wait_for_status(service, run["run_id"], "CANCELLED")
         assert (await approval_of(service, run["run_id"])).execution == "unknown"
         assert await database_of(service).read(approvals.get("none", EVERYONE)) is None
@@ -465,7 +465,7 @@ async def test_sweep_carries_out_a_cancel_that_was_left(
     async with open_service(deployment) as service:
         run_id = await leave_cancel(service, decided=decided)
         await service.hosting.engine.claims.advance_stalled(database_of(service))
-        record = (await admin(service).get_run(run_id)).value
+        record = (await admin(service).runs.get(run_id)).value
         assert (record["status"], record["cancel_reason"]) == ("CANCELLED", "no need")
         assert record["cancel_requested_by"] == "ann"
         assert (await approval_of(service, run_id)).status == "approved" if decided else "cancelled"

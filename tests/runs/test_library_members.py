@@ -59,16 +59,16 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], None]:
 
 
 async def stream(service: Service) -> list[tuple[str, dict[str, Any]]]:
-    events = user(service).stream_run("agent", "echo", RunRequest(message="go"))
+    events = user(service).runs.stream("agent", "echo", RunRequest(message="go"))
     return [(event.name, orjson.loads(event.data)) async for event in events]
 
 
 async def start(service: Service) -> dict[str, Any]:
-    return dict((await user(service).create_run("agent", "echo", RunRequest(message="go"))).value)
+    return dict((await user(service).runs.create("agent", "echo", RunRequest(message="go"))).value)
 
 
 async def get(service: Service, run_id: str) -> dict[str, Any]:
-    return dict((await user(service).get_run(run_id)).value)
+    return dict((await user(service).runs.get(run_id)).value)
 
 
 async def test_member_has_its_record_and_its_events(deployment: Deployment, host: Any) -> None:
@@ -176,7 +176,7 @@ async def test_refused_writes_delay_the_events_of_members_and_lose_none(
         found = [await get(service, run_id) for run_id in root["member_runs"]]
         stored = [
             (event.name, orjson.loads(event.data))
-            async for event in user(service).resume_run(
+            async for event in user(service).runs.resume(
                 "agent", "echo", root["run_id"], ResumeRequest(root["session_id"], -1)
             )
         ]
@@ -198,7 +198,7 @@ async def test_cancel_ends_open_members(deployment: Deployment, host: Any) -> No
     host(script)
     async with open_service(deployment) as service:
         run_id, member_id = await start_in_background(service)
-        ended = await user(service).cancel_run(
+        ended = await user(service).runs.cancel(
             "agent", "echo", run_id, CancelRequest(session_id="s", wait=30)
         )
         assert ended.value["cancel"] == "stopped"
@@ -210,7 +210,7 @@ async def test_cancel_ends_open_members(deployment: Deployment, host: Any) -> No
 async def start_in_background(service: Service) -> tuple[str, str]:
     """Start a run, and wait until its member has a row."""
     request = RunRequest(message="go", session_id="s", background=True)
-    run_id = (await user(service).create_run("agent", "echo", request)).value["run_id"]
+    run_id = (await user(service).runs.create("agent", "echo", request)).value["run_id"]
     found: list[str] = []
 
     async def has_member() -> bool:
@@ -237,7 +237,7 @@ async def test_member_is_stopped_only_when_its_library_is(
     host(script)
     async with open_service(deployment) as service:
         run_id, member_id = await start_in_background(service)
-        await user(service).cancel_run(
+        await user(service).runs.cancel(
             "agent", "echo", run_id, CancelRequest(session_id="s", wait=30)
         )
         record = await wait_for_status(service, member_id, "CANCELLED")

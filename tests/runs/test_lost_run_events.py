@@ -25,7 +25,7 @@ async def test_end_of_an_orphaned_run_follows_unstored_events(
         assert await recover_runs(database, "dead") == ["r1"]
         request = ResumeRequest("s1", after)
         port = user(service, run.user_id)
-        found = [event async for event in port.resume_run("agent", "echo", "r1", request)]
+        found = [event async for event in port.runs.resume("agent", "echo", "r1", request)]
         numbers = [*range(after + 1, stored), stored - 1 + LOST_SEQ_STEP]
         assert [event.seq for event in found] == numbers
         assert found[-1].name == "RunError"

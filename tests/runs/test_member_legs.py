@@ -242,7 +242,7 @@ async def test_cancel_ends_the_run_of_a_dead_worker(deployment: Deployment) -> N
 
 
 async def give_to_live_worker(bench: Bench) -> None:
-    await user(bench.service).create_run("agent", "echo", RunRequest("the worker has a row now"))
+    await user(bench.service).runs.create("agent", "echo", RunRequest("the worker has a row now"))
     take = Sql("UPDATE runs SET owner = :owner WHERE run_id = 'root'")
     await bench.database.write(take.execute(owner=bench.service.hosting.engine.worker_id))
 

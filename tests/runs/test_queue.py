@@ -124,11 +124,11 @@ async def start(
     kind: ComponentKind = "agent",
 ) -> dict[str, Any]:
     request = RunRequest(message=message, session_id=session, background=True)
-    return dict((await user(service).create_run(kind, component, request)).value)
+    return dict((await user(service).runs.create(kind, component, request)).value)
 
 
 async def read(service: Service, run_id: str) -> dict[str, Any]:
-    return dict((await admin(service).get_run(run_id)).value)
+    return dict((await admin(service).runs.get(run_id)).value)
 
 
 async def wait_for(service: Service, run_id: str, *statuses: str) -> dict[str, Any]:
@@ -174,7 +174,7 @@ async def test_runs_of_teams_and_workflows_wait_for_their_turn(
         assert positions == [None, 1, 2]
         request = CancelRequest(session_id="s1", wait=30, reason=None)
         run_id = runs[1]["run_id"]
-        document = await user(service).cancel_run(kind, f"lined-{kind}", run_id, request)
+        document = await user(service).runs.cancel(kind, f"lined-{kind}", run_id, request)
         assert document.value["cancel"] == "stopped"
         worker.held.clear()
         await wait_for(service, runs[2]["run_id"], "COMPLETED")
@@ -189,9 +189,9 @@ async def test_a_session_with_queued_runs_is_deleted_with_a_cancel_only(
         runs = [await start(service, "lined", message) for message in "123"]
         await wait_until(lambda: worker.begun == ["1"])
         with pytest.raises(errors.Conflict, match=runs[2]["run_id"]):
-            await user(service).delete_session("s1")
+            await user(service).sessions.delete("s1")
         assert (await read(service, runs[2]["run_id"]))["queue_position"] == 2
-        await user(service).delete_session("s1", cancel=True)
+        await user(service).sessions.delete("s1", cancel=True)
         for run in runs:
             with pytest.raises(errors.NotFound):
                 await read(service, run["run_id"])
@@ -217,7 +217,7 @@ async def test_a_cancelled_run_leaves_the_queue_at_once(settings: Settings, work
     async with serve(add_agents(settings)) as (service,):
         runs = [await start(service, "lined", message) for message in "123"]
         request = CancelRequest(session_id="s1", wait=30, reason="not needed")
-        document = await user(service).cancel_run("agent", "lined", runs[1]["run_id"], request)
+        document = await user(service).runs.cancel("agent", "lined", runs[1]["run_id"], request)
         assert document.value["cancel"] == "stopped"
         assert (await read(service, runs[2]["run_id"]))["queue_position"] == 1
         worker.held.clear()
@@ -233,7 +233,7 @@ async def test_a_cancelled_run_leaves_the_queue_at_once(settings: Settings, work
 async def list_events(service: Service, run_id: str) -> list[str]:
     from agentctl.interface.requests import ResumeRequest
 
-    events = user(service).resume_run("agent", "lined", run_id, ResumeRequest("s1", -1))
+    events = user(service).runs.resume("agent", "lined", run_id, ResumeRequest("s1", -1))
     return [event.name async for event in events]
 
 
@@ -243,7 +243,7 @@ async def test_a_stream_of_a_queued_run_begins_with_its_place(
     worker.held = {"1"}
     async with serve(add_agents(settings)) as (service,):
         await start(service, "lined", "1")
-        stream = user(service).stream_run(
+        stream = user(service).runs.stream(
             "agent", "lined", RunRequest(message="2", session_id="s1")
         )
         event = await anext(stream)
@@ -262,14 +262,14 @@ async def test_a_caller_that_leaves_takes_its_run_out_of_the_queue(
     async with serve(add_agents(settings)) as (service,):
         await start(service, "lined", "1")
         request = RunRequest(message="2", session_id="s1")
-        waiting = asyncio.create_task(user(service).create_run("agent", "lined", request))
-        stream = user(service).stream_run("agent", "lined", request)
+        waiting = asyncio.create_task(user(service).runs.create("agent", "lined", request))
+        stream = user(service).runs.stream("agent", "lined", request)
         await anext(stream)
         await stream.aclose()
         found: list[dict[str, Any]] = []
 
         async def both_wait() -> bool:
-            page = (await admin(service).get_runs(RunFilter(session_id="s1", page=Page(10)))).value
+            page = (await admin(service).runs.list(RunFilter(session_id="s1", page=Page(10)))).value
             found[:] = page["data"]  # type: ignore[assignment]
             return len(found) == 3
 
@@ -299,10 +299,10 @@ async def test_a_full_queue_refuses_without_a_row(
             await start(service, "lined", message, "s2")
         with pytest.raises(errors.TooManyRequests, match="in the queue"):
             await start(service, "lined", "7", "s2")
-        page = (await admin(service).get_runs(RunFilter())).value
+        page = (await admin(service).runs.list(RunFilter())).value
         assert page["meta"]["total_count"] == 5
         with pytest.raises(errors.Conflict, match="dependencies"):
-            await user(service).create_run(
+            await user(service).runs.create(
                 "agent", "lined", RunRequest(message="8", session_id="s2", dependencies={"a": 1})
             )
         worker.held.clear()
@@ -313,7 +313,7 @@ async def start_when_free(service: Service, message: str) -> str:
     while True:
         with contextlib.suppress(errors.TooManyRequests):
             request = RunRequest(message=message)
-            return (await user(service).create_run("agent", "free", request)).value["status"]
+            return (await user(service).runs.create("agent", "free", request)).value["status"]
         await asyncio.sleep(0.01)
 
 
@@ -325,7 +325,7 @@ async def test_background_runs_wait_for_a_slot(settings: Settings, worker: Worke
         runs += [await start(service, "free", message) for message in "abc"]
         runs += [await start(service, "free", "z", "s2")]
         with pytest.raises(errors.TooManyRequests):
-            await user(service).create_run("agent", "free", RunRequest(message="now"))
+            await user(service).runs.create("agent", "free", RunRequest(message="now"))
         with pytest.raises(errors.Conflict):
             await start(service, "strict", "x")
         for message in "1abcz":
@@ -410,10 +410,10 @@ async def test_the_state_of_a_request_is_stored_when_its_run_begins(
             request = RunRequest(
                 message=number, session_id="s1", background=True, session_state={"page": number}
             )
-            runs.append(dict((await user(service).create_run("agent", "lined", request)).value))
+            runs.append(dict((await user(service).runs.create("agent", "lined", request)).value))
 
         async def read_state() -> Any:
-            return (await admin(service).get_session_by_id("s1")).value["session_state"]
+            return (await admin(service).sessions.get("s1")).value["session_state"]
 
         assert not await read_state()
         worker.held.discard("1")

@@ -118,7 +118,7 @@ class RaceRound:
             run_id, following = await self.streamed(kind, component_id, request)
         else:
             port = self.place.ports[0]
-            run_id = (await port.create_run(kind, component_id, request)).value["run_id"]
+            run_id = (await port.runs.create(kind, component_id, request)).value["run_id"]
         self.answers[run_id] = []
         cancels = [self.cancel(run_id) for _ in range(self.random.choice((1, 1, 2)))]
         await asyncio.gather(*cancels)
@@ -129,7 +129,7 @@ class RaceRound:
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> tuple[str, asyncio.Task[None]]:
         """Return the id from the first event, and the task that follows the run to its end."""
-        events = self.place.ports[0].stream_run(kind, component_id, request)
+        events = self.place.ports[0].runs.stream(kind, component_id, request)
         first = await anext(aiter(events))
         run_id: str = event_data(first)["run_id"]
         told = self.told[run_id] = [first]
@@ -148,7 +148,7 @@ class RaceRound:
         assert before is not None
         request = CancelRequest(before.session_id, wait, "raced")
         port = self.place.ports[0 if own else 1]
-        answer = (await port.cancel_run(*component_of(before), run_id, request)).value
+        answer = (await port.runs.cancel(*component_of(before), run_id, request)).value
         behind = self.place.checker.read_run(run_id)
         assert behind is not None
         at_once = answer["cancel"] == "requested" and is_final(behind.status)
@@ -222,7 +222,7 @@ async def test_concurrent_runs_in_one_session_keep_their_order(tmp_path: Path) -
         for wave in range(2):
             asked = [f"wave {wave} run {number}" for number in range(TOGETHER)]
             runs = [
-                place.ports[number % 2].create_run(
+                place.ports[number % 2].runs.create(
                     "agent",
                     "quick",
                     RunRequest(message, session_id="s", background=number % 3 == 0),
@@ -239,9 +239,9 @@ async def test_concurrent_runs_in_one_session_keep_their_order(tmp_path: Path) -
         assert {run.input for run in stored[TOGETHER:]} == waves[1]
         assert {run.status for run in stored} == {"COMPLETED"}
         for port in place.ports:
-            listed = (await port.get_session_runs("s")).value
+            listed = (await port.sessions.list_runs("s")).value
             assert [run["run_id"] for run in listed] == [run.run_id for run in stored]
-            session: Any = (await port.get_session_by_id("s")).value
+            session: Any = (await port.sessions.get("s")).value
             history = [(entry["role"], entry["content"]) for entry in session["chat_history"]]
             assert history == [
                 (role, run.input) for run in stored for role in ("user", "assistant")
@@ -254,7 +254,7 @@ async def test_busy_session_accepts_one_of_many_concurrent_runs(tmp_path: Path) 
     async with two_services(tmp_path) as place:
         for number in range(10 if LONG else 3):
             starts = [
-                place.ports[which % 2].create_run(
+                place.ports[which % 2].runs.create(
                     "agent", "busy", RunRequest("slowly", session_id="s", background=True)
                 )
                 for which in range(20)
@@ -268,7 +268,7 @@ async def test_busy_session_accepts_one_of_many_concurrent_runs(tmp_path: Path) 
                 f"The session is busy with run {run_id}"
             }
             request = CancelRequest("s", wait=30)
-            answer = (await place.ports[1].cancel_run("agent", "busy", run_id, request)).value
+            answer = (await place.ports[1].runs.cancel("agent", "busy", run_id, request)).value
             assert answer["cancel"] == "stopped"
             place.checker.check()
             assert len(place.checker.runs) == number + 1
@@ -283,7 +283,7 @@ async def test_followers_get_the_end_that_another_process_stored(tmp_path: Path)
         for process in (judge, judged):
             await process.run(process.open())
         request = RunRequest("slowly", session_id="s", background=True)
-        run_id = (await judged.operations.create_run("agent", "slow", request)).value["run_id"]
+        run_id = (await judged.operations.runs.create("agent", "slow", request)).value["run_id"]
         told = [
             asyncio.create_task(collect(process, "agent", "slow", run_id))
             for process in (judged, judge)
@@ -303,7 +303,7 @@ async def test_followers_get_the_end_that_another_process_stored(tmp_path: Path)
 async def collect(
     process: Process, kind: ComponentKind, component_id: str, run_id: str, after: int = -1
 ) -> list[StreamEvent]:
-    events = process.operations.resume_run(kind, component_id, run_id, ResumeRequest("s", after))
+    events = process.operations.runs.resume(kind, component_id, run_id, ResumeRequest("s", after))
     return [event async for event in events]
 
 

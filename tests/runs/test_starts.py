@@ -70,8 +70,8 @@ async def test_every_stream_has_its_first_event_before_work_begins(
     monkeypatch.setattr(supervision, "START_LIMIT_SECONDS", 60.0)
     async with open_service(deployment) as service:
         request = RunRequest("hello")
-        first = user(service).stream_run_portions("agent", "echo", request)
-        second = user(service).stream_run("agent", "echo", request)
+        first = user(service).runs.stream_portions("agent", "echo", request)
+        second = user(service).runs.stream("agent", "echo", request)
         async with aclosing(first), aclosing(second):
             started = await anext(first)
             assert [event.name for event in started] == ["RunStarted"]

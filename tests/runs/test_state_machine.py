@@ -288,7 +288,7 @@ class Runs(RuleBasedStateMachine):
         if asked.given:
             request = RunRequest("else", idempotency_key=asked.request.idempotency_key)
             with pytest.raises(errors.ValidationFailed):
-                self.do(process.operations.create_run(asked.kind, asked.component_id, request))
+                self.do(process.operations.runs.create(asked.kind, asked.component_id, request))
 
     @precondition(lambda self: self.processes and self.asked)
     @rule(number=anyone, which=st.lists(places, min_size=1, max_size=4), moment=moments)
@@ -385,7 +385,7 @@ class Runs(RuleBasedStateMachine):
             for run in self.checker.live_runs():
                 request = CancelRequest(run.session_id, wait=1)
                 with contextlib.suppress(errors.NotFound):
-                    await process.operations.cancel_run(*component_of(run), run.run_id, request)
+                    await process.operations.runs.cancel(*component_of(run), run.run_id, request)
             await asyncio.sleep(0.01)
 
     def unfinished(self) -> list[Any]:
@@ -423,14 +423,14 @@ class Runs(RuleBasedStateMachine):
     async def followed(self, run: RunRow, after: int) -> list[StreamEvent]:
         process = self.processes[next(self.numbers) % len(self.processes)]
         request = ResumeRequest(run.session_id, after)
-        events = process.operations.resume_run(*component_of(run), run.run_id, request)
+        events = process.operations.runs.resume(*component_of(run), run.run_id, request)
         return [event async for event in events]
 
     async def check_history(self, session_id: str) -> None:
         """Check that the history has every message in order, as in the runs."""
         runs = [run for run in self.roots if run.session_id == session_id]
         operations = self.processes[0].operations
-        session: Any = (await operations.get_session_by_id(session_id)).value
+        session: Any = (await operations.sessions.get(session_id)).value
         if runs[0].component_type == "workflow":
             assert "chat_history" not in session
             return

@@ -97,7 +97,7 @@ async def test_end_of_a_run_says_what_was_unavailable(
 
     monkeypatch.setattr(execute, "_execute", fail)
     async with open_service(deployment) as service:
-        run = await user(service).create_run("agent", "echo", RunRequest("hello"))
+        run = await user(service).runs.create("agent", "echo", RunRequest("hello"))
 
     assert run.value["status"] == "ERROR"
     assert run.value["error"] == {"code": "INTERNAL", "detail": detail}

@@ -203,12 +203,12 @@ class UnluckyRuns:
         operations = user(self.service)
         if kind in FOLLOWING:
             first = RunRequest("[]", session_id=session_id)
-            await operations.create_run(KINDS[kind], kind, first)
+            await operations.runs.create(KINDS[kind], kind, first)
 
         async def content() -> AsyncIterator[bytes]:
             yield b"a text"
 
-        file = (await operations.upload_file(FileUpload("given.txt"), content())).value
+        file = (await operations.files.upload(FileUpload("given.txt"), content())).value
         return RunRequest(
             PLAN,
             session_id=session_id,
@@ -223,9 +223,9 @@ class UnluckyRuns:
         while True:
             try:
                 if not streamed:
-                    await operations.create_run(KINDS[kind], kind, request)
+                    await operations.runs.create(KINDS[kind], kind, request)
                     return
-                async with aclosing(operations.stream_run(KINDS[kind], kind, request)) as events:
+                async with aclosing(operations.runs.stream(KINDS[kind], kind, request)) as events:
                     async for _ in events:
                         pass
                 return
@@ -280,7 +280,7 @@ class UnluckyRuns:
             if row.status == "pending":
                 ruling = Ruling("approve", row.arguments_hash)
                 with contextlib.suppress(errors.Unavailable, errors.Conflict):
-                    await operations.decide_approval(
+                    await operations.approvals.decide(
                         row.component_type, row.component_id, row.approval_id, ruling
                     )
 
@@ -322,7 +322,7 @@ class UnluckyRuns:
 
     async def _check_events(self, kind: str, root: RunFacts, *, has_all: bool) -> list[str]:
         """Check that a reader of the stored events gets them all: they end with the end."""
-        events = user(self.service).resume_run(
+        events = user(self.service).runs.resume(
             KINDS[kind], kind, root.run_id, ResumeRequest(session_id=root.session_id)
         )
         names = [event.name async for event in events]

@@ -99,12 +99,12 @@ def get_orders(agent_id: str) -> str:
 
 @orders.get("/sessions")
 async def get_sessions(request: Request) -> Any:
-    return (await agentctl.operations(request).get_sessions(SessionFilter())).value
+    return (await agentctl.operations(request).sessions.list(SessionFilter())).value
 
 
 @orders.get("/session/{session_id}")
 async def get_session(request: Request, session_id: str) -> Any:
-    return (await agentctl.operations(request).get_session_by_id(session_id)).value
+    return (await agentctl.operations(request).sessions.get(session_id)).value
 
 
 app.include_router(orders)

@@ -364,6 +364,6 @@ async def test_local_command_reads_entries_of_the_server(deployment: Deployment)
         await http.post("/sessions", json={}, headers=bearer(deployment, ADMIN))
         async with Service.open(deployment.settings) as service:
             page = (
-                await service.operations_for(local_principal("ann")).get_audit(AuditFilter())
+                await service.operations_for(local_principal("ann")).audit.list(AuditFilter())
             ).value
             assert [row["principal"] for row in page["data"]] == ["me"]

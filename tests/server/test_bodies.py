@@ -258,10 +258,10 @@ def test_missing_session_is_reported_before_an_invalid_body(server: ThreadedServ
 @pytest.mark.parametrize(
     ("operation", "body", "problem"),
     [
-        ("create_run", {"message": "x", "files": [1] * 60_000}, "files[0] must be a string"),
-        ("continue_run", {"decisions": [{}] * 60_000}, "decisions[0].decision is required"),
+        ("runs.create", {"message": "x", "files": [1] * 60_000}, "files[0] must be a string"),
+        ("runs.continue_run", {"decisions": [{}] * 60_000}, "decisions[0].decision is required"),
         (
-            "rename_session",
+            "sessions.rename",
             dict.fromkeys((f"x{number:05}" for number in range(60_000)), 1),
             "x00000 is not known; known fields: session_name",
         ),

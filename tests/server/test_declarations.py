@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
+from types import SimpleNamespace
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import pytest
 
+from agentctl.auth.principal import Principal
 from agentctl.cli.request_options import CommandSignature
-from agentctl.interface.declarations import Option, Query, Signature, sort_names
-from agentctl.interface.operations import OPERATIONS, Operations
+from agentctl.interface.declarations import Option, Query, Signature, find_address, sort_names
+from agentctl.interface.operations import FAMILIES, OPERATIONS, Operations
 from agentctl.interface.requests import Page
 from agentctl.records.times import ParsedTimestamp
 from agentctl.remote.queries import query_of
@@ -92,11 +95,26 @@ def test_options_of_a_command_are_the_declared_ones() -> None:
 
 
 def test_the_local_backend_has_every_operation() -> None:
-    names = {declared.function.__name__ for declared in OPERATIONS.values()} | {
-        "stream_run",
-        "stream_continued_run",
-    }
-    missing = {
-        name for name in names if getattr(ServiceOperations, name) is getattr(Operations, name)
-    }
+    local = ServiceOperations(SimpleNamespace(), Principal(None))  # type: ignore[arg-type]
+    declared_methods = [
+        method
+        for family in FAMILIES
+        for method in vars(family).values()
+        if hasattr(method, "declared")
+    ]
+
+    missing = set[str]()
+    for method in declared_methods:
+        address = find_address(method)
+        family_name, _, name = address.partition(".")
+        if getattr(type(getattr(local, family_name)), name) is method:
+            missing.add(address)
     assert missing == set()
+
+
+def test_every_family_is_an_attribute_of_its_name() -> None:
+    """The server and the client find a method by the name of its class: `SessionsFamily.get`."""
+    operations = Operations()
+    for declared in OPERATIONS.values():
+        method = attrgetter(declared.address)(operations)
+        assert declared in method.declared

@@ -106,7 +106,9 @@ async def test_closed_database_is_not_ready(settled: Deployment) -> None:
     app = create_app(settled.settings)
     async with running(app), client(app) as http:
         assert (await http.get("/ready")).json()["status"] == "ready"
-        for database in app.state.agentctl.service.operations_for(None).hosting.databases.values():
+        for database in app.state.agentctl.service.operations_for(
+            None
+        ).access.hosting.databases.values():
             await database.close()
         answer = await http.get("/ready")
         assert answer.status_code == 503

@@ -45,7 +45,7 @@ def served(deploy: Deploy) -> Iterator[tuple[Deployment, ServerProcess]]:
 
 async def run(operations: Operations, text: str) -> dict[str, Any]:
     request = RunRequest(text)
-    return dict((await operations.create_run("agent", "whole", request)).value)
+    return dict((await operations.runs.create("agent", "whole", request)).value)
 
 
 async def test_refused_response_reaches_no_other_user(
@@ -72,10 +72,10 @@ async def test_cancelled_run_reaches_no_other_user(
         for number in range(ROUNDS):
             seconds = chance.uniform(0, 0.1)
             request = RunRequest(f"secret of ann {number} late {seconds:.3f}", background=True)
-            started = (await ann.create_run("agent", "whole", request)).value
+            started = (await ann.runs.create("agent", "whole", request)).value
             await asyncio.sleep(seconds + chance.uniform(-0.02, 0.02))
             cancel = CancelRequest(started["session_id"])
-            await ann.cancel_run("agent", "whole", started["run_id"], cancel)
+            await ann.runs.cancel("agent", "whole", started["run_id"], cancel)
 
     async def follow_runs(bob: Operations, runner: int) -> None:
         while not all(each.done() for each in cancelling):

@@ -60,7 +60,7 @@ async def collect_run_events(
 ) -> list[StreamEvent]:
     """Start a run and return all its events."""
     return [
-        event async for event in operations.stream_run(kind, component_id, RunRequest(**request))
+        event async for event in operations.runs.stream(kind, component_id, RunRequest(**request))
     ]
 
 
@@ -69,7 +69,7 @@ async def wait_for_running(operations: ServiceOperations, **filters: Any) -> dic
     wanted = RunFilter(status="RUNNING", **filters)
 
     async def look() -> Any:
-        return (await operations.get_runs(wanted)).value["data"]
+        return (await operations.runs.list(wanted)).value["data"]
 
     return dict((await wait_until(look))[0])
 

@@ -98,7 +98,7 @@ async def fill(service: Service, raw: Raw, user_id: str, text: str) -> None:
     """Write a text of a user into every table, through operations where possible."""
     operations = service.operations_for(local_principal("boss"))
     session_id = f"session-of-{user_id}"
-    await operations.create_session(
+    await operations.sessions.create(
         NewSession(
             session_id=session_id,
             session_name=text,
@@ -111,14 +111,14 @@ async def fill(service: Service, raw: Raw, user_id: str, text: str) -> None:
     request = RunRequest(
         text, session_id, user_id, metadata={"of": text}, idempotency_key=f"key-{text}"
     )
-    run = (await operations.create_run("agent", "echo", request)).value
-    await operations.create_memory(NewMemory(f"Likes {text}", (text,), user_id))
+    run = (await operations.runs.create("agent", "echo", request)).value
+    await operations.memories.create(NewMemory(f"Likes {text}", (text,), user_id))
     item = ItemPut(("notes", text), text, {"of": text}, words=text, ttl=60)
     work = store_items.put(Space(user_id), [item], Quotas(), now())
     await service.hosting.databases.system.write(work)
     own = service.operations_for(local_principal("boss", acting_for=user_id))
     with contextlib.suppress(errors.Forbidden):
-        await own.get_user_rows(PersonalRowsFilter(user_id, "usage"))  # denied
+        await own.users.list_rows(PersonalRowsFilter(user_id, "usage"))  # denied
     run_id = run["run_id"]
     of_run = {"run_id": run_id}
     await raw.insert("run_events", text, **of_run, first_seq=98, last_seq=99, events=text)

@@ -43,12 +43,12 @@ def build_account(*scopes: str, name: str = "ci", **given: Any) -> NewAccount:
 async def create_account(
     operations: ServiceOperations, *scopes: str, **given: Any
 ) -> dict[str, Any]:
-    document = await operations.create_service_account(build_account(*scopes, **given))
+    document = await operations.accounts.create(build_account(*scopes, **given))
     return dict(document.value)
 
 
 async def list_accounts(operations: ServiceOperations, **given: Any) -> list[dict[str, Any]]:
-    page = await operations.list_service_accounts(AccountFilter(**given))
+    page = await operations.accounts.list(AccountFilter(**given))
     return [dict(record) for record in page.value["data"]]
 
 
@@ -135,7 +135,7 @@ async def test_invalid_account_is_rejected(
 ) -> None:
     async with open_service(deployment) as service:
         with pytest.raises(errors.ValidationFailed) as refusal:
-            await admin(service).create_service_account(replace(build_account(), **given))
+            await admin(service).accounts.create(replace(build_account(), **given))
         assert told in refusal.value.detail
         assert await list_accounts(admin(service)) == []
 
@@ -187,7 +187,7 @@ async def test_each_account_operation_has_its_own_scope(deployment: Deployment, 
         asked = {
             "service_accounts:read": list_accounts(operations),
             "service_accounts:write": create_account(operations, "agents:run", name="other"),
-            "service_accounts:delete": operations.revoke_service_account(account["id"]),
+            "service_accounts:delete": operations.accounts.revoke(account["id"]),
         }
         for needed, ask in asked.items():
             if needed == scope:
@@ -201,26 +201,26 @@ async def test_each_account_operation_has_its_own_scope(deployment: Deployment, 
 async def test_account_sees_only_its_own_data(deployment: Deployment) -> None:
     everything = ("agents:run", "agents:read", "sessions:read", "sessions:write")
     async with open_service(deployment) as service:
-        await admin(service).create_session(NewSession(session_id="theirs"))
+        await admin(service).sessions.create(NewSession(session_id="theirs"))
         for number, scopes in enumerate((everything, (ADMIN,))):
             account = await create_account(
                 admin(service), *scopes, name=f"n{number}", allow_privileged_scopes=True
             )
             operations = await operations_of_token(service, account["token"])
             mine = f"mine-{number}"
-            run = (await operations.create_run("agent", "echo", RunRequest("x", mine))).value
+            run = (await operations.runs.create("agent", "echo", RunRequest("x", mine))).value
             assert run["user_id"] == f"sa:{account['id']}"
             other = RunRequest("x", f"for-{number}", user_id="somebody")
-            assert (await operations.create_run("agent", "echo", other)).value["user_id"] == (
+            assert (await operations.runs.create("agent", "echo", other)).value["user_id"] == (
                 f"sa:{account['id']}"
             )
-            page = (await operations.get_sessions(SessionFilter())).value["data"]
+            page = (await operations.sessions.list(SessionFilter())).value["data"]
             assert {row["session_id"] for row in page} == {mine, f"for-{number}"}
-            assert len((await operations.get_runs(RunFilter())).value["data"]) == 2
+            assert len((await operations.runs.list(RunFilter())).value["data"]) == 2
             with pytest.raises(errors.NotFound):
-                await operations.get_session_by_id("theirs")
+                await operations.sessions.get("theirs")
             with pytest.raises(errors.NotFound):
-                await operations.cancel_run("agent", "echo", "nothing", CancelRequest(mine))
+                await operations.runs.cancel("agent", "echo", "nothing", CancelRequest(mine))
 
 
 async def test_reused_name_inherits_no_data(deployment: Deployment) -> None:
@@ -230,15 +230,15 @@ async def test_reused_name_inherits_no_data(deployment: Deployment) -> None:
         with pytest.raises(errors.Conflict):
             await create_account(admin(service))
         old = await operations_of_token(service, first["token"])
-        await old.create_session(NewSession(session_id="old"))
-        await admin(service).revoke_service_account(first["id"])
+        await old.sessions.create(NewSession(session_id="old"))
+        await admin(service).accounts.revoke(first["id"])
         second = await create_account(admin(service), *scopes, allow_privileged_scopes=True)
         new = await operations_of_token(service, second["token"])
-        assert (await new.get_sessions(SessionFilter())).value["data"] == []
+        assert (await new.sessions.list(SessionFilter())).value["data"] == []
         with pytest.raises(errors.NotFound):
-            await new.get_session_by_id("old")
+            await new.sessions.get("old")
         with pytest.raises(errors.Conflict):
-            await new.create_session(NewSession(session_id="old"))
+            await new.sessions.create(NewSession(session_id="old"))
 
 
 async def test_revoked_token_is_rejected_at_once(deployment: Deployment) -> None:
@@ -247,14 +247,14 @@ async def test_revoked_token_is_rejected_at_once(deployment: Deployment) -> None
         other = await create_account(admin(service), name="other")
         for each in (account, other):
             await operations_of_token(service, each["token"])
-        await admin(service).revoke_service_account(account["id"])
+        await admin(service).accounts.revoke(account["id"])
         assert await failed_check(service, account["token"]) == "account.revoked"
         await operations_of_token(service, other["token"])
         for account_id in (account["id"], "missing", "", "x" * 5_000):
             with pytest.raises(errors.NotFound):
-                await admin(service).revoke_service_account(account_id)
+                await admin(service).accounts.revoke(account_id)
         with pytest.raises(errors.ValidationFailed):
-            await admin(service).revoke_service_account("a\x00")
+            await admin(service).accounts.revoke("a\x00")
         states = {record["name"]: record["state"] for record in await list_accounts(admin(service))}
         assert states == {"ci": "revoked", "other": "active"}
 
@@ -263,7 +263,7 @@ async def test_revoked_token_is_rejected_elsewhere(deployment: Deployment) -> No
     async with open_service(deployment) as here, open_service(deployment) as there:
         account = await create_account(admin(here))
         await operations_of_token(there, account["token"])
-        await admin(here).revoke_service_account(account["id"])
+        await admin(here).accounts.revoke(account["id"])
 
         async def refused() -> bool:
             try:
@@ -367,7 +367,7 @@ async def test_database_files_contain_no_token(
             token = account["token"]
             await operations_of_token(service, token)
             await failed_check(service, token + "x")
-            rows = (await admin(service).get_audit(AuditFilter())).raw
+            rows = (await admin(service).audit.list(AuditFilter())).raw
     stored = b"".join(
         path.read_bytes() for path in deployment.folder.glob("main.db*") if path.is_file()
     )
@@ -383,9 +383,9 @@ async def test_account_list_has_pages(deployment: Deployment) -> None:
         operations = admin(service)
         for number in range(5):
             record = await create_account(operations, name=f"n{number % 2}")
-            await operations.revoke_service_account(record["id"])
+            await operations.accounts.revoke(record["id"])
         names = [record["id"] for record in await list_accounts(operations)]
-        first = (await operations.list_service_accounts(AccountFilter(page=Page(limit=2)))).value
+        first = (await operations.accounts.list(AccountFilter(page=Page(limit=2)))).value
         assert [row["id"] for row in first["data"]] == names[:2]
         assert (first["meta"]["total_count"], first["meta"]["total_pages"]) == (5, 3)
         cursor = first["meta"]["next_cursor"]
@@ -414,7 +414,7 @@ async def test_expired_account_releases_its_name(deployment: Deployment) -> None
         assert await failed_check(service, account["token"]) == "account.expired"
         assert [record["state"] for record in await list_accounts(admin(service))] == ["expired"]
         await create_account(admin(service))
-        await admin(service).revoke_service_account(account["id"])
+        await admin(service).accounts.revoke(account["id"])
         states = [record["state"] for record in await list_accounts(admin(service))]
         assert states == ["active", "revoked"]
 
@@ -427,12 +427,12 @@ async def test_account_changes_and_denials_are_audited(deployment: Deployment) -
             create_account(operations),
             create_account(operations, "sessions:write", name="x"),
             create_account(account_manager(service), "agents:run", name="x"),
-            operations.revoke_service_account("missing"),
+            operations.accounts.revoke("missing"),
         ):
             with pytest.raises(errors.AgentctlError):
                 await failing
-        await operations.revoke_service_account(account["id"])
-        rows = (await operations.get_audit(AuditFilter())).value["data"]
+        await operations.accounts.revoke(account["id"])
+        rows = (await operations.audit.list(AuditFilter())).value["data"]
         told = [
             (row["operation"].partition("_")[0], row["outcome"], row["status"], row["resource"])
             for row in reversed(rows)
@@ -459,10 +459,10 @@ async def test_accounts_are_local_only_without_authorization(deployment: Deploym
         for ask in (
             create_account(nobody, name="x"),
             list_accounts(nobody),
-            nobody.revoke_service_account(account["id"]),
+            nobody.accounts.revoke(account["id"]),
         ):
             with pytest.raises(errors.Forbidden) as refusal:
                 await ask
             assert "locally" in refusal.value.detail
         assert [record["name"] for record in await list_accounts(operator)] == ["ci"]
-        await operator.revoke_service_account(account["id"])
+        await operator.accounts.revoke(account["id"])

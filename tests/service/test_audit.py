@@ -48,7 +48,7 @@ async def read_entries(service: Service, **wanted: Any) -> list[Row]:
     cursor: str | None = None
     while True:
         asked = AuditFilter(limit=100, cursor=cursor, **wanted)
-        page = (await service.operations_for(local_principal("auditor")).get_audit(asked)).value
+        page = (await service.operations_for(local_principal("auditor")).audit.list(asked)).value
         found += page["data"]
         cursor = page["meta"]["next_cursor"]
         if cursor is None:
@@ -88,12 +88,12 @@ MENDS = {"refusing": "DROP TRIGGER no", "gone": "ALTER TABLE elsewhere RENAME TO
 async def test_every_session_change_has_an_entry(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_session(NewSession(session_id="s1"))
-        made = (await operations.create_session(NewSession())).value["agent_session_id"]
-        await operations.rename_session("s1", "secret name")
-        await operations.update_session("s1", SessionPatch({"metadata": {"secret": 1}}))
-        await operations.delete_session("s1")
-        await operations.delete_sessions(BulkDeletion((made, made)))
+        await operations.sessions.create(NewSession(session_id="s1"))
+        made = (await operations.sessions.create(NewSession())).value["agent_session_id"]
+        await operations.sessions.rename("s1", "secret name")
+        await operations.sessions.update("s1", SessionPatch({"metadata": {"secret": 1}}))
+        await operations.sessions.delete("s1")
+        await operations.sessions.delete_several(BulkDeletion((made, made)))
         ok = ("allowed", None, None)
         assert await summaries(service) == [
             ("create_session", "session:s1", *ok),
@@ -109,14 +109,16 @@ async def test_every_session_change_has_an_entry(deployment: Deployment) -> None
 async def test_entry_names_principal_backend_and_time(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         began = format_rfc3339(now())
-        await service.operations_for(Principal("me", ALL), "request-1").create_session(NewSession())
-        one = service.operations_for(local_principal("ann"))
-        await one.create_session(NewSession())
-        await one.create_session(NewSession())
-        await service.operations_for(local_principal("ann", acting_for="bob")).create_session(
+        await service.operations_for(Principal("me", ALL), "request-1").sessions.create(
             NewSession()
         )
-        await service.operations_for(Principal(None, ALL)).create_session(NewSession())
+        one = service.operations_for(local_principal("ann"))
+        await one.sessions.create(NewSession())
+        await one.sessions.create(NewSession())
+        await service.operations_for(local_principal("ann", acting_for="bob")).sessions.create(
+            NewSession()
+        )
+        await service.operations_for(Principal(None, ALL)).sessions.create(NewSession())
         found = await read_entries(service)
         assert [(row["principal"], row["via"]) for row in found] == [
             ("me", "http"),
@@ -136,7 +138,7 @@ async def test_entry_names_principal_backend_and_time(deployment: Deployment) ->
 async def test_new_run_has_one_entry_with_its_session(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service, session_id="claimed")
-        run = (await operations.create_run("agent", "echo", RunRequest("secret text"))).value
+        run = (await operations.runs.create("agent", "echo", RunRequest("secret text"))).value
         await collect_run_events(operations, "team", "crew", message="ask echo", session_id="t1")
         first, second = await read_entries(service)
         assert summarize(first)[:3] == (
@@ -154,13 +156,13 @@ async def test_repeated_request_has_no_second_entry(deployment: Deployment) -> N
     async with open_service(deployment) as service:
         for agent in ("echo", "apart"):
             for _ in range(3):
-                await user(service).create_run("agent", agent, request)
+                await user(service).runs.create("agent", agent, request)
             with pytest.raises(errors.ValidationFailed):
-                await user(service).create_run("agent", agent, replace(request, message="y"))
+                await user(service).runs.create("agent", agent, replace(request, message="y"))
             request = replace(request, session_id="s2", idempotency_key="l")
         found = await read_entries(service)
         assert [row["outcome"] for row in found] == ["allowed", "failed"] * 2
-        (run,) = (await user(service).get_session_runs("s2", IN_SECOND)).value
+        (run,) = (await user(service).sessions.list_runs("s2", IN_SECOND)).value
         about = f"agent:apart,session:s2,database:second,run:{run['run_id']}"
         assert found[2]["resource"] == about
 
@@ -171,7 +173,7 @@ async def test_expired_key_starts_no_run_without_an_entry(
     request = RunRequest("x", "s1", idempotency_key="k")
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_run("agent", "apart", request)
+        await operations.runs.create("agent", "apart", request)
         with database_file(deployment, "second") as file:
             expired = now() - idempotency.KEY_LIFETIME - 1
             file.execute("UPDATE idempotency SET created_at = ?", (expired,))
@@ -179,10 +181,10 @@ async def test_expired_key_starts_no_run_without_an_entry(
         with monkeypatch.context() as patched:
             patched.setattr("agentctl.service.family.now", lambda: now() - 10_000_000)
             with pytest.raises(errors.Unavailable):
-                await operations.create_run("agent", "apart", request)
-        assert len((await operations.get_session_runs("s1", IN_SECOND)).value) == 1
-        await operations.create_run("agent", "apart", request)
-        assert len((await operations.get_session_runs("s1", IN_SECOND)).value) == 2
+                await operations.runs.create("agent", "apart", request)
+        assert len((await operations.sessions.list_runs("s1", IN_SECOND)).value) == 1
+        await operations.runs.create("agent", "apart", request)
+        assert len((await operations.sessions.list_runs("s1", IN_SECOND)).value) == 2
         outcomes = [(row["outcome"], row["status"]) for row in await read_entries(service)]
         assert outcomes == [("allowed", None), ("failed", 503), ("allowed", None)]
 
@@ -195,13 +197,13 @@ async def test_every_cancel_has_an_entry(deployment: Deployment) -> None:
             _,
         ):
             run_id = run["run_id"]
-            await operations.cancel_run(
+            await operations.runs.cancel(
                 "agent", "hang", run_id, CancelRequest("s1", 30, "my secret")
             )
-            await operations.cancel_run("agent", "hang", run_id, CancelRequest("s1", wait=30))
+            await operations.runs.cancel("agent", "hang", run_id, CancelRequest("s1", wait=30))
             for wrong in (CancelRequest("s2"), CancelRequest(wait=30), CancelRequest("s1", 31)):
                 with pytest.raises(errors.AgentctlError):
-                    await operations.cancel_run("agent", "hang", run_id, wrong)
+                    await operations.runs.cancel("agent", "hang", run_id, wrong)
         found = [row for row in await summaries(service) if row[0] == "cancel_agent_run"]
         about = f"agent:hang,run:{run_id}"
         assert found == [
@@ -218,8 +220,8 @@ async def test_deletion_entry_is_committed_before_its_cancels(deployment: Deploy
         operations = user(service)
         async with streamed_run(operations, "agent", "hang", message="x", session_id="s1"):
             with pytest.raises(errors.Conflict):
-                await operations.delete_session("s1")
-            await operations.delete_session("s1", cancel=True)
+                await operations.sessions.delete("s1")
+            await operations.sessions.delete("s1", cancel=True)
         found = [
             summarize(row)[:4] for row in await read_entries(service, operation="delete_session")
         ]
@@ -233,20 +235,20 @@ async def test_deletion_entry_is_committed_before_its_cancels(deployment: Deploy
 async def test_failed_change_has_only_a_failed_entry(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_session(NewSession(session_id="s1"))
+        await operations.sessions.create(NewSession(session_id="s1"))
         asks: list[Callable[[], Awaitable[Any]]] = [
-            lambda: operations.create_session(NewSession(session_id="s1")),
-            lambda: operations.create_session(NewSession(session_id="not one")),
-            lambda: operations.create_session(NewSession(db_id="none")),
-            lambda: operations.rename_session("none", "x"),
-            lambda: operations.rename_session("s1", "x" * 256),
-            lambda: operations.update_session("s1", SessionPatch({"metadata": {"a": "\0"}})),
-            lambda: operations.delete_sessions(BulkDeletion(("s1", "none"))),
-            lambda: operations.delete_sessions(BulkDeletion(())),
-            lambda: operations.create_run("agent", "none", RunRequest("x")),
-            lambda: operations.create_run("agent", "echo", RunRequest("", "s1")),
-            lambda: operations.create_run("team", "crew", RunRequest("x", "s1")),
-            lambda: operations.create_run(
+            lambda: operations.sessions.create(NewSession(session_id="s1")),
+            lambda: operations.sessions.create(NewSession(session_id="not one")),
+            lambda: operations.sessions.create(NewSession(db_id="none")),
+            lambda: operations.sessions.rename("none", "x"),
+            lambda: operations.sessions.rename("s1", "x" * 256),
+            lambda: operations.sessions.update("s1", SessionPatch({"metadata": {"a": "\0"}})),
+            lambda: operations.sessions.delete_several(BulkDeletion(("s1", "none"))),
+            lambda: operations.sessions.delete_several(BulkDeletion(())),
+            lambda: operations.runs.create("agent", "none", RunRequest("x")),
+            lambda: operations.runs.create("agent", "echo", RunRequest("", "s1")),
+            lambda: operations.runs.create("team", "crew", RunRequest("x", "s1")),
+            lambda: operations.runs.create(
                 "agent", "echo", RunRequest("x", "s1", idempotency_key="")
             ),
         ]
@@ -273,13 +275,15 @@ async def test_change_in_another_database_has_its_entry_first(deployment: Deploy
     second = SessionLocator(db_id="second")
     async with open_service(deployment) as service:
         operations = user(service)
-        other = await user(service, "other").create_run("agent", "apart", RunRequest("x", "theirs"))
-        await operations.create_session(NewSession(session_id="s1", db_id="second"))
-        await operations.rename_session("s1", "x", second)
+        other = await user(service, "other").runs.create(
+            "agent", "apart", RunRequest("x", "theirs")
+        )
+        await operations.sessions.create(NewSession(session_id="s1", db_id="second"))
+        await operations.sessions.rename("s1", "x", second)
         with pytest.raises(errors.NotFound):
-            await operations.rename_session("none", "x", second)
+            await operations.sessions.rename("none", "x", second)
         with pytest.raises(errors.NotFound):
-            await operations.create_run("agent", "apart", RunRequest("x", "theirs"))
+            await operations.runs.create("agent", "apart", RunRequest("x", "theirs"))
         place = "database:second"
         *found, before, failed = await summaries(service)
         about = f"agent:apart,session:theirs,{place},run:{other.value['run_id']}"
@@ -301,19 +305,19 @@ async def test_every_denial_has_an_entry(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = service.operations_for(Principal("me", frozenset({"agents:echo:read"})))
         asks: list[Callable[[], Awaitable[Any]]] = [
-            lambda: operations.get_session_by_id("s1"),
-            lambda: operations.get_components("team"),
-            lambda: operations.get_component("agent", "hang"),
-            lambda: operations.get_config(),
-            lambda: operations.get_audit(AuditFilter()),
-            lambda: operations.rename_session("a,session:b\n", "x"),
-            lambda: operations.create_run("agent", "echo", RunRequest("x")),
-            lambda: operations.open_resumed_stream("agent", "echo", "r", ResumeRequest()),
+            lambda: operations.sessions.get("s1"),
+            lambda: operations.components.list("team"),
+            lambda: operations.components.get("agent", "hang"),
+            lambda: operations.system.get_config(),
+            lambda: operations.audit.list(AuditFilter()),
+            lambda: operations.sessions.rename("a,session:b\n", "x"),
+            lambda: operations.runs.create("agent", "echo", RunRequest("x")),
+            lambda: operations.runs.open_resumed_stream("agent", "echo", "r", ResumeRequest()),
         ]
         for ask in asks:
             with pytest.raises(errors.Forbidden):
                 await ask()
-        await operations.get_component("agent", "echo")
+        await operations.components.get("agent", "echo")
         found = await summaries(service)
         assert found == [
             (name, about, "denied", 403, reason)
@@ -347,9 +351,11 @@ async def test_ids_in_entries_are_quoted_and_truncated(deployment: Deployment) -
         operations = user(service)
         for name in ("a,run:b", "é\ud800\0", "x" * 2_000):
             with pytest.raises(errors.AgentctlError):
-                await operations.rename_session(name, "x")
+                await operations.sessions.rename(name, "x")
         with pytest.raises(errors.NotFound):
-            await operations.delete_sessions(BulkDeletion(tuple(f"{n:030}" for n in range(100))))
+            await operations.sessions.delete_several(
+                BulkDeletion(tuple(f"{n:030}" for n in range(100)))
+            )
         about = [row["resource"] for row in await read_entries(service)]
         assert about[:2] == ["session:a%2Crun%3Ab", "session:%C3%A9%ED%A0%80%00"]
         assert about[2] == f"session:{'x' * (MAXIMUM_TEXT - 11)}..."
@@ -364,7 +370,7 @@ async def test_change_is_refused_without_its_entry(deployment: Deployment, broke
     async with open_service(deployment) as service:
         operations = user(service)
         for where in (None, "second"):
-            await operations.create_session(
+            await operations.sessions.create(
                 NewSession(session_id="s1", session_name="old", db_id=where)
             )
         before = await _read_state(service)
@@ -375,21 +381,21 @@ async def test_change_is_refused_without_its_entry(deployment: Deployment, broke
             with database_file(deployment) as file:
                 file.execute(BREAKS[broken])
             asks: list[Callable[[], Awaitable[Any]]] = [
-                lambda: operations.create_session(NewSession(session_id="s2")),
-                lambda: operations.create_session(NewSession(session_id="s2", db_id="second")),
-                lambda: operations.rename_session("s1", "new"),
-                lambda: operations.rename_session("s1", "new", second),
-                lambda: operations.update_session("s1", SessionPatch({"metadata": {"a": 1}})),
-                lambda: operations.delete_session("s1"),
-                lambda: operations.delete_session("s1", second, cancel=True),
-                lambda: operations.delete_session("busy", cancel=True),
-                lambda: operations.delete_sessions(BulkDeletion(("s1",))),
-                lambda: operations.create_run("agent", "echo", RunRequest("x", "s3")),
-                lambda: operations.create_run("agent", "apart", RunRequest("x", "s3")),
+                lambda: operations.sessions.create(NewSession(session_id="s2")),
+                lambda: operations.sessions.create(NewSession(session_id="s2", db_id="second")),
+                lambda: operations.sessions.rename("s1", "new"),
+                lambda: operations.sessions.rename("s1", "new", second),
+                lambda: operations.sessions.update("s1", SessionPatch({"metadata": {"a": 1}})),
+                lambda: operations.sessions.delete("s1"),
+                lambda: operations.sessions.delete("s1", second, cancel=True),
+                lambda: operations.sessions.delete("busy", cancel=True),
+                lambda: operations.sessions.delete_several(BulkDeletion(("s1",))),
+                lambda: operations.runs.create("agent", "echo", RunRequest("x", "s3")),
+                lambda: operations.runs.create("agent", "apart", RunRequest("x", "s3")),
                 lambda: collect_run_events(
                     operations, "workflow", "line", message="x", session_id="s3"
                 ),
-                lambda: operations.cancel_run(
+                lambda: operations.runs.cancel(
                     "agent", "hang", run["run_id"], CancelRequest("busy", wait=30)
                 ),
             ]
@@ -400,16 +406,16 @@ async def test_change_is_refused_without_its_entry(deployment: Deployment, broke
                 assert refused.value.detail.startswith("The audit log cannot be written"), number
             # Reads continue, and denials stay denials.
             with pytest.raises(errors.Forbidden):
-                await service.operations_for(Principal("me")).get_session_by_id("s1")
+                await service.operations_for(Principal("me")).sessions.get("s1")
             with pytest.raises(errors.NotFound):
-                await operations.rename_session("none", "x")
-            still = (await operations.get_run(run["run_id"])).value
+                await operations.sessions.rename("none", "x")
+            still = (await operations.runs.get(run["run_id"])).value
             assert (still["status"], still["cancel_requested_at"]) == ("RUNNING", None)
             with database_file(deployment) as file:
                 file.execute(MENDS[broken])
-            await operations.delete_session("busy", cancel=True)
+            await operations.sessions.delete("busy", cancel=True)
         assert await _read_state(service) == before
-        await operations.rename_session("s1", "new")
+        await operations.sessions.rename("s1", "new")
         assert (await read_entries(service))[-1]["operation"] == "rename_session"
 
 
@@ -418,9 +424,9 @@ async def _read_state(service: Service) -> list[bytes]:
     found = []
     for place in ("main", "second"):
         found.append(
-            (await operations.get_sessions(SessionFilter(SessionLocator(db_id=place)))).raw
+            (await operations.sessions.list(SessionFilter(SessionLocator(db_id=place)))).raw
         )
-        found.append((await operations.get_runs(RunFilter(db_id=place))).raw)
+        found.append((await operations.runs.list(RunFilter(db_id=place))).raw)
     return found
 
 
@@ -431,7 +437,7 @@ async def test_change_and_entry_are_one_transaction(deployment: Deployment) -> N
 
         async def create(number: int) -> None:
             with contextlib.suppress(errors.Conflict):
-                await operations.create_session(NewSession(session_id=f"s{number % 50}"))
+                await operations.sessions.create(NewSession(session_id=f"s{number % 50}"))
 
         await asyncio.gather(*(create(number) for number in range(200)))
         found = await read_entries(service)
@@ -445,14 +451,14 @@ async def test_change_of_a_disconnected_caller_has_its_entry(deployment: Deploym
         operations = user(service)
         for number in range(15):
             task = asyncio.create_task(
-                operations.create_session(NewSession(session_id=f"s{number}"))
+                operations.sessions.create(NewSession(session_id=f"s{number}"))
             )
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         # Writes are in order, so after this write all earlier ones are committed.
-        await operations.create_session(NewSession(session_id="last"))
-        page = (await operations.get_sessions(SessionFilter())).value
+        await operations.sessions.create(NewSession(session_id="last"))
+        page = (await operations.sessions.list(SessionFilter())).value
         there = {row["session_id"] for row in page["data"]}
         assert {row["resource"] for row in await read_entries(service)} == {
             f"session:{s}" for s in there
@@ -462,9 +468,9 @@ async def test_change_of_a_disconnected_caller_has_its_entry(deployment: Deploym
 async def test_internal_error_is_a_failed_entry(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_session(NewSession(session_id="s1"))
+        await operations.sessions.create(NewSession(session_id="s1"))
         with pytest.raises(TypeError):
-            await operations.update_session("s1", SessionPatch({"metadata": {1: "secret"}}))
+            await operations.sessions.update("s1", SessionPatch({"metadata": {1: "secret"}}))
         assert (await summaries(service))[1:] == [
             ("update_session", "session:s1", "failed", 500, "INTERNAL_SERVER_ERROR")
         ]
@@ -472,22 +478,22 @@ async def test_internal_error_is_a_failed_entry(deployment: Deployment) -> None:
 
 async def test_reads_have_entries_if_configured(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
-        await user(service).get_components("agent")
-        await user(service).get_sessions(SessionFilter())
+        await user(service).components.list("agent")
+        await user(service).sessions.list(SessionFilter())
         assert await read_entries(service) == []
     async with auditing_reads(deployment) as service:
         operations = user(service)
-        run = (await operations.create_run("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
-        await operations.get_health()
-        await operations.get_info()
-        await operations.get_me()
-        await operations.get_components("agent")
-        await operations.get_session_by_id("s1")
-        await operations.get_session_run("s1", run)
+        run = (await operations.runs.create("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
+        await operations.system.get_health()
+        await operations.system.get_info()
+        await operations.system.get_me()
+        await operations.components.list("agent")
+        await operations.sessions.get("s1")
+        await operations.sessions.get_run("s1", run)
         with pytest.raises(errors.NotFound):
-            await operations.get_run("none")
+            await operations.runs.get("none")
         request = ResumeRequest("s1")
-        assert [event.name async for event in operations.resume_run("agent", "echo", run, request)]
+        assert [event.name async for event in operations.runs.resume("agent", "echo", run, request)]
         found = [row[:4] for row in await summaries(service)]
         assert found[1:] == [
             ("get_me", None, "allowed", None),
@@ -504,19 +510,19 @@ async def test_reads_have_entries_if_configured(deployment: Deployment) -> None:
 async def test_recorded_read_fails_without_its_entry(deployment: Deployment, broken: str) -> None:
     async with auditing_reads(deployment) as service:
         operations = user(service)
-        run = (await operations.create_run("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
+        run = (await operations.runs.create("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
         with database_file(deployment) as file:
             file.execute(BREAKS[broken])
         asks: list[Callable[[], Awaitable[Any]]] = [
-            lambda: operations.get_session_by_id("s1"),
-            lambda: operations.get_sessions(SessionFilter()),
-            lambda: operations.get_components("agent"),
-            lambda: operations.open_resumed_stream("agent", "echo", run, ResumeRequest("s1")),
+            lambda: operations.sessions.get("s1"),
+            lambda: operations.sessions.list(SessionFilter()),
+            lambda: operations.components.list("agent"),
+            lambda: operations.runs.open_resumed_stream("agent", "echo", run, ResumeRequest("s1")),
         ]
         for ask in asks:
             with pytest.raises(errors.Unavailable):
                 await ask()
-        assert (await operations.get_health()).value["status"] == "ok"
+        assert (await operations.system.get_health()).value["status"] == "ok"
         with database_file(deployment) as file:
             file.execute(MENDS[broken])
 
@@ -526,13 +532,13 @@ async def test_audit_list_has_pages_filters_and_cursors(deployment: Deployment) 
         operations = user(service)
         other = user(service, "other")
         for number in range(5):
-            await operations.create_session(NewSession(session_id=f"s{number}"))
+            await operations.sessions.create(NewSession(session_id=f"s{number}"))
             with pytest.raises(errors.NotFound):
-                await other.rename_session(f"s{number}", "x")
+                await other.sessions.rename(f"s{number}", "x")
         seen = []
         cursor = None
         while True:
-            page = (await admin(service).get_audit(AuditFilter(limit=3, cursor=cursor))).value
+            page = (await admin(service).audit.list(AuditFilter(limit=3, cursor=cursor))).value
             seen += [row["seq"] for row in page["data"]]
             cursor = page["meta"]["next_cursor"]
             if cursor is None:
@@ -551,9 +557,9 @@ async def test_audit_list_has_pages_filters_and_cursors(deployment: Deployment) 
 
 async def test_audit_scope_reads_entries_of_all_principals(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
-        await user(service).create_session(NewSession())
+        await user(service).sessions.create(NewSession())
         auditor = service.operations_for(Principal("eve", frozenset({"audit:read"})))
-        page = (await auditor.get_audit(AuditFilter())).value
+        page = (await auditor.audit.list(AuditFilter())).value
         assert [row["principal"] for row in page["data"]] == ["me"]
         for wrong in (
             AuditFilter(limit=0),
@@ -563,13 +569,13 @@ async def test_audit_scope_reads_entries_of_all_principals(deployment: Deploymen
             AuditFilter(operation="\ud800"),
         ):
             with pytest.raises(errors.ValidationFailed):
-                await auditor.get_audit(wrong)
+                await auditor.audit.list(wrong)
 
 
 async def test_old_entries_are_removed(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         for number in range(3):
-            await user(service).create_session(NewSession(session_id=f"s{number}"))
+            await user(service).sessions.create(NewSession(session_id=f"s{number}"))
         with database_file(deployment) as file:
             file.execute("UPDATE audit_log SET at = at - 40 * 86400000000 WHERE seq < 3")
         databases = service.hosting.databases
@@ -583,7 +589,7 @@ async def test_old_entries_are_removed(deployment: Deployment) -> None:
         assert (deletion["operation"], deletion["count"]) == ("expire_audit", 2)
         assert deletion["reason"].startswith("older than 20")
         await delete_expired(databases, ages=Ages(39))
-        await user(service).create_session(NewSession())
+        await user(service).sessions.create(NewSession())
         assert [row["seq"] for row in await read_entries(service)] == [3, 4, 5]
 
 
@@ -612,7 +618,7 @@ async def test_entry_names_the_local_user_that_acts_for_another(deployment: Depl
         operations: ServiceOperations = service.operations_for(
             local_principal("ann", acting_for="bob")
         )
-        run = (await operations.create_run("agent", "echo", RunRequest("x", "s1"))).value
+        run = (await operations.runs.create("agent", "echo", RunRequest("x", "s1"))).value
         assert run["user_id"] == "bob"
         (row,) = await read_entries(service)
         assert (row["principal"], row["via"]) == ("local:ann", "local")

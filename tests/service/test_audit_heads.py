@@ -99,7 +99,7 @@ async def signing_service(
 
 async def add_entries(service: Service, count: int) -> None:
     for _ in range(count):
-        await user(service).create_session(NewSession())
+        await user(service).sessions.create(NewSession())
 
 
 async def sign(signer: HeadSigner) -> None:
@@ -109,7 +109,7 @@ async def sign(signer: HeadSigner) -> None:
 
 
 async def read_tokens(service: Service) -> list[str]:
-    page = (await admin(service).get_audit_heads(AuditHeadFilter(limit=100))).value
+    page = (await admin(service).audit.list_heads(AuditHeadFilter(limit=100))).value
     return [head["token"] for head in reversed(page["data"])]
 
 
@@ -118,7 +118,7 @@ async def verify(service: Service, keys: Keys, known: Sequence[str] = ()) -> Ver
         cursor = None
         while True:
             asked = AuditFilter(limit=7, cursor=cursor)
-            page = (await admin(service).get_audit(asked)).value
+            page = (await admin(service).audit.list(asked)).value
             for entry in page["data"]:
                 yield entry
             cursor = page["meta"]["next_cursor"]
@@ -135,7 +135,7 @@ async def test_heads_cover_the_entries_that_are_due(deployment: Deployment, keys
         assert await read_tokens(service) == []
         await add_entries(service, 2 * HEAD_ENTRIES + 2)
         await sign(signer)
-        page = (await admin(service).get_audit_heads(AuditHeadFilter(limit=1))).value
+        page = (await admin(service).audit.list_heads(AuditHeadFilter(limit=1))).value
         (head,) = page["data"]
         assert (head["number"], head["first_seq"], head["last_seq"], head["entries"]) == (
             2,
@@ -144,7 +144,7 @@ async def test_heads_cover_the_entries_that_are_due(deployment: Deployment, keys
             5,
         )
         after = AuditHeadFilter(limit=1, cursor=page["meta"]["next_cursor"])
-        (first,) = (await admin(service).get_audit_heads(after)).value["data"]
+        (first,) = (await admin(service).audit.list_heads(after)).value["data"]
         assert (first["number"], first["first_seq"], first["last_seq"]) == (1, 1, 5)
         found = await verify(service, keys)
         assert (found.heads, found.entries, found.unsigned, found.findings) == (2, 10, 2, [])
@@ -471,7 +471,7 @@ async def test_a_head_has_the_documented_digest(signed_log: SignedLog, keys: Key
     payload = signed_log.tokens[0].split(".")[1]
     head = orjson.loads(base64.urlsafe_b64decode(payload + "=="))
     async with signing_service(signed_log.settings, keys) as (service, _):
-        page = (await admin(service).get_audit(AuditFilter(limit=100))).value
+        page = (await admin(service).audit.list(AuditFilter(limit=100))).value
     lines = b"".join(rfc8785.dumps(entry) + b"\n" for entry in page["data"][:-6:-1])
     assert head["digest"] == f"sha256:{hashlib.sha256(lines).hexdigest()}"
     assert head["previous"] is None

@@ -42,7 +42,7 @@ def one_day() -> Iterator[None]:
 
 
 async def list_questions(service: Service) -> list[dict[str, Any]]:
-    page: Any = (await admin(service).get_approvals(ApprovalFilter(status="pending"))).value
+    page: Any = (await admin(service).approvals.list(ApprovalFilter(status="pending"))).value
     assert {row["tool_name"] for row in page["data"]} <= {BUDGET_TOOL}
     return [dict(row) for row in page["data"]]
 
@@ -52,7 +52,7 @@ async def decide(
 ) -> None:
     place = question["component_type"], question["component_id"], question["approval_id"]
     bound = question["arguments_hash"] if verb == "approve" else None
-    await admin(service).decide_approval(*place, Ruling(verb, bound, **fields))
+    await admin(service).approvals.decide(*place, Ruling(verb, bound, **fields))
 
 
 async def go_on(service: Service, run: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +61,7 @@ async def go_on(service: Service, run: dict[str, Any]) -> dict[str, Any]:
     live = await service.hosting.engine.claims.claim(database, run["run_id"])
     assert live is not None
     await asyncio.wait({live.ended})
-    return dict((await admin(service).get_run(run["run_id"])).value)
+    return dict((await admin(service).runs.get(run["run_id"])).value)
 
 
 def read_error(run: dict[str, Any]) -> tuple[str, str | None]:
@@ -86,7 +86,7 @@ async def test_person_raises_the_limit_before_the_run_begins(
         own = user(service, "ann")
         ruling = Ruling("approve", question["arguments_hash"])
         with pytest.raises(errors.Forbidden):
-            await own.decide_approval("agent", "echo", question["approval_id"], ruling)
+            await own.approvals.decide("agent", "echo", question["approval_id"], ruling)
         with pytest.raises(errors.BudgetExceeded, match="a person was asked to continue"):
             await run_agent(own)
         assert (await run_agent(user(service, "ben")))["status"] == "COMPLETED"
@@ -170,7 +170,7 @@ async def test_members_and_steps_wait_with_their_parent(
     deployment = deploy(tmp_path, model_endpoint, table)
     async with open_service(deployment) as service:
         await run_agent(user(service), "echo", "one two three")
-        started: Any = await user(service).create_run(kind, name, RunRequest("hello"))
+        started: Any = await user(service).runs.create(kind, name, RunRequest("hello"))
         run = dict(started.value)
         assert run["status"] == "PAUSED"
         (question,) = await list_questions(service)

@@ -105,11 +105,11 @@ def user(service: Service, subject: str = "me") -> ServiceOperations:
 async def run_agent(
     operations: ServiceOperations, agent: str = "echo", message: str = "hello", **more: Any
 ) -> dict[str, Any]:
-    return dict((await operations.create_run("agent", agent, RunRequest(message, **more))).value)
+    return dict((await operations.runs.create("agent", agent, RunRequest(message, **more))).value)
 
 
 async def list_budgets(operations: ServiceOperations, **more: Any) -> list[dict[str, Any]]:
-    return [dict(row) for row in (await operations.get_budgets(**more)).value]
+    return [dict(row) for row in (await operations.usage.list_budgets(**more)).value]
 
 
 async def test_used_budget_refuses_runs_of_one_user(

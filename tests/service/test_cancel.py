@@ -52,14 +52,14 @@ async def test_cancel_stops_every_kind_of_hang(
             request = CancelRequest(session_id="s1", wait=30, reason="enough")
             # A cancel that waited for the work would not be "stopped" after 30 seconds. The event
             # loop waits for the stubborn task at its end, so that one is short.
-            answer = (await operations.cancel_run("agent", agent, run["run_id"], request)).value
+            answer = (await operations.runs.cancel("agent", agent, run["run_id"], request)).value
             assert answer["cancel"] == "stopped"
             assert answer["status"] == "CANCELLED"
             assert answer["reason"] == "enough"
             events = await task
         assert events[-1].name == "RunCancelled"
         assert event_data(events[-1])["reason"] == "enough"
-        stored = (await operations.get_run(run["run_id"])).value
+        stored = (await operations.runs.get(run["run_id"])).value
         assert stored["status"] == "CANCELLED"
         assert stored["cancel_requested_by"] == "me"
         assert stored["finished_at"] == answer["finished_at"]
@@ -80,7 +80,7 @@ async def test_cancel_closes_the_model_request(
             _,
         ):
             await asyncio.to_thread(model_endpoint.wait_for_open, 1)
-            await operations.cancel_run(
+            await operations.runs.cancel(
                 "agent", "hang", run["run_id"], CancelRequest("s1", wait=30)
             )
             await asyncio.to_thread(model_endpoint.wait_for_open, 0)
@@ -94,15 +94,15 @@ async def test_cancel_keeps_messages_and_tokens(deployment: Deployment) -> None:
             operations, "agent", "tool-wait", message=message, session_id="s1"
         ) as (run, _):
             await _wait_for_tool(service, run["run_id"])
-            await operations.cancel_run(
+            await operations.runs.cancel(
                 "agent", "tool-wait", run["run_id"], CancelRequest("s1", wait=30)
             )
-        stored = (await operations.get_run(run["run_id"])).value
+        stored = (await operations.runs.get(run["run_id"])).value
         assert stored["metrics"]["total_tokens"] > 0
         assert [tool["result"] for tool in stored["tools"]] == ["cancelled"]
         roles = [entry["role"] for entry in stored["messages"]]
         assert roles == ["system", "user", "assistant", "tool"]
-        again = await operations.create_run(
+        again = await operations.runs.create(
             "agent", "echo", RunRequest("still there?", session_id="s1")
         )
         assert again.value["status"] == "COMPLETED"
@@ -117,11 +117,11 @@ async def test_cancel_keeps_partial_text(deployment: Deployment) -> None:
         ):
             live = await wait_for_live_run(service, run["run_id"])
             await wait_until(lambda: live.transcript.content.count(" ") >= 2)
-            await operations.cancel_run(
+            await operations.runs.cancel(
                 "agent", "half", run["run_id"], CancelRequest("s1", wait=30)
             )
-        stored = (await operations.get_run(run["run_id"])).value
-        history = (await operations.get_session_by_id("s1")).value["chat_history"] or []
+        stored = (await operations.runs.get(run["run_id"])).value
+        history = (await operations.sessions.get("s1")).value["chat_history"] or []
         assert stored["content"]
         assert history[-1]["content"] == stored["content"]
 
@@ -129,29 +129,31 @@ async def test_cancel_keeps_partial_text(deployment: Deployment) -> None:
 async def test_cancel_of_a_finished_run_returns_already_final(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        run = (await operations.create_run("agent", "echo", RunRequest("x", session_id="s1"))).value
-        answer = await operations.cancel_run(
+        run = (
+            await operations.runs.create("agent", "echo", RunRequest("x", session_id="s1"))
+        ).value
+        answer = await operations.runs.cancel(
             "agent", "echo", run["run_id"], CancelRequest("s1", wait=30)
         )
         assert answer.value["cancel"] == "already_final"
         assert answer.value["status"] == "COMPLETED"
         assert answer.value["cancel_requested_at"] is None
-        assert (await operations.get_run(run["run_id"])).value == run
+        assert (await operations.runs.get(run["run_id"])).value == run
 
 
 async def test_run_cancelled_before_its_start_keeps_its_message(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_run("agent", "echo", RunRequest("first", session_id="s1"))
+        await operations.runs.create("agent", "echo", RunRequest("first", session_id="s1"))
         row = a_run(
             "pending", "s1", user_id="me", background=True, input="second", owner="elsewhere"
         )
         await service.hosting.databases["main"].write(run_rows.create(row))
-        answer = await operations.cancel_run(
+        answer = await operations.runs.cancel(
             "agent", "echo", "pending", CancelRequest("s1", wait=30)
         )
         assert (answer.value["cancel"], answer.value["status"]) == ("stopped", "CANCELLED")
-        history = (await operations.get_session_by_id("s1")).value["chat_history"] or []
+        history = (await operations.sessions.get("s1")).value["chat_history"] or []
         questions = [entry["content"] for entry in history if entry["role"] == "user"]
         assert questions == ["first", "second"]
 
@@ -164,9 +166,9 @@ async def test_second_cancel_returns_already_final(deployment: Deployment) -> No
             _,
         ):
             first = CancelRequest("s1", wait=30, reason="first")
-            await operations.cancel_run("agent", "hang", run["run_id"], first)
+            await operations.runs.cancel("agent", "hang", run["run_id"], first)
             second = CancelRequest("s1", wait=30, reason="second")
-            answer = await operations.cancel_run("agent", "hang", run["run_id"], second)
+            answer = await operations.runs.cancel("agent", "hang", run["run_id"], second)
         assert answer.value["cancel"] == "already_final"
         assert answer.value["status"] == "CANCELLED"
         assert answer.value["reason"] == "first"
@@ -191,12 +193,14 @@ async def test_cancel_of_an_unknown_run_stores_nothing(deployment: Deployment) -
             told = set()
             for caller, kind, component, identifier, request in wrong:
                 with pytest.raises(errors.NotFound) as refusal:
-                    await caller.cancel_run(kind, component, identifier, request)  # type: ignore[arg-type]
+                    await caller.runs.cancel(kind, component, identifier, request)  # type: ignore[arg-type]
                 told.add(refusal.value.detail)
             assert told == {"Run not found"}
             with pytest.raises(errors.NotFound, match="Agent not found"):
-                await operations.cancel_run("agent", "nobody", run_id, CancelRequest("s1", wait=30))
-            assert (await operations.get_run(run_id)).value["cancel_requested_at"] is None
+                await operations.runs.cancel(
+                    "agent", "nobody", run_id, CancelRequest("s1", wait=30)
+                )
+            assert (await operations.runs.get(run_id)).value["cancel_requested_at"] is None
 
 
 async def test_only_administrators_may_omit_the_session(deployment: Deployment) -> None:
@@ -207,8 +211,8 @@ async def test_only_administrators_may_omit_the_session(deployment: Deployment) 
             _,
         ):
             with pytest.raises(errors.BadRequest, match="session_id is required"):
-                await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest(wait=30))
-            answer = await admin(service).cancel_run(
+                await operations.runs.cancel("agent", "hang", run["run_id"], CancelRequest(wait=30))
+            answer = await admin(service).runs.cancel(
                 "agent", "hang", run["run_id"], CancelRequest(wait=30)
             )
             assert answer.value["cancel"] == "stopped"
@@ -219,7 +223,7 @@ async def test_session_of_the_token_is_the_default(deployment: Deployment) -> No
         operations = user(service, session_id="s1")
         async with streamed_run(operations, "agent", "hang", message="x") as (run, _):
             assert run["session_id"] == "s1"
-            answer = await operations.cancel_run(
+            answer = await operations.runs.cancel(
                 "agent", "hang", run["run_id"], CancelRequest(wait=30)
             )
             assert answer.value["cancel"] == "stopped"
@@ -231,10 +235,10 @@ async def test_wait_of_a_cancel_is_bounded(deployment: Deployment, wait: float) 
         operations = user(service)
         request = CancelRequest("s", wait=wait)
         with pytest.raises(errors.NotFound):
-            await operations.cancel_run("agent", "echo", "nothing", request)
-        run = (await operations.create_run("agent", "echo", RunRequest("hello", "s"))).value
+            await operations.runs.cancel("agent", "echo", "nothing", request)
+        run = (await operations.runs.create("agent", "echo", RunRequest("hello", "s"))).value
         with pytest.raises(errors.ValidationFailed, match="wait"):
-            await operations.cancel_run("agent", "echo", run["run_id"], request)
+            await operations.runs.cancel("agent", "echo", run["run_id"], request)
 
 
 @pytest.mark.parametrize(
@@ -252,12 +256,12 @@ async def test_cancel_of_a_parent_cancels_members_and_steps(
         ):
             await _wait_for_children(service, run["run_id"])
             request = CancelRequest("s1", wait=30, reason="enough")
-            answer = await operations.cancel_run(kind, component, run["run_id"], request)
+            answer = await operations.runs.cancel(kind, component, run["run_id"], request)
             assert answer.value["cancel"] == "stopped"
             events = await task
         assert events[-1].name.endswith("Cancelled")
         assert event_data(events[-1])["run_id"] == run["run_id"]
-        runs = (await operations.get_session_runs("s1")).value
+        runs = (await operations.sessions.list_runs("s1")).value
         assert len(runs) > 1
         assert {stored["status"] for stored in runs} == {"CANCELLED"}
         assert {stored["cancel_reason"] for stored in runs} == {"enough"}
@@ -276,7 +280,7 @@ async def test_cancel_of_a_member_is_reported_to_its_team(deployment: Deployment
             operations, "team", "crew", message="ask hang", session_id="s1"
         ) as (_, task):
             member = await wait_for_running(operations, component_type="agent")
-            answer = await operations.cancel_run(
+            answer = await operations.runs.cancel(
                 "agent", "hang", member["run_id"], CancelRequest("s1", wait=30)
             )
             assert answer.value["cancel"] == "stopped"
@@ -292,7 +296,7 @@ async def test_cancel_from_another_process_uses_the_database(deployment: Deploym
             run,
             task,
         ):
-            answer = await admin(elsewhere).cancel_run(
+            answer = await admin(elsewhere).runs.cancel(
                 "agent", "hang", run["run_id"], CancelRequest(wait=30, reason="from afar")
             )
             assert answer.value["cancel"] == "stopped"
@@ -308,14 +312,14 @@ async def test_cancel_during_completion_returns_the_stored_status(deployment: De
             if number >= 60 and len(outcomes) == 2:
                 break
             task = asyncio.create_task(
-                operations.create_run("agent", "echo", RunRequest("x", session_id=f"s{number}"))
+                operations.runs.create("agent", "echo", RunRequest("x", session_id=f"s{number}"))
             )
             while not (live := service.hosting.engine.live_runs()):
                 await asyncio.sleep(0)
             # The first cancels of each round come at once: the answer of the model is quick.
             await asyncio.sleep(max(0, number % 60 - 20) * 0.0003)
             answer = (
-                await operations.cancel_run(
+                await operations.runs.cancel(
                     "agent", "echo", live[0].run_id, CancelRequest(f"s{number}", wait=30)
                 )
             ).value
@@ -335,9 +339,9 @@ async def test_engine_keeps_no_waiters_after_a_cancel(deployment: Deployment) ->
             run,
             _,
         ):
-            await operations.cancel_run(
+            await operations.runs.cancel(
                 "agent", "hang", run["run_id"], CancelRequest("s1", wait=30)
             )
         assert service.hosting.engine.live_runs() == []
-        page = (await operations.get_runs(RunFilter(status="RUNNING"))).raw
+        page = (await operations.runs.list(RunFilter(status="RUNNING"))).raw
         assert orjson.loads(page)["data"] == []

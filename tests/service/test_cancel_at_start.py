@@ -27,7 +27,7 @@ async def leave_after(
     asking: asyncio.Task[Any] = asyncio.create_task(
         collect_run_events(operations, kind, component_id, **given)
         if stream
-        else operations.create_run(kind, component_id, RunRequest(**given))
+        else operations.runs.create(kind, component_id, RunRequest(**given))
     )
     for _ in range(steps):
         await asyncio.sleep(0.0002)
@@ -48,12 +48,14 @@ async def test_run_cancelled_at_its_start_keeps_its_message(
         await wait_until(lambda: not service.hosting.engine.live_runs())
         roots = list[str]()
         last = None
-        while runs := (await operations.get_session_runs("s1", SessionRunsQuery(after=last))).value:
+        while runs := (
+            await operations.sessions.list_runs("s1", SessionRunsQuery(after=last))
+        ).value:
             roots += [run["input"] for run in runs if run["parent_run_id"] is None]
             last = runs[-1]["run_id"]
         assert set(roots) <= set(asked)
-        session: dict[str, Any] = (await operations.get_session_by_id("s1")).value  # type: ignore[assignment]
+        session: dict[str, Any] = (await operations.sessions.get("s1")).value  # type: ignore[assignment]
         said = [entry["content"] for entry in session["chat_history"] if entry["role"] == "user"]
         assert said == roots
-        live = (await operations.get_runs(RunFilter(live=True))).value
+        live = (await operations.runs.list(RunFilter(live=True))).value
         assert live["data"] == []

@@ -86,13 +86,13 @@ def debugger(service: Service, subject: str = "me") -> ServiceOperations:
 
 
 async def read_causes(operations: ServiceOperations, run_id: str) -> list[dict[str, Any]]:
-    return [dict(each) for each in (await operations.get_run_causes(run_id)).value["causes"]]
+    return [dict(each) for each in (await operations.runs.get_causes(run_id)).value["causes"]]
 
 
 async def start(
     operations: ServiceOperations, kind: Any, component: str, message: str = "17"
 ) -> dict[str, Any]:
-    return dict((await operations.create_run(kind, component, RunRequest(message))).value)
+    return dict((await operations.runs.create(kind, component, RunRequest(message))).value)
 
 
 def run_in(deployment: Deployment, *arguments: str) -> str:
@@ -113,7 +113,7 @@ async def test_cause_of_a_refused_key_is_the_response_of_the_provider(shop: Depl
 
         (failure,) = [
             failure
-            for failure in (await debugger(service).get_failures(RunFilter())).value["data"]
+            for failure in (await debugger(service).runs.list_failures(RunFilter())).value["data"]
             if failure["run_id"] == run["run_id"]
         ]
         assert failure["error"] == run["error"]
@@ -155,7 +155,7 @@ async def test_failed_tools_and_steps_have_causes(shop: Deployment) -> None:
         assert run["status"] == "COMPLETED"
         assert {(each["tool_name"], each["type"]) for each in causes} == {("add", "OSError")}
         assert 0 < len(causes) <= MAXIMUM_CAUSES
-        flow = dict((await user(service).create_run("workflow", "order", RunRequest("1"))).value)
+        flow = dict((await user(service).runs.create("workflow", "order", RunRequest("1"))).value)
         (cause,) = await read_causes(admin(service), flow["run_id"])
         assert cause["run_id"] == flow["member_runs"][0]
         assert cause["component_id"] == "shop"
@@ -173,7 +173,7 @@ async def test_failures_have_the_cause_that_ended_them(shop: Deployment) -> None
             )
         ]
         own = RunFilter(user_id="failing", parent="none")
-        page = (await admin(service).get_failures(own)).value
+        page = (await admin(service).runs.list_failures(own)).value
         found = {each["run_id"]: each["cause"] for each in page["data"]}
         shop_run, flow, survived, refused = (run["run_id"] for run in started)
         assert page["meta"]["total_count"] == 3
@@ -185,8 +185,8 @@ async def test_failures_have_the_cause_that_ended_them(shop: Deployment) -> None
         assert found[flow]["run_id"] == started[1]["member_runs"][0]
 
         with pytest.raises(errors.Forbidden):
-            await user(service, "failing").get_failures(RunFilter())
-        others = (await debugger(service, "another").get_failures(RunFilter())).value
+            await user(service, "failing").runs.list_failures(RunFilter())
+        others = (await debugger(service, "another").runs.list_failures(RunFilter())).value
         assert others["data"] == []
 
 
@@ -195,18 +195,18 @@ async def test_causes_are_for_callers_with_the_scope_only(shop: Deployment) -> N
         run = await start(user(service), "agent", "shop")
         run_id = run["run_id"]
         with pytest.raises(errors.Forbidden) as refusal:
-            await user(service).get_run_causes(run_id)
+            await user(service).runs.get_causes(run_id)
         assert refusal.value.required_scopes == ("runs:debug",)
         with pytest.raises(errors.NotFound):
-            await debugger(service, "another").get_run_causes(run_id)
+            await debugger(service, "another").runs.get_causes(run_id)
         operations = admin(service)
         documents = [
-            (await operations.get_run(run_id, form=RunView(view))).raw  # type: ignore[arg-type]
+            (await operations.runs.get(run_id, form=RunView(view))).raw  # type: ignore[arg-type]
             for view in ("full", "items", "summary", "phase")
         ]
-        documents.append((await operations.get_session_by_id(run["session_id"])).raw)
-        documents.append((await operations.get_session_runs(run["session_id"])).raw)
-        async for event in operations.stream_run("agent", "shop", RunRequest("17")):
+        documents.append((await operations.sessions.get(run["session_id"])).raw)
+        documents.append((await operations.sessions.list_runs(run["session_id"])).raw)
+        async for event in operations.runs.stream("agent", "shop", RunRequest("17")):
             documents.append(event.data)
         assert not any(b"LookupError" in each or b"no order" in each for each in documents)
 

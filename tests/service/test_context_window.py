@@ -185,9 +185,9 @@ async def test_refused_size_is_kept_for_other_sessions(
             codes: list[str | None] = []
             for turn in range(4):
                 request = RunRequest("y" * int(WINDOW * 1.3), session_id=f"kept-{number}")
-                run = (await operations.create_run("agent", "fit_unknown", request)).value
+                run = (await operations.runs.create("agent", "fit_unknown", request)).value
                 assert run["status"] == "COMPLETED", (number, turn, run["error"])
-                listed = (await operations.get_run_model_calls(run["run_id"])).value
+                listed = (await operations.runs.list_model_calls(run["run_id"])).value
                 codes += [call["error_code"] for call in listed["model_calls"]]
             refused.append(sum("refused" in body for body in model_endpoint.requests()))
             assert codes.count("CONTEXT_EXCEEDED") == refused[-1]
@@ -204,12 +204,12 @@ async def test_first_call_is_estimated_from_the_last_count(
         operations = user(service)
         for text in ("y" * int(WINDOW * 1.6), "hi " * 150):
             request = RunRequest(text, session_id="counted")
-            run = (await operations.create_run("agent", "fit_known", request)).value
+            run = (await operations.runs.create("agent", "fit_known", request)).value
         answer = run["messages"][-1]
         # The stub counts four bytes for a token: nothing has to be left out.
         assert answer["sent_bytes"] > WINDOW * 0.6 * 3
         assert "compacted" not in answer
-        await operations.create_run("agent", "fit_other", request)
+        await operations.runs.create("agent", "fit_other", request)
         last = model_endpoint.requests()[-1]
         assert "y" * 100 not in str(last["messages"])
 
@@ -223,7 +223,7 @@ async def test_first_steps_of_a_long_run_are_summarized(
     model_endpoint.forget()
     async with open_service(deployment) as service:
         request = RunRequest(f"work {STEPS} 9 150", session_id="stepping")
-        run = (await user(service).create_run("agent", "fit_stepping", request)).value
+        run = (await user(service).runs.create("agent", "fit_stepping", request)).value
         calls = await read_calls(user(service), run["run_id"])
     assert (run["status"], run["content"].endswith("done")) == ("COMPLETED", True), run["error"]
     requests = [body for body in model_endpoint.requests() if "tools" in body]
@@ -263,10 +263,10 @@ async def test_cancel_ends_the_summary_of_first_steps(
     async with open_service(deployment) as service:
         operations = user(service)
         request = RunRequest(f"cancelled work {STEPS} 9 150", background=True)
-        run = (await operations.create_run("agent", "by_hang", request)).value
+        run = (await operations.runs.create("agent", "by_hang", request)).value
         await wait_until(lambda: bool(model_endpoint.requests("hang")))
         cancel = CancelRequest(run["session_id"])
-        await operations.cancel_run("agent", "by_hang", run["run_id"], cancel)
+        await operations.runs.cancel("agent", "by_hang", run["run_id"], cancel)
         record = await wait_for_run(operations, run["run_id"])
         assert (record["status"], record["stopped_at"] is not None) == ("CANCELLED", True)
         await wait_until(lambda: not model_endpoint.open_calls())
@@ -280,7 +280,7 @@ async def test_failure_of_the_summary_is_no_failure_of_the_run(
     model_endpoint.forget()
     async with open_service(deployment) as service:
         request = RunRequest(f"unsummed work {STEPS} 9 150")
-        run = (await user(service).create_run("agent", "by_http-401", request)).value
+        run = (await user(service).runs.create("agent", "by_http-401", request)).value
     assert run["status"] == "COMPLETED", run["error"]
     compacted = [each["compacted"] for each in run["messages"] if "compacted" in each]
     assert [each["kind"] for each in compacted[-1]["omissions"]] == ["tool_result", "turns"]
@@ -295,7 +295,7 @@ async def test_budget_counts_the_summary_of_first_steps_and_stops_the_run(
     async with open_service(deployment) as service:
         operations = user(service)
         request = RunRequest(f"paid work {STEPS} 9 150")
-        run = (await operations.create_run("agent", "by_costly", request)).value
+        run = (await operations.runs.create("agent", "by_costly", request)).value
         calls = await read_calls(operations, run["run_id"])
     assert (run["status"], run["error"]["code"]) == ("ERROR", "BUDGET_EXCEEDED")
     # Only the summary has a price: the call after it is not made.
@@ -310,11 +310,11 @@ async def test_fork_goes_on_with_the_summary_of_its_origin(
     async with open_service(deployment) as service:
         operations = user(service)
         request = RunRequest(f"forked {message} work {STEPS} 9 150")
-        run = (await operations.create_run("agent", "fit_stepping", request)).value
+        run = (await operations.runs.create("agent", "fit_stepping", request)).value
         fork = ForkRequest(at=len(run["messages"]) - 1, message=message)
         place: Any = "agent", "fit_stepping", run["run_id"]
         number = len(model_endpoint.requests())
-        forked = (await operations.fork_run(*place, fork)).value
+        forked = (await operations.runs.fork(*place, fork)).value
         assert forked["status"] == "COMPLETED", forked["error"]
     requests = [body["messages"] for body in model_endpoint.requests()[number:]]
     asked = [messages[-1]["content"] for messages in requests]
@@ -338,7 +338,9 @@ async def test_every_message_that_fits_is_answered(
                 text, fits = build_message(chance, session)
                 for message in (text,) if fits else (text, f"hi {len(session.runs)}"):
                     request = RunRequest(message, session_id=f"fit-{seed}-{number}")
-                    document = await operations.create_run(session.kind, session.component, request)
+                    document = await operations.runs.create(
+                        session.kind, session.component, request
+                    )
                     run = dict(document.value)
                     session.runs.append(run)
                     error = run["error"] or {}
@@ -357,10 +359,10 @@ async def test_turns_of_a_summary_fit_into_the_window(
         operations = user(service)
         for text in ("x" * 40_000, "y" * 40_000, "hi"):
             request = RunRequest(text, session_id="fit-summary")
-            await operations.create_run("agent", "fit_summed", request)
+            await operations.runs.create("agent", "fit_summed", request)
 
         async def is_summarized() -> bool:
-            session = await operations.get_session_by_id("fit-summary")
+            session = await operations.sessions.get("fit-summary")
             return bool(session.value["session_summary"])
 
         await wait_until(is_summarized)

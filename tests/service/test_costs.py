@@ -48,7 +48,7 @@ def caller(service: Service) -> ServiceOperations:
 
 async def start(operations: ServiceOperations, kind: Any, component: str, session: str) -> Any:
     request = RunRequest("some words", session_id=session)
-    return (await operations.create_run(kind, component, request)).value
+    return (await operations.runs.create(kind, component, request)).value
 
 
 def price_of(run: Any) -> float:
@@ -68,14 +68,14 @@ async def test_cost_is_part_of_runs_and_sessions(shop: Deployment) -> None:
         assert "cost" not in first["metrics"]
 
         summary = RunFilter(session_id="s1", form=RunView("summary"))
-        listed = (await operations.get_runs(summary)).value["data"]
+        listed = (await operations.runs.list(summary)).value["data"]
         assert [run["cost"] for run in listed] == [second["cost"], first["cost"]]
 
         both = pytest.approx(first["cost"] + second["cost"])
-        session: Any = (await operations.get_session_by_id("s1")).value
+        session: Any = (await operations.sessions.get("s1")).value
         assert (session["cost"], session["unpriced_tokens"]) == (both, 0)
         assert "cost" not in session["metrics"]
-        sessions = (await operations.get_sessions(SessionFilter())).value["data"]
+        sessions = (await operations.sessions.list(SessionFilter())).value["data"]
         assert [row["cost"] for row in sessions] == [both]
 
 
@@ -87,7 +87,7 @@ async def test_cost_lacks_the_tokens_without_a_price(shop: Deployment) -> None:
 
         # The leader has no price, its member has one.
         team = await start(operations, "team", "shop", "s3")
-        member = (await operations.get_run(team["member_runs"][0])).value
+        member = (await operations.runs.get(team["member_runs"][0])).value
         assert team["cost"] == pytest.approx(price_of(member))
         assert team["unpriced_tokens"] == team["total_tokens"] - member["total_tokens"] > 0
 
@@ -98,11 +98,11 @@ async def test_usage_by_session_has_the_costs_of_the_sessions(shop: Deployment) 
         for session, component in (("a", "clerk"), ("b", "echo"), ("a", "clerk")):
             await start(operations, "agent", component, session)
 
-        report = (await operations.get_usage(UsageFilter(by=("session",)))).value
+        report = (await operations.usage.get(UsageFilter(by=("session",)))).value
         rows = {row["session_id"]: row for row in report["data"]}
         sessions = {
             row["session_id"]: row
-            for row in (await operations.get_sessions(SessionFilter())).value["data"]
+            for row in (await operations.sessions.list(SessionFilter())).value["data"]
         }
         assert {*rows} == {*sessions} == {"a", "b"}
         for session_id, session in sessions.items():
@@ -112,6 +112,6 @@ async def test_usage_by_session_has_the_costs_of_the_sessions(shop: Deployment) 
         assert (rows["a"]["runs"], report["total"]["runs"], report["groups"]) == (2, 3, 2)
 
         stranger = service.operations_for(Principal(subject="another", scopes=ALL | {"usage:read"}))
-        assert (await stranger.get_usage(UsageFilter(by=("session",)))).value["data"] == []
+        assert (await stranger.usage.get(UsageFilter(by=("session",)))).value["data"] == []
         with pytest.raises(errors.ValidationFailed):
-            await operations.get_usage(UsageFilter(by=("session", "day")))
+            await operations.usage.get(UsageFilter(by=("session", "day")))

@@ -525,7 +525,7 @@ async def test_doctor_finds_missing_bytes_and_a_store_that_cannot_be_written(
         await service.hosting.databases.open_all()
         operations = service.operations_for(local_principal("boss"))
         stored = [
-            (await operations.upload_file(FileUpload(name), FileContent(name.encode()))).value
+            (await operations.files.upload(FileUpload(name), FileContent(name.encode()))).value
             for name in ("a.txt", "b.txt")
         ]
     findings = await check_store(settings)

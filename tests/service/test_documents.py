@@ -47,14 +47,14 @@ def test_damage_of_one_run_is_found_before_histories_are_joined(histories: list[
 async def test_damaged_json_is_named(deployment: Deployment, damaged: str) -> None:
     async with open_service(deployment) as service:
         port = user(service)
-        run = (await port.create_run("agent", "echo", RunRequest("hello", "s1"))).value
+        run = (await port.runs.create("agent", "echo", RunRequest("hello", "s1"))).value
         change = Sql("UPDATE runs SET metadata = :damaged")
         await service.hosting.databases["main"].write(change.execute(damaged=damaged))
-        record = (await port.get_run(run["run_id"])).value
+        record = (await port.runs.get(run["run_id"])).value
         assert (record["damaged"], record["metadata"]) == (["metadata"], None)
         assert record["content"] == run["content"]
         await service.hosting.databases["main"].write(
             Sql("UPDATE sessions SET metadata = :damaged").execute(damaged=damaged)
         )
         with pytest.raises(Unavailable, match="The database is damaged"):
-            await port.get_session_by_id("s1")
+            await port.sessions.get("s1")

@@ -68,14 +68,14 @@ async def test_disconnect_stops_the_run_despite_a_locked_database(deployment: De
     async with open_service(deployment) as service:
         operations = user(service)
         request = RunRequest("x", session_id="s1")
-        leaving = asyncio.create_task(operations.create_run("agent", "hang", request))
+        leaving = asyncio.create_task(operations.runs.create("agent", "hang", request))
         run_id = (await wait_for_running(operations))["run_id"]
         live = await wait_for_live_run(service, run_id)
         with locked_database(deployment):
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
             assert live.requested_end is not None
-            assert (await operations.get_run(run_id)).value["status"] == "RUNNING"
+            assert (await operations.runs.get(run_id)).value["status"] == "RUNNING"
         run = await wait_for_run(operations, run_id)
         assert run["status"] == "CANCELLED"
         assert run["cancel_reason"] == "The client disconnected"
@@ -94,7 +94,7 @@ async def test_disconnect_does_not_wait_for_a_locked_database(
         async with streamed_run(operations, "agent", "tool-wait", **request) as (run, events):
             with locked_database(deployment):
                 assert "RunCompleted" not in [event.name for event in await events]
-                assert (await operations.get_run(run["run_id"])).value["status"] == "RUNNING"
+                assert (await operations.runs.get(run["run_id"])).value["status"] == "RUNNING"
             assert (await wait_for_run(operations, run["run_id"]))["status"] == "COMPLETED"
 
 
@@ -116,7 +116,7 @@ async def test_closing_abandons_an_end_that_cannot_be_stored(
     async with open_service(deployment) as service:
         operations = user(service)
         request = RunRequest("x", session_id="s1", background=True)
-        await operations.create_run("agent", "hang", request)
+        await operations.runs.create("agent", "hang", request)
         await wait_for_running(operations)
         lock = contextlib.ExitStack()
         lock.enter_context(locked_database(deployment))
@@ -132,7 +132,7 @@ async def test_a_stop_waits_once_for_an_end_that_cannot_be_stored(
     clock = asyncio.get_running_loop().time
     async with open_service(deployment) as service:
         request = RunRequest("x", session_id="s1", background=True)
-        await user(service).create_run("agent", "hang", request)
+        await user(service).runs.create("agent", "hang", request)
         await wait_for_running(user(service))
         with locked_database(deployment):
             # As a server does: at the end of its drain, and when it ends.
@@ -152,11 +152,11 @@ async def test_unencodable_content_does_not_prevent_the_end(deployment: Deployme
         ):
             live = await wait_for_live_run(service, run["run_id"])
             live.transcript.add_user("\ud800")
-            await operations.cancel_run(
+            await operations.runs.cancel(
                 "agent", "hang", run["run_id"], CancelRequest("s1", wait=30)
             )
             assert (await events)[-1].name == "RunCancelled"
-        stored = (await operations.get_run(run["run_id"])).value
+        stored = (await operations.runs.get(run["run_id"])).value
         assert (stored["status"], stored["messages"]) == ("CANCELLED", [])
 
 
@@ -171,7 +171,7 @@ async def test_run_without_a_row_ends_and_stores_nothing(deployment: Deployment)
             await live.database.write(sessions.delete("s1"))
             live.stop(Ending.cancelled("me", "gone"))
             await wait_until(lambda: not service.hosting.engine.live_runs())
-        assert (await admin(service).get_runs(RunFilter())).value["data"] == []
+        assert (await admin(service).runs.list(RunFilter())).value["data"] == []
 
 
 async def test_run_that_failed_early_keeps_its_message(
@@ -183,10 +183,10 @@ async def test_run_that_failed_early_keeps_its_message(
         create_deployment(tmp_path, "http://127.0.0.1:9/v1", extra=keyless)
     ) as service:
         operations = user(service)
-        run = (await operations.create_run("agent", "keyless", RunRequest("why?", "s1"))).value
+        run = (await operations.runs.create("agent", "keyless", RunRequest("why?", "s1"))).value
         assert run["error"] is not None
         assert run["error"]["code"] == "MODEL_UNAVAILABLE"
-        history = (await operations.get_session_by_id("s1")).value["chat_history"] or []
+        history = (await operations.sessions.get("s1")).value["chat_history"] or []
         assert [(entry["role"], entry["content"]) for entry in history] == [("user", "why?")]
 
 
@@ -212,11 +212,11 @@ async def test_last_event_names_the_first_cancel(
             live.stop(Ending.cancelled("you", "second"))
             request = CancelRequest("s1", wait=30, reason="first")
             cancel = asyncio.create_task(
-                operations.cancel_run("agent", "hang", run["run_id"], request)
+                operations.runs.cancel("agent", "hang", run["run_id"], request)
             )
 
             async def is_requested() -> bool:
-                record = (await operations.get_run(run["run_id"])).value
+                record = (await operations.runs.get(run["run_id"])).value
                 return record["cancel_requested_by"] == "me"
 
             await wait_until(is_requested)
@@ -231,12 +231,12 @@ async def test_closing_waits_for_starting_runs(deployment: Deployment) -> None:
         async with open_service(deployment) as service:
             operations = user(service)
             request = RunRequest("x", session_id="s1", background=True)
-            beginning = asyncio.create_task(operations.create_run("agent", "hang", request))
+            beginning = asyncio.create_task(operations.runs.create("agent", "hang", request))
             for _ in range(pause):
                 await asyncio.sleep(0)
         await asyncio.gather(beginning, return_exceptions=True)
     async with open_service(deployment) as service:
-        found = (await admin(service).get_runs(RunFilter())).value["data"]
+        found = (await admin(service).runs.list(RunFilter())).value["data"]
     assert found
     assert {(run["status"], run["cancel_requested_by"]) for run in found} == {
         ("CANCELLED", "system:shutdown")
@@ -252,13 +252,15 @@ async def test_detached_run_continues_from_its_start(
     )
     async with open_service(deployment) as service:
         operations = user(service)
-        leaving = asyncio.create_task(operations.create_run("agent", "echo", RunRequest("x", "s1")))
+        leaving = asyncio.create_task(
+            operations.runs.create("agent", "echo", RunRequest("x", "s1"))
+        )
         for _ in range(pause):
             await asyncio.sleep(0)
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
         await service.drain()
-        found = (await operations.get_runs(RunFilter())).value["data"]
+        found = (await operations.runs.list(RunFilter())).value["data"]
         assert {run["status"] for run in found} <= {"COMPLETED"}
 
 
@@ -284,7 +286,7 @@ async def test_unread_cancel_request_is_read_later(
 
             database.read = unreadable  # type: ignore[method-assign]
             request = CancelRequest(reason="from afar", wait=0)
-            await admin(elsewhere).cancel_run("agent", "hang", run["run_id"], request)
+            await admin(elsewhere).runs.cancel("agent", "hang", run["run_id"], request)
             await asyncio.wait_for(refused.wait(), PATIENCE)
             database.read = read  # type: ignore[method-assign]
             assert event_data((await events)[-1])["reason"] == "from afar"
@@ -323,23 +325,25 @@ async def _run_randomly(operations: ServiceOperations, chance: random.Random, nu
     request = {"message": message, "session_id": session}
     fate = chance.choice(["leave", "cancel", "background", "delete"])
     task: asyncio.Task[Any] = asyncio.create_task(
-        operations.create_run(kind, component, RunRequest(message, session, background=True))
+        operations.runs.create(kind, component, RunRequest(message, session, background=True))
         if fate == "background"
         else collect_run_events(operations, kind, component, **request)
     )
     await asyncio.sleep(chance.random() * 0.2)
     with contextlib.suppress(errors.NotFound, errors.Conflict):
         if fate == "delete":
-            await operations.delete_session(session, cancel=True)
+            await operations.sessions.delete(session, cancel=True)
         elif fate == "cancel":
-            for run in (await operations.get_session_runs(session)).value:
+            for run in (await operations.sessions.list_runs(session)).value:
                 owner = kind
                 if "agent_id" in run:
                     owner = "agent"
                 elif "team_id" in run:
                     owner = "team"
                 name = run.get(f"{owner}_id", component)
-                await operations.cancel_run(owner, str(name), run["run_id"], CancelRequest(session))
+                await operations.runs.cancel(
+                    owner, str(name), run["run_id"], CancelRequest(session)
+                )
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -354,7 +358,7 @@ async def test_all_runs_end_under_random_failures(deployment: Deployment) -> Non
             )
         async with open_service(deployment) as service:
             for status in ("PENDING", "RUNNING"):
-                left = await admin(service).get_runs(RunFilter(status=status))
+                left = await admin(service).runs.list(RunFilter(status=status))
                 assert left.value["data"] == []
 
 
@@ -375,7 +379,7 @@ async def test_open_spans_end_as_their_run_does(
             live.transcript.spans.start_tool_call("c1", "open")
             live.stop(ending)
             await events
-        record: Any = (await operations.get_run(run["run_id"])).value
+        record: Any = (await operations.runs.get(run["run_id"])).value
         (span,) = [span for span in record["spans"] if span["id"] == "c1"]
         assert span["status"] == status
         assert span["finished_at"] <= record["finished_at"]
@@ -429,7 +433,7 @@ async def test_end_waits_for_the_write_in_progress(
             await asyncio.wait_for(held.wait(), PATIENCE)
             live.stop(Ending.cancelled("me", None))
             await wait_until(lambda: live.recorder is not None and live.recorder._ended)
-            assert (await operations.get_run(run["run_id"])).value["status"] == "RUNNING"
+            assert (await operations.runs.get(run["run_id"])).value["status"] == "RUNNING"
             is_held.set()
             assert [event.seq for event in await events] == [*range(len(await events))]
 

@@ -50,27 +50,27 @@ CALL = '{"a": 1, "b": 2}'
 async def create_halt(service: Service, scope: Any, scope_id: str | None, **more: Any) -> str:
     """Create a halt as an administrator; return its id."""
     halt = NewHalt(scope, "too many mails", scope_id=scope_id, **more)
-    return str((await admin(service).create_halt(halt)).value["halt_id"])
+    return str((await admin(service).halts.create(halt)).value["halt_id"])
 
 
 async def test_halt_is_recorded_until_it_is_ended(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = admin(service)
         halt_id = await create_halt(service, "agent", "echo")
-        record = (await operations.get_halt(halt_id)).value
+        record = (await operations.halts.get(halt_id)).value
         assert (record["scope"], record["scope_id"], record["state"]) == ("agent", "echo", "active")
         assert (record["reason"], record["created_by"]) == ("too many mails", "local:boss")
 
-        await operations.end_halt(halt_id)
-        record = (await operations.get_halt(halt_id)).value
+        await operations.halts.end(halt_id)
+        record = (await operations.halts.get(halt_id)).value
         assert (record["state"], record["ended_by"]) == ("ended", "local:boss")
         with pytest.raises(errors.Conflict, match="has ended already"):
-            await operations.end_halt(halt_id)
+            await operations.halts.end(halt_id)
 
         later_id = await create_halt(service, "all", None)
-        listed = (await operations.get_halts(HaltFilter())).value["data"]
+        listed = (await operations.halts.list(HaltFilter())).value["data"]
         assert [row["halt_id"] for row in listed] == [later_id, halt_id]
-        active = (await operations.get_halts(HaltFilter(state="active"))).value["data"]
+        active = (await operations.halts.list(HaltFilter(state="active"))).value["data"]
         assert [row["halt_id"] for row in active] == [later_id]
 
 
@@ -91,17 +91,17 @@ async def test_halt_is_recorded_until_it_is_ended(deployment: Deployment) -> Non
 async def test_wrong_halts_are_refused(deployment: Deployment, halt: NewHalt, error: str) -> None:
     async with open_service(deployment) as service:
         with pytest.raises(errors.AgentctlError, match=error):
-            await admin(service).create_halt(halt)
-        assert (await admin(service).get_halts(HaltFilter())).value["data"] == []
+            await admin(service).halts.create(halt)
+        assert (await admin(service).halts.list(HaltFilter())).value["data"] == []
 
 
 async def test_users_without_the_scope_can_neither_halt_nor_resume(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         halt_id = await create_halt(service, "agent", "hang")
         for refused in (
-            user(service).create_halt(NewHalt("all", "why")),
-            user(service).end_halt(halt_id),
-            user(service).get_halts(HaltFilter()),
+            user(service).halts.create(NewHalt("all", "why")),
+            user(service).halts.end(halt_id),
+            user(service).halts.list(HaltFilter()),
         ):
             with pytest.raises(errors.Forbidden):
                 await refused
@@ -128,12 +128,12 @@ async def test_new_run_is_refused_with_the_reason(
     async with open_service(deployment) as service:
         halt_id = await create_halt(service, scope, scope_id, until=until)
         with pytest.raises(errors.Halted, match=f"{subject}: too many mails") as refusal:
-            await user(service).create_run("agent", "echo", RunRequest("hello"))
+            await user(service).runs.create("agent", "echo", RunRequest("hello"))
         assert 80 < (refusal.value.retry_after or 0) <= 90
         assert refusal.value.halt == halt_id
 
-        await admin(service).end_halt(halt_id)
-        run = (await user(service).create_run("agent", "echo", RunRequest("hello"))).value
+        await admin(service).halts.end(halt_id)
+        run = (await user(service).runs.create("agent", "echo", RunRequest("hello"))).value
         assert run["status"] == "COMPLETED"
     assert len(model_endpoint.requests("echo")) == 1
 
@@ -143,7 +143,7 @@ async def test_other_agents_and_users_work_on(deployment: Deployment) -> None:
         await create_halt(service, "agent", "hang")
         await create_halt(service, "user", "other")
         await create_halt(service, "tool", "block")
-        run = (await user(service).create_run("agent", "echo", RunRequest("hello"))).value
+        run = (await user(service).runs.create("agent", "echo", RunRequest("hello"))).value
         assert run["status"] == "COMPLETED"
 
 
@@ -153,21 +153,21 @@ async def test_held_run_continues_exactly_once(deploy: Deploy) -> None:
     async with open_service(deployment) as service:
         halt_id = await create_halt(service, "agent", "echo")
         run = asyncio.create_task(
-            user(service).create_run("agent", "echo", RunRequest("held", background=True))
+            user(service).runs.create("agent", "echo", RunRequest("held", background=True))
         )
         run_id = (await run).value["run_id"]
         waiting = asyncio.create_task(
-            user(service).create_run("agent", "echo", RunRequest("held too"))
+            user(service).runs.create("agent", "echo", RunRequest("held too"))
         )
-        record = (await user(service).get_run(run_id)).value
+        record = (await user(service).runs.get(run_id)).value
         assert record["status"] == "PENDING"
         assert deploy.endpoint.requests("echo") == []
 
-        await admin(service).end_halt(halt_id)
+        await admin(service).halts.end(halt_id)
         assert (await waiting).value["status"] == "COMPLETED"
 
         async def has_ended() -> bool:
-            return bool((await user(service).get_run(run_id)).value["status"] == "COMPLETED")
+            return bool((await user(service).runs.get(run_id)).value["status"] == "COMPLETED")
 
         await wait_until(has_ended)
         assert len(deploy.endpoint.requests("echo")) == 2
@@ -180,7 +180,7 @@ async def test_live_run_waits_before_its_next_call(
     model_endpoint.forget()
     async with open_service(deployment) as service:
         running = asyncio.create_task(
-            user(service).create_run(
+            user(service).runs.create(
                 "agent", "tool-wait", RunRequest('{"seconds": 0.5}', session_id="s1")
             )
         )
@@ -197,7 +197,7 @@ async def test_live_run_waits_before_its_next_call(
         await wait_until(lambda: live.is_held)
         assert len(model_endpoint.requests("tool:wait")) == 1
 
-        await admin(service).end_halt(halt_id)
+        await admin(service).halts.end(halt_id)
         record = (await running).value
         assert (record["status"], record["content"]) == ("COMPLETED", "waited")
         assert len(model_endpoint.requests("tool:wait")) == 2
@@ -207,13 +207,13 @@ async def test_held_run_does_not_reach_its_time_limit(deploy: Deploy) -> None:
     deployment = deploy("[runs]\ntimeout_seconds = 2\n")
     async with open_service(deployment) as service:
         running = asyncio.create_task(
-            user(service).create_run("agent", "tool-wait", RunRequest('{"seconds": 0.3}'))
+            user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 0.3}'))
         )
         await wait_for_running(user(service), component_id="tool-wait")
         halt_id = await create_halt(service, "agent", "tool-wait")
         await asyncio.sleep(2.5)
         assert not running.done()
-        await admin(service).end_halt(halt_id)
+        await admin(service).halts.end(halt_id)
         assert (await running).value["status"] == "COMPLETED"
 
 
@@ -228,7 +228,7 @@ async def test_held_run_can_be_cancelled(deployment: Deployment) -> None:
         assert live is not None
         await wait_until(lambda: live.is_held)
         cancel = CancelRequest(session_id="s1", wait=30)
-        answer = await user(service).cancel_run("agent", "tool-wait", run["run_id"], cancel)
+        answer = await user(service).runs.cancel("agent", "tool-wait", run["run_id"], cancel)
         assert answer.value["cancel"] == "stopped"
 
 
@@ -238,7 +238,7 @@ async def test_model_reads_that_a_tool_is_halted(
     model_endpoint.forget()
     async with open_service(deployment) as service:
         await create_halt(service, "tool", "add")
-        run = (await user(service).create_run("agent", "tool-add", RunRequest(CALL))).value
+        run = (await user(service).runs.create("agent", "tool-add", RunRequest(CALL))).value
     assert run["status"] == "COMPLETED"
     assert run["content"] == "not available: the tool add is halted: too many mails"
     (call,) = run["tools"]
@@ -250,13 +250,13 @@ async def test_halted_model_is_passed_over_for_its_fallback(deploy: Deploy) -> N
     deploy.endpoint.forget()
     async with open_service(deployment) as service:
         await create_halt(service, "model", "first")
-        run = (await user(service).create_run("agent", "careful", RunRequest("hello"))).value
+        run = (await user(service).runs.create("agent", "careful", RunRequest("hello"))).value
         assert (run["status"], run["content"]) == ("COMPLETED", "hello")
         assert deploy.endpoint.requests("hang") == []
 
         await create_halt(service, "model", "second")
         with pytest.raises(errors.Halted, match="The model first is halted"):
-            await user(service).create_run("agent", "careful", RunRequest("hello"))
+            await user(service).runs.create("agent", "careful", RunRequest("hello"))
 
 
 @pytest.mark.parametrize("scope", [("agent", "asks"), ("tool", "add")])
@@ -267,20 +267,20 @@ async def test_call_of_a_decided_approval_waits(deploy: Deploy, scope: tuple[Any
         await service.prepare()
         operations = admin(service)
         request = RunRequest(CALL, session_id="s1")
-        run = (await operations.create_run("agent", "asks", request)).value
+        run = (await operations.runs.create("agent", "asks", request)).value
         assert run["status"] == "PAUSED"
 
         halt_id = await create_halt(service, *scope)
-        (asked,) = (await operations.get_approvals(ApprovalFilter())).value["data"]
+        (asked,) = (await operations.approvals.list(ApprovalFilter())).value["data"]
         ruling = Ruling("approve", asked["arguments_hash"])
-        decided = await operations.decide_approval("agent", "asks", asked["approval_id"], ruling)
+        decided = await operations.approvals.decide("agent", "asks", asked["approval_id"], ruling)
         assert decided.value["status"] == "approved"
         assert len(deploy.endpoint.requests("tool:add")) == 1
 
-        await admin(service).end_halt(halt_id)
+        await admin(service).halts.end(halt_id)
 
         async def read_ended() -> Any:
-            record = (await operations.get_run(run["run_id"])).value
+            record = (await operations.runs.get(run["run_id"])).value
             return record if record["status"] == "COMPLETED" else None
 
         record = await wait_until(read_ended)
@@ -295,13 +295,15 @@ async def test_members_of_a_halted_agent_wait(
     model_endpoint.forget()
     async with open_service(deployment) as service:
         halt_id = await create_halt(service, "agent", "echo")
-        running = asyncio.create_task(user(service).create_run("team", "crew", RunRequest("hello")))
+        running = asyncio.create_task(
+            user(service).runs.create("team", "crew", RunRequest("hello"))
+        )
         member = await wait_for_running(user(service), component_id="echo")
         live = service.hosting.engine.find_run(member["run_id"])
         assert live is not None
         await wait_until(lambda: live.is_held)
         assert model_endpoint.requests("echo") == []
-        await admin(service).end_halt(halt_id)
+        await admin(service).halts.end(halt_id)
         assert (await running).value["status"] == "COMPLETED"
         assert len(model_endpoint.requests("echo")) == 1
 
@@ -312,14 +314,14 @@ async def test_stop_running_cancels_the_runs_in_scope(deployment: Deployment) ->
         streamed_run(user(service), "agent", "hang", message="x") as (run, events),
     ):
         other = asyncio.create_task(
-            user(service, "other").create_run("agent", "trickle", RunRequest("x"))
+            user(service, "other").runs.create("agent", "trickle", RunRequest("x"))
         )
         await wait_for_running(user(service, "other"), component_id="trickle")
         halt = NewHalt("agent", "wrong mails", scope_id="hang", stop_running=True)
-        record = (await admin(service).create_halt(halt)).value
+        record = (await admin(service).halts.create(halt)).value
         assert record["cancelled_runs"] == 1
         assert (await events)[-1].name == "RunCancelled"
-        stored = (await user(service).get_run(run["run_id"])).value
+        stored = (await user(service).runs.get(run["run_id"])).value
         assert stored["cancel_reason"] == "Halted: wrong mails"
         assert not other.done()
         other.cancel()
@@ -330,18 +332,18 @@ async def test_halt_ends_when_its_time_has_come(deployment: Deployment) -> None:
         until = format_rfc3339(now() + 2_000_000)
         halt_id = await create_halt(service, "agent", "echo", until=until)
         with pytest.raises(errors.Halted):
-            await user(service).create_run("agent", "echo", RunRequest("hello"))
+            await user(service).runs.create("agent", "echo", RunRequest("hello"))
 
         async def begins() -> bool:
             try:
-                await user(service).create_run("agent", "echo", RunRequest("hello"))
+                await user(service).runs.create("agent", "echo", RunRequest("hello"))
             except errors.Halted:
                 return False
             return True
 
         await wait_until(begins)
         await end_due_halts(service.hosting.databases.system)
-        record = (await admin(service).get_halt(halt_id)).value
+        record = (await admin(service).halts.get(halt_id)).value
         assert (record["state"], record["ended_by"]) == ("ended", "system:until")
 
 
@@ -352,7 +354,7 @@ async def test_process_that_cannot_read_the_halts_starts_nothing(
     async with open_service(deployment) as service:
         halts = service.hosting.gate.halts
         running = asyncio.create_task(
-            user(service).create_run("agent", "tool-wait", RunRequest('{"seconds": 0.5}'))
+            user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 0.5}'))
         )
         run = await wait_for_running(user(service), component_id="tool-wait")
 
@@ -366,7 +368,7 @@ async def test_process_that_cannot_read_the_halts_starts_nothing(
             assert live is not None
             await wait_until(lambda: live.is_held)
             with pytest.raises(errors.Unavailable):
-                await user(service).create_run("agent", "echo", RunRequest("hello"))
+                await user(service).runs.create("agent", "echo", RunRequest("hello"))
             assert model_endpoint.requests("echo") == []
 
         assert (await running).value["status"] == "COMPLETED"

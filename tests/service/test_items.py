@@ -25,7 +25,7 @@ RUNS: tuple[tuple[ComponentKind, str, str, list[str]], ...] = (
 
 
 async def read_items(operations: ServiceOperations, run_id: str) -> list[dict[str, Any]]:
-    found: Any = (await operations.get_run(run_id, form=ITEMS)).value
+    found: Any = (await operations.runs.get(run_id, form=ITEMS)).value
     assert {"content", "messages", "tools"} & found.keys() == set()
     return list(found["items"])
 

@@ -55,7 +55,7 @@ async def erase(
     parts = list[dict[str, Any]]()
     cursor = None
     while True:
-        done = await operations.erase_user_data(Erasure(user_id, cursor=cursor, **options))
+        done = await operations.users.erase(Erasure(user_id, cursor=cursor, **options))
         parts.append(dict(done.value))
         cursor = parts[-1]["next_cursor"]
         if cursor is None:
@@ -88,7 +88,7 @@ async def test_erasure_leaves_no_text_in_any_table(place: Deployment) -> None:
         sums = {"usage_hourly", "usage_daily", "usage_ends"}  # without texts but ids
         assert find_tables(before, MARKER) >= personal - sums
         assert find_tables(before, "vera") >= sums
-        counted = (await admin(service).get_user_data("vera")).value
+        counted = (await admin(service).users.get_data("vera")).value
         assert {row["table"] for row in counted["tables"] if row["rows"]} >= personal
         parts = await erase(admin(service), "vera")
         after = await raw.read_all()
@@ -104,7 +104,7 @@ async def test_erasure_leaves_no_text_in_any_table(place: Deployment) -> None:
             kept = [row for row in before[table] if row in after[table]]
             assert kept == after[table]
             assert not any("bob" in repr(row) for row in before[table] if row not in kept)
-        counted = (await admin(service).get_user_data("vera")).value
+        counted = (await admin(service).users.get_data("vera")).value
         assert not [row for row in counted["tables"] if row["rows"] and row["erasure"] != "keep"]
         reasons = {each["what"]: each["reason"] for each in counted["kept"]}
         assert reasons.keys() >= {"audit_log", "records of others", "copies"}
@@ -117,7 +117,7 @@ async def test_file_has_no_byte_of_the_text(tmp_path: Path, model_endpoint: Mode
     place = create_deployment(tmp_path, model_endpoint.base_url, extra=SEARCH)
     async with filled(place) as (service, _):
         for number in range(40):
-            await admin(service).create_memory(NewMemory(f"{MARKER} {number} " * 30, (), "vera"))
+            await admin(service).memories.create(NewMemory(f"{MARKER} {number} " * 30, (), "vera"))
         (file, _other) = (await erase(admin(service), "vera"))[-1]["files"]
         assert (file["vacuumed"], file["log_emptied"]) == (True, True)
         files = [path for path in place.folder.glob("main.db*") if path.is_file()]
@@ -137,9 +137,9 @@ async def test_live_runs_are_a_conflict_without_cancel(
             await wait_for_live_run(service, run["run_id"])
             with pytest.raises(errors.Conflict, match="live or paused runs"):
                 await erase(admin(service), "vera")
-            assert (await admin(service).get_user_data("vera")).value["open_runs"] == 1
+            assert (await admin(service).users.get_data("vera")).value["open_runs"] == 1
             await erase(admin(service), "vera", cancel=True)
-        counted = (await admin(service).get_user_data("vera")).value
+        counted = (await admin(service).users.get_data("vera")).value
         assert not [row for row in counted["tables"] if row["rows"] and row["erasure"] != "keep"]
 
 
@@ -154,7 +154,7 @@ async def test_background_work_stores_no_memory_after_an_erasure(
     async with open_service(place) as service:
         await service.hosting.databases.open_all()
         operations = service.operations_for(local_principal("boss", acting_for="vera"))
-        await operations.create_run("agent", "extractor", RunRequest("I live in Rome", "s1"))
+        await operations.runs.create("agent", "extractor", RunRequest("I live in Rome", "s1"))
         work = await wait_for_running(operations, session_id="s1")
         assert work["purpose"] == "memory"
         with pytest.raises(errors.Conflict, match="live or paused runs"):
@@ -162,15 +162,15 @@ async def test_background_work_stores_no_memory_after_an_erasure(
         live = await wait_for_live_run(service, work["run_id"])
         await erase(admin(service), "vera", cancel=True)
         assert live.ended.done()
-        assert (await admin(service).get_user_data("vera")).value["open_runs"] == 0
+        assert (await admin(service).users.get_data("vera")).value["open_runs"] == 0
 
 
 async def test_held_session_stays_whole(place: Deployment) -> None:
     async with filled(place) as (service, raw):
-        await admin(service).hold_session("session-of-vera", "Claim 17")
+        await admin(service).sessions.hold("session-of-vera", "Claim 17")
         before = await raw.read_all()
         await erase(admin(service), "vera")
-        counted = (await admin(service).get_user_data("vera")).value
+        counted = (await admin(service).users.get_data("vera")).value
         assert counted["held"] == ["session-of-vera"]
         after = await raw.read_all()
         for table in ("sessions", "runs", "run_steps", "run_checkpoints", "approvals"):
@@ -187,7 +187,7 @@ async def test_interrupted_erasure_is_finished_from_the_start(
         steps = 0
         cursor = None
         while True:
-            done = await admin(service).erase_user_data(Erasure("vera", cursor=cursor))
+            done = await admin(service).users.erase(Erasure("vera", cursor=cursor))
             steps = steps + 1
             cursor = done.value["next_cursor"]
             if steps == 5:  # as after a kill: the cursor is lost
@@ -214,9 +214,9 @@ async def test_rows_of_a_person_are_pages(place: Deployment) -> None:
         )
         parts: dict[PersonalPart, int] = {"usage": 2, "deliveries": 2, "decisions": 1}
         for part, count in parts.items():
-            found = await admin(service).get_user_rows(PersonalRowsFilter("vera", part, "main"))
+            found = await admin(service).users.list_rows(PersonalRowsFilter("vera", part, "main"))
             assert len(found.value["data"]) >= count, part
-        entries = await admin(service).get_user_rows(PersonalRowsFilter("vera", "audit"))
+        entries = await admin(service).users.list_rows(PersonalRowsFilter("vera", "audit"))
         assert any("user:vera" in (row["resource"] or "") for row in entries.value["data"]) or any(
             row["principal"] == "vera" for row in entries.value["data"]
         )
@@ -228,9 +228,9 @@ async def test_administrators_without_all_data_are_denied_with_a_reason(place: D
         account = service.operations_for(Principal(subject="sa:7", admin=True))
         for own, reason in ((acting, "omit --as-user"), (account, "use the token of an admin")):
             for call in (
-                partial(own.get_user_data, "vera"),
-                partial(own.erase_user_data, Erasure("vera")),
-                partial(own.get_user_rows, PersonalRowsFilter("vera", "usage")),
+                partial(own.users.get_data, "vera"),
+                partial(own.users.erase, Erasure("vera")),
+                partial(own.users.list_rows, PersonalRowsFilter("vera", "usage")),
             ):
                 with pytest.raises(errors.Forbidden, match=reason):
                     await call()
@@ -247,13 +247,13 @@ async def test_rows_of_many_runs_are_counted_in_part(place: Deployment) -> None:
 
     async with open_service(place) as service:
         await service.hosting.databases["main"].write(add())
-        counted = (await admin(service).get_user_data("ada")).value
+        counted = (await admin(service).users.get_data("ada")).value
         rows = {row["table"]: row for row in counted["tables"] if row["db_id"] == "main"}
         assert rows["runs"]["rows"] == rows["sessions"]["rows"] == COUNTED_RUNS + 1
         capped = {name for name, row in rows.items() if row.get("is_capped")}
         assert capped == {table.name for table in PERSONAL_TABLES if table.of_runs}
 
         await erase(admin(service), "ada")
-        counted = (await admin(service).get_user_data("ada")).value
+        counted = (await admin(service).users.get_data("ada")).value
         left = [row for row in counted["tables"] if row["erasure"] == "delete"]
         assert not any(row["rows"] or row.get("is_capped") for row in left)

@@ -22,7 +22,7 @@ async def list_run_ids(operations: ServiceOperations, **filters: Any) -> list[st
     cursor: str | None = None
     while True:
         page = Page(limit=2, sort_order="asc", cursor=cursor)
-        part = (await operations.get_runs(RunFilter(**filters, page=page))).value
+        part = (await operations.runs.list(RunFilter(**filters, page=page))).value
         found += [run["run_id"] for run in part["data"]]
         cursor = part["meta"]["next_cursor"]
         if cursor is None:
@@ -33,9 +33,9 @@ async def list_run_ids(operations: ServiceOperations, **filters: Any) -> list[st
 async def test_live_filter_returns_live_runs_only(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_run("agent", "echo", RunRequest("x", session_id="s1"))
+        await operations.runs.create("agent", "echo", RunRequest("x", session_id="s1"))
         hanging = asyncio.create_task(
-            operations.create_run("agent", "hang", RunRequest("x", session_id="s2"))
+            operations.runs.create("agent", "hang", RunRequest("x", session_id="s2"))
         )
         run_id = (await wait_for_running(operations))["run_id"]
         assert await list_run_ids(operations, live=True) == [run_id]
@@ -43,9 +43,9 @@ async def test_live_filter_returns_live_runs_only(deployment: Deployment) -> Non
         assert await list_run_ids(operations, live=True, session_id="s1") == []
         assert await list_run_ids(user(service, "other"), live=True) == []
         for agent, expected in (("hang", [run_id]), ("echo", [])):
-            listed = await operations.list_component_runs("agent", agent, RunFilter(live=True))
+            listed = await operations.runs.list_of_component("agent", agent, RunFilter(live=True))
             assert [run["run_id"] for run in listed.value["data"]] == expected
-        await operations.cancel_run("agent", "hang", run_id, CancelRequest("s2", wait=30))
+        await operations.runs.cancel("agent", "hang", run_id, CancelRequest("s2", wait=30))
         assert await list_run_ids(operations, live=True) == []
         await hanging
 
@@ -55,7 +55,7 @@ async def test_created_filters_are_inclusive_and_exclusive(deployment: Deploymen
         operations = user(service)
         made = [
             (
-                await operations.create_run("agent", "echo", RunRequest(f"{n}", session_id="s1"))
+                await operations.runs.create("agent", "echo", RunRequest(f"{n}", session_id="s1"))
             ).value
             for n in range(5)
         ]
@@ -67,7 +67,7 @@ async def test_created_filters_are_inclusive_and_exclusive(deployment: Deploymen
         assert await list_run_ids(operations, created_after=at[1], status="ERROR") == []
         assert await list_run_ids(operations, created_after=at[4] + 1) == []
         span = RunFilter(created_after=at[0], created_before=at[1])
-        listed = await operations.list_component_runs("agent", "echo", span)
+        listed = await operations.runs.list_of_component("agent", "echo", span)
         assert [run["run_id"] for run in listed.value["data"]] == of[:1]
 
 
@@ -77,16 +77,16 @@ async def test_runs_are_counted_by_the_time_of_their_end(deployment: Deployment)
         operations = user(service)
 
         async def count(**filters: Any) -> int:
-            page = await operations.get_runs(RunFilter(**filters, page=Page(limit=1)))
+            page = await operations.runs.list(RunFilter(**filters, page=Page(limit=1)))
             return page.value["meta"]["total_count"]
 
         failing = [
-            operations.create_run("agent", "http-500", RunRequest("x", session_id=f"f{n}"))
+            operations.runs.create("agent", "http-500", RunRequest("x", session_id=f"f{n}"))
             for n in range(2)
         ]
         failed = [run.value for run in await asyncio.gather(*failing)]
         for n in range(3):
-            await operations.create_run("agent", "echo", RunRequest(f"{n}", session_id="s1"))
+            await operations.runs.create("agent", "echo", RunRequest(f"{n}", session_id="s1"))
         since = min(parse_rfc3339(str(run["finished_at"])) for run in failed)
         last = max(parse_rfc3339(str(run["finished_at"])) for run in failed)
         assert await count(finished_after=since) == 5
@@ -94,7 +94,7 @@ async def test_runs_are_counted_by_the_time_of_their_end(deployment: Deployment)
         assert await count(finished_after=since, status="COMPLETED") == 3
         assert await count(finished_after=last + 1) == 3
         assert await count(finished_after=last + 1, status="ERROR") == 0
-        listed = await operations.list_component_runs(
+        listed = await operations.runs.list_of_component(
             "agent", "echo", RunFilter(finished_after=last + 1, created_after=since)
         )
         assert [run["input"] for run in listed.value["data"]] == ["2", "1", "0"]
@@ -127,23 +127,23 @@ async def test_filters_that_no_row_can_match_are_refused(deployment: Deployment)
         operations = admin(service)
         for runs, text in NEVER_RUNS:
             with pytest.raises(errors.ValidationFailed, match=text):
-                await operations.get_runs(runs)
+                await operations.runs.list(runs)
             with pytest.raises(errors.ValidationFailed, match=text):
-                await operations.list_component_runs("agent", "echo", runs)
+                await operations.runs.list_of_component("agent", "echo", runs)
         for sessions, text in NEVER_SESSIONS:
             with pytest.raises(errors.ValidationFailed, match=text):
-                await operations.get_sessions(sessions)
+                await operations.sessions.list(sessions)
         for status in ("pending", "rejected", "expired", "cancelled"):
             with pytest.raises(errors.ValidationFailed, match="execution exclude each other"):
-                await operations.get_approvals(ApprovalFilter(status=status, execution="done"))
+                await operations.approvals.list(ApprovalFilter(status=status, execution="done"))
         # Bounds next to each other, and the statuses that match.
-        await operations.get_runs(RunFilter(created_after=1, created_before=2, live=True))
-        await operations.get_runs(RunFilter(status="ERROR", error="x", finished_after=1))
-        await operations.get_approvals(ApprovalFilter(status="answered", execution="failed"))
+        await operations.runs.list(RunFilter(created_after=1, created_before=2, live=True))
+        await operations.runs.list(RunFilter(status="ERROR", error="x", finished_after=1))
+        await operations.approvals.list(ApprovalFilter(status="answered", execution="failed"))
 
 
 async def test_run_record_has_the_time_its_work_stopped(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
-        run = (await user(service).create_run("agent", "echo", RunRequest("x"))).value
+        run = (await user(service).runs.create("agent", "echo", RunRequest("x"))).value
         assert run["stopped_at"] == run["finished_at"]
         assert run["late_result"] is None

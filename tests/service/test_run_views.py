@@ -17,14 +17,14 @@ async def test_summaries_parts_and_cuts(deployment: Deployment) -> None:
 
         async def run(kind: Any, component_id: str, message: str, session: str) -> dict[str, Any]:
             request = RunRequest(message, session_id=session)
-            return dict((await port.create_run(kind, component_id, request)).value)
+            return dict((await port.runs.create(kind, component_id, request)).value)
 
         long = f"one two {'x' * 300}"
         first = await run("team", "desk", long, "t1")
         second = await run("team", "desk", "again", "t1")
         tool = await run("agent", "tool-add", '{"a": 1, "b": 2}', "a1")
 
-        page: Any = (await port.get_runs(RunFilter(form=SUMMARY))).value["data"]
+        page: Any = (await port.runs.list(RunFilter(form=SUMMARY))).value["data"]
         found = {each["run_id"]: each for each in page}
         assert len(found) == 5
         team = found[first["run_id"]]
@@ -34,11 +34,11 @@ async def test_summaries_parts_and_cuts(deployment: Deployment) -> None:
         member = found[first["member_runs"][0]]
         assert team["total_tokens"] == own + member["total_tokens"] > own
         assert {"content", "messages", "tools", "spans"} & team.keys() == set()
-        one = (await port.get_run(first["run_id"], form=SUMMARY)).value
+        one = (await port.runs.get(first["run_id"], form=SUMMARY)).value
         assert one == team
 
         async def ids(**query: Any) -> list[str]:
-            runs = (await port.get_session_runs("t1", SessionRunsQuery(**query))).value
+            runs = (await port.sessions.list_runs("t1", SessionRunsQuery(**query))).value
             return [each["run_id"] for each in runs]
 
         newest = [second["run_id"], first["run_id"]]
@@ -48,16 +48,16 @@ async def test_summaries_parts_and_cuts(deployment: Deployment) -> None:
         assert len(await ids()) == 4
 
         prefix = first["run_id"][:23]
-        filtered = (await port.get_runs(RunFilter(id_prefix=prefix))).value["data"]
+        filtered = (await port.runs.list(RunFilter(id_prefix=prefix))).value["data"]
         assert {each["run_id"] for each in filtered} == {
             run_id for run_id in found if run_id.startswith(prefix)
         }
 
-        cut: Any = (await port.get_run(tool["run_id"], form=RunView(cut=5))).value
+        cut: Any = (await port.runs.get(tool["run_id"], form=RunView(cut=5))).value
         question = next(each for each in cut["messages"] if each["role"] == "user")
         assert question["content"] == '{"a":'
         assert question["truncated"] == {"characters": 16}
         assert cut["tools"] == tool["tools"]
         call = tool["tools"][0]
-        whole = port.get_tool_call("agent", "tool-add", tool["run_id"], call["tool_call_id"])
+        whole = port.runs.get_tool_call("agent", "tool-add", tool["run_id"], call["tool_call_id"])
         assert (await whole).value == call

@@ -42,17 +42,17 @@ async def test_run_is_returned_stored_and_counted(deployment: Deployment) -> Non
     async with open_service(deployment) as service:
         operations = user(service)
         run = (
-            await operations.create_run("agent", "echo", RunRequest("hello", session_id="s1"))
+            await operations.runs.create("agent", "echo", RunRequest("hello", session_id="s1"))
         ).value
         assert (run["status"], run["content"], run["input"]) == ("COMPLETED", "hello", "hello")
         assert run["agent_id"] == "echo"
         assert run["user_id"] == "me"
         assert run["error"] is None
-        session = (await operations.get_session_by_id("s1")).value
+        session = (await operations.sessions.get("s1")).value
         roles = [message["role"] for message in session["chat_history"] or ()]
         assert roles == ["system", "user", "assistant"]
         assert session["total_tokens"] == run["metrics"]["total_tokens"] > 0
-        stored = (await operations.get_run(run["run_id"])).value
+        stored = (await operations.runs.get(run["run_id"])).value
         assert stored == run
 
 
@@ -74,8 +74,8 @@ async def test_unchanged_system_message_appears_once(deployment: Deployment) -> 
     async with open_service(deployment) as service:
         operations = user(service)
         for agent in ("echo", "echo", "history", "echo"):
-            await operations.create_run("agent", agent, RunRequest("hi", session_id="s1"))
-        history = (await operations.get_session_by_id("s1")).value["chat_history"] or []
+            await operations.runs.create("agent", agent, RunRequest("hi", session_id="s1"))
+        history = (await operations.sessions.get("s1")).value["chat_history"] or []
         systems = [entry["content"] for entry in history if entry["role"] == "system"]
         assert systems == ["Be echo.", "Be history.", "Be echo."]
 
@@ -84,11 +84,11 @@ async def test_model_gets_the_last_runs_only(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         for number in range(7):
-            await operations.create_run(
+            await operations.runs.create(
                 "agent", "echo", RunRequest(f"turn {number}", session_id="s1")
             )
         run = (
-            await operations.create_run("agent", "history", RunRequest("now", session_id="s1"))
+            await operations.runs.create("agent", "history", RunRequest("now", session_id="s1"))
         ).value
         sent = [text for _, text in orjson.loads(run["content"] or "")]
         assert [text for text in sent if text.startswith("turn")] == [
@@ -105,8 +105,8 @@ async def test_model_gets_as_many_runs_as_configured(
     async with open_service(deployment) as service:
         operations = user(service)
         for number in range(3):
-            await operations.create_run("agent", "echo", RunRequest(f"turn {number}", "s1"))
-        run = (await operations.create_run("agent", "recall", RunRequest("now", "s1"))).value
+            await operations.runs.create("agent", "echo", RunRequest(f"turn {number}", "s1"))
+        run = (await operations.runs.create("agent", "recall", RunRequest("now", "s1"))).value
         texts = [text for role, text in orjson.loads(run["content"] or "") if role == "user"]
         assert texts == [*("turn 1", "turn 2")[:count], "now"]
 
@@ -130,9 +130,9 @@ async def test_history_of_a_run_has_a_maximum_size(
         operations = user(service)
         for number, size in enumerate(sizes):
             request = RunRequest(f"{number}" * size, session_id="s1")
-            await operations.create_run("agent", "echo", request)
+            await operations.runs.create("agent", "echo", request)
         request = RunRequest("now", session_id="s1")
-        run = (await operations.create_run("agent", "history", request)).value
+        run = (await operations.runs.create("agent", "history", request)).value
         texts = [text for role, text in orjson.loads(run["content"] or "") if role == "user"]
         assert [text[0] for text in texts] == [*sent, "n"]
 
@@ -141,7 +141,7 @@ async def test_background_run_continues_without_its_caller(deployment: Deploymen
     async with open_service(deployment) as service:
         operations = user(service)
         request = RunRequest("later", session_id="s1", background=True)
-        run_id = (await operations.create_run("agent", "echo", request)).value["run_id"]
+        run_id = (await operations.runs.create("agent", "echo", request)).value["run_id"]
         await wait_for_run(operations, run_id, "COMPLETED")
 
 
@@ -155,11 +155,11 @@ async def test_team_delegates_to_a_member_run(deployment: Deployment) -> None:
         assert names[0] == "TeamRunStarted"
         assert names[-1] == "TeamRunCompleted"
         assert {"TeamToolCallStarted", "RunStarted", "RunCompleted", "TeamRunContent"} <= {*names}
-        leader, member = (await operations.get_session_runs("t1")).value
+        leader, member = (await operations.sessions.list_runs("t1")).value
         assert leader["member_runs"] == [member["run_id"]]
         assert member["parent_run_id"] == leader["run_id"]
         assert member["agent_id"] == "echo"
-        session = (await operations.get_session_by_id("t1")).value
+        session = (await operations.sessions.get("t1")).value
         totals = [run["metrics"]["total_tokens"] for run in (leader, member)]
         assert session["total_tokens"] == sum(totals)
 
@@ -167,13 +167,13 @@ async def test_team_delegates_to_a_member_run(deployment: Deployment) -> None:
 async def test_route_and_broadcast_report_failed_members(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        routed = (await operations.create_run("team", "desk", RunRequest("to echo"))).value
+        routed = (await operations.runs.create("team", "desk", RunRequest("to echo"))).value
         assert routed["status"] == "COMPLETED"
         sung = (
-            await operations.create_run("team", "choir", RunRequest("sing", session_id="c"))
+            await operations.runs.create("team", "choir", RunRequest("sing", session_id="c"))
         ).value
         assert sung["status"] == "COMPLETED"
-        members = (await operations.get_session_runs("c")).value[1:]
+        members = (await operations.sessions.list_runs("c")).value[1:]
         assert {run["status"] for run in members} == {"COMPLETED", "ERROR"}
 
 
@@ -187,10 +187,10 @@ async def test_workflow_steps_are_runs_with_chained_input(deployment: Deployment
         assert names[0] == "WorkflowStarted"
         assert names[-1] == "WorkflowCompleted"
         assert names.count("StepStarted") == names.count("StepCompleted") == 2
-        runs = (await operations.get_session_runs("w1")).value
+        runs = (await operations.sessions.list_runs("w1")).value
         assert runs[0]["workflow_id"] == "line"
         assert len(runs[0]["member_runs"]) == 2
-        session = (await operations.get_session_by_id("w1")).value
+        session = (await operations.sessions.get("w1")).value
         assert "chat_history" not in session
         assert session["workflow_name"] == "Line"
 
@@ -202,7 +202,7 @@ async def test_failed_step_ends_the_workflow(deployment: Deployment) -> None:
             operations, "workflow", "broken", message="go", session_id="w1"
         )
         assert events[-1].name == "WorkflowError"
-        runs = (await operations.get_session_runs("w1")).value
+        runs = (await operations.sessions.list_runs("w1")).value
         assert [run["status"] for run in runs] == ["ERROR", "ERROR"]
 
 
@@ -214,13 +214,13 @@ async def test_model_failure_is_a_run_with_an_error_code(
 ) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        run = (await operations.create_run("agent", agent, RunRequest("x", session_id="s"))).value
+        run = (await operations.runs.create("agent", agent, RunRequest("x", session_id="s"))).value
         assert run["status"] == "ERROR"
         assert run["error"] is not None
         assert run["error"]["code"] == code
         events = await collect_run_events(operations, "agent", agent, message="x", session_id="s")
         assert events[-1].name == "RunError"
-        after = await operations.create_run("agent", "echo", RunRequest("y", session_id="s"))
+        after = await operations.runs.create("agent", "echo", RunRequest("y", session_id="s"))
         assert after.value["status"] == "COMPLETED"
 
 
@@ -228,10 +228,10 @@ async def test_concurrent_runs_of_a_session_are_all_stored(deployment: Deploymen
     async with open_service(deployment) as service:
         operations = user(service)
         requests = [RunRequest(f"m{number}", session_id="s1") for number in range(20)]
-        await asyncio.gather(*(operations.create_run("agent", "echo", one) for one in requests))
-        runs = (await operations.get_session_runs("s1")).value
+        await asyncio.gather(*(operations.runs.create("agent", "echo", one) for one in requests))
+        runs = (await operations.sessions.list_runs("s1")).value
         assert sorted(run["input"] for run in runs) == sorted(one.message for one in requests)
-        total = (await operations.get_session_by_id("s1")).value["total_tokens"]
+        total = (await operations.sessions.get("s1")).value["total_tokens"]
         assert total == sum(run["metrics"]["total_tokens"] for run in runs)
 
 
@@ -240,7 +240,7 @@ async def test_busy_session_rejects_an_exclusive_component(deployment: Deploymen
         operations = user(service)
         async with streamed_run(operations, "agent", "alone", message="x", session_id="s1"):
             with pytest.raises(errors.Conflict):
-                await operations.create_run("agent", "alone", RunRequest("y", session_id="s1"))
+                await operations.runs.create("agent", "alone", RunRequest("y", session_id="s1"))
 
 
 async def test_run_over_its_timeout_ends_as_error(
@@ -254,7 +254,7 @@ async def test_run_over_its_timeout_ends_as_error(
         operations = user(service)
         for agent in ("hang", "tool-stubborn"):
             request = RunRequest('{"seconds": 3}', session_id="s")
-            run = (await operations.create_run("agent", agent, request)).value
+            run = (await operations.runs.create("agent", agent, request)).value
             assert run["status"] == "ERROR"
             assert run["error"] is not None
             assert run["error"]["code"] == "RUN_TIMEOUT"
@@ -270,10 +270,10 @@ async def test_leader_gets_the_timeout_of_a_member(
         create_deployment(folder, model_endpoint.base_url, extra=limits)
     ) as service:
         operations = user(service)
-        run = (await operations.create_run("team", "crew", RunRequest("ask hang", "t1"))).value
+        run = (await operations.runs.create("team", "crew", RunRequest("ask hang", "t1"))).value
         assert run["status"] == "COMPLETED"
         assert [tool["tool_call_error"] for tool in run["tools"]] == [True]
-        member = (await operations.get_session_runs("t1")).value[1]
+        member = (await operations.sessions.list_runs("t1")).value[1]
         assert member["error"] is not None
         assert member["error"]["code"] == "RUN_TIMEOUT"
 
@@ -289,32 +289,32 @@ async def test_run_over_the_limit_is_a_429(
         operations = user(service)
         async with streamed_run(operations, "agent", "hang", message="x", session_id="s1"):
             with pytest.raises(errors.TooManyRequests):
-                await operations.create_run("agent", "echo", RunRequest("y"))
+                await operations.runs.create("agent", "echo", RunRequest("y"))
 
 
 async def test_invalid_request_stores_nothing(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         with pytest.raises(errors.NotFound, match="Agent not found"):
-            await operations.create_run("agent", "nobody", RunRequest("x"))
+            await operations.runs.create("agent", "nobody", RunRequest("x"))
         with pytest.raises(errors.ValidationFailed, match="message"):
-            await operations.create_run("agent", "echo", RunRequest(""))
+            await operations.runs.create("agent", "echo", RunRequest(""))
         with pytest.raises(errors.ValidationFailed, match="message"):
-            await operations.create_run("agent", "echo", RunRequest("a\0b"))
+            await operations.runs.create("agent", "echo", RunRequest("a\0b"))
         with pytest.raises(errors.ValidationFailed, match="session_id"):
-            await operations.create_run("agent", "echo", RunRequest("x", session_id="no/slash"))
+            await operations.runs.create("agent", "echo", RunRequest("x", session_id="no/slash"))
         with pytest.raises(errors.TooLarge):
-            await operations.create_run("agent", "echo", RunRequest("x" * 300_000))
-        assert (await admin(service).get_runs(RunFilter())).value["meta"]["total_count"] == 0
+            await operations.runs.create("agent", "echo", RunRequest("x" * 300_000))
+        assert (await admin(service).runs.list(RunFilter())).value["meta"]["total_count"] == 0
 
 
 async def test_session_rejects_another_component_type(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_run("agent", "echo", RunRequest("x", session_id="s1"))
+        await operations.runs.create("agent", "echo", RunRequest("x", session_id="s1"))
         with pytest.raises(errors.Conflict, match="s1 is for runs of agents"):
-            await operations.create_run("team", "crew", RunRequest("x", session_id="s1"))
-        other = await operations.create_run("agent", "history", RunRequest("x", session_id="s1"))
+            await operations.runs.create("team", "crew", RunRequest("x", session_id="s1"))
+        other = await operations.runs.create("agent", "history", RunRequest("x", session_id="s1"))
         assert other.value["status"] == "COMPLETED"
 
 
@@ -322,7 +322,7 @@ async def test_disconnected_caller_stops_its_run(deployment: Deployment) -> None
     async with open_service(deployment) as service:
         operations = user(service)
         leaving = asyncio.create_task(
-            operations.create_run("agent", "hang", RunRequest("x", session_id="s1"))
+            operations.runs.create("agent", "hang", RunRequest("x", session_id="s1"))
         )
         run_id = (await wait_for_running(operations))["run_id"]
         leaving.cancel()
@@ -336,12 +336,12 @@ async def test_run_is_stored_in_the_database_of_its_component(deployment: Deploy
     async with open_service(deployment) as service:
         operations = user(service)
         run = (
-            await operations.create_run("agent", "apart", RunRequest("x", session_id="s1"))
+            await operations.runs.create("agent", "apart", RunRequest("x", session_id="s1"))
         ).value
         with pytest.raises(errors.NotFound):
-            await operations.get_session_by_id("s1")
-        assert (await operations.get_run(run["run_id"], db_id="second")).value == run
-        listed = await operations.list_component_runs("agent", "apart", RunFilter())
+            await operations.sessions.get("s1")
+        assert (await operations.runs.get(run["run_id"], db_id="second")).value == run
+        listed = await operations.runs.list_of_component("agent", "apart", RunFilter())
         assert [found["run_id"] for found in listed.value["data"]] == [run["run_id"]]
 
 
@@ -352,11 +352,11 @@ async def test_session_runs_end_at_the_default_limit(deployment: Deployment) -> 
             async with asyncio.TaskGroup() as group:
                 for _ in range(20):
                     request = RunRequest("x", session_id="s1")
-                    group.create_task(operations.create_run("agent", "echo", request))
-        first = (await operations.get_session_runs("s1")).value
+                    group.create_task(operations.runs.create("agent", "echo", request))
+        first = (await operations.sessions.list_runs("s1")).value
         assert len(first) == MAXIMUM_LIMIT
         query = SessionRunsQuery(after=first[-1]["run_id"])
-        assert len((await operations.get_session_runs("s1", query)).value) == 20
+        assert len((await operations.sessions.list_runs("s1", query)).value) == 20
 
 
 async def test_long_reads_do_not_delay_a_run(deployment: Deployment) -> None:
@@ -369,14 +369,14 @@ async def test_long_reads_do_not_delay_a_run(deployment: Deployment) -> None:
 
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_run("agent", "history", RunRequest("first", session_id="s1"))
+        await operations.runs.create("agent", "history", RunRequest("first", session_id="s1"))
         database = service.hosting.databases["main"]
         reads = [asyncio.create_task(database.read(read_slowly(), size="large")) for _ in range(9)]
         try:
             await wait_until(lambda: database.load().waiting > 0)
             request = RunRequest("second", session_id="s1")
             run = await asyncio.wait_for(
-                operations.create_run("agent", "history", request), PATIENCE
+                operations.runs.create("agent", "history", request), PATIENCE
             )
             assert "first" in run.value["content"]
         finally:
@@ -388,12 +388,12 @@ async def test_session_runs_have_limit_and_after(deployment: Deployment) -> None
     async with open_service(deployment) as service:
         operations = user(service)
         for number in range(3):
-            await operations.create_run("agent", "echo", RunRequest(f"{number}", session_id="s1"))
-        everything = (await operations.get_session_runs("s1")).value
+            await operations.runs.create("agent", "echo", RunRequest(f"{number}", session_id="s1"))
+        everything = (await operations.sessions.list_runs("s1")).value
         query = SessionRunsQuery(limit=1, after=everything[0]["run_id"])
-        assert (await operations.get_session_runs("s1", query)).value == everything[1:2]
+        assert (await operations.sessions.list_runs("s1", query)).value == everything[1:2]
         with pytest.raises(errors.ValidationFailed, match="after"):
-            await operations.get_session_runs("s1", SessionRunsQuery(after="nothing"))
+            await operations.sessions.list_runs("s1", SessionRunsQuery(after="nothing"))
 
 
 async def test_large_documents_are_built_outside_of_the_event_loop(
@@ -419,10 +419,10 @@ async def test_large_documents_are_built_outside_of_the_event_loop(
         watch(family, "read_run_documents")
         request = RunRequest("x" * 250_000, session_id="large")
         for _ in range(3):
-            run = (await operations.create_run("agent", "echo", request)).value
-        await operations.get_run(run["run_id"])
-        await operations.get_session_by_id("large")
-        await operations.get_session_runs("large")
+            run = (await operations.runs.create("agent", "echo", request)).value
+        await operations.runs.get(run["run_id"])
+        await operations.sessions.get("large")
+        await operations.sessions.list_runs("large")
     assert len(builders) == 4
     assert threading.get_ident() not in set[int]().union(*builders.values())
 
@@ -439,7 +439,7 @@ async def test_start_is_not_refused_after_its_commit(
         database = service.hosting.databases.system
         if is_queued:
             request = RunRequest("wait", "s0", background=True)
-            first = (await operations.create_run("agent", "hang", request)).value
+            first = (await operations.runs.create("agent", "hang", request)).value
             await wait_for_running(operations, session_id="s0")
         read = database.read
         write = database.write
@@ -461,9 +461,9 @@ async def test_start_is_not_refused_after_its_commit(
             refusing.setattr(database, "read", refuse)
             refusing.setattr(event_loop, "RETRY_LIMIT_SECONDS", 0)
             request = RunRequest("hello", "s1", background=not is_queued)
-            started = (await operations.create_run("agent", "lined", request)).value
+            started = (await operations.runs.create("agent", "lined", request)).value
         assert is_committed
         assert (started["status"], started["input"]) == ("PENDING", "hello")
         if is_queued:
-            await operations.cancel_run("agent", "hang", first["run_id"], CancelRequest("s0"))
+            await operations.runs.cancel("agent", "hang", first["run_id"], CancelRequest("s0"))
         await wait_for_run(operations, started["run_id"], "COMPLETED")

@@ -69,11 +69,11 @@ async def test_session_has_every_field_with_its_type(
 ) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_run(kind, COMPONENT[kind], RunRequest("ask  echo\n please", "s1"))
-        await operations.update_session(
+        await operations.runs.create(kind, COMPONENT[kind], RunRequest("ask  echo\n please", "s1"))
+        await operations.sessions.update(
             "s1", SessionPatch({"session_state": {"step": 1}, "metadata": {"origin": "test"}})
         )
-        session: dict[str, Any] = dict((await operations.get_session_by_id("s1")).value)  # type: ignore[arg-type]
+        session: dict[str, Any] = dict((await operations.sessions.get("s1")).value)  # type: ignore[arg-type]
     assert {*session} == {*FIELDS[kind]}
     for name, expected in FIELDS[kind].items():
         assert session[name] is None if expected is None else type(session[name]) is expected, name
@@ -112,8 +112,8 @@ async def test_empty_session_has_the_same_fields(
 ) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        made = (await operations.create_session(NewSession(type=kind))).value
-        found = (await operations.get_session_by_id(made["session_id"])).value
+        made = (await operations.sessions.create(NewSession(type=kind))).value
+        found = (await operations.sessions.get(made["session_id"])).value
         assert made == found
         assert {*found} == {*FIELDS[kind]}
         assert found["session_name"] == ""
@@ -125,31 +125,31 @@ async def test_summary_of_a_session_has_counts_and_no_history(
 ) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_session(NewSession(kind, "empty"))
-        empty: Any = (await operations.get_session_by_id("empty", view="summary")).value
+        await operations.sessions.create(NewSession(kind, "empty"))
+        empty: Any = (await operations.sessions.get("empty", view="summary")).value
         assert (empty["turn_count"], empty["run_count"], empty["last_run"]) == (0, 0, None)
         for _ in range(2):
             run: Any = (
-                await operations.create_run(kind, COMPONENT[kind], RunRequest("x", "s1"))
+                await operations.runs.create(kind, COMPONENT[kind], RunRequest("x", "s1"))
             ).value
-        await operations.update_session("s1", SessionPatch({"metadata": {"é": 1}}))
-        head: Any = (await operations.get_session_by_id("s1", view="summary")).value
+        await operations.sessions.update("s1", SessionPatch({"metadata": {"é": 1}}))
+        head: Any = (await operations.sessions.get("s1", view="summary")).value
         assert {*head} == {*SessionHead.__annotations__} - {"hold", "match"}
         assert head["turn_count"] == 2
         assert head["run_count"] == {"agent": 2, "team": 4, "workflow": 8}[kind]
         assert (head["metadata"], head["session_state"]) == ({"é": 1}, None)
         assert head["last_run"]["run_id"] == run["run_id"]
         assert head["last_run"]["phase"]["words"] == "completed"
-        (listed, _) = (await operations.get_sessions(SessionFilter())).value["data"]
+        (listed, _) = (await operations.sessions.list(SessionFilter())).value["data"]
         assert {name: head[name] for name in listed} == listed
 
 
 async def test_first_run_names_an_empty_session(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_session(NewSession(session_id="s1", metadata={"kept": True}))
-        await operations.create_run("agent", "echo", RunRequest("x" * 100, "s1"))
-        session: Any = (await operations.get_session_by_id("s1")).value
+        await operations.sessions.create(NewSession(session_id="s1", metadata={"kept": True}))
+        await operations.runs.create("agent", "echo", RunRequest("x" * 100, "s1"))
+        session: Any = (await operations.sessions.get("s1")).value
         assert session["agent_id"] == "echo"
         assert session["session_name"] == f"{'x' * 59}…"
         assert session["metadata"] == {"kept": True}
@@ -158,45 +158,45 @@ async def test_first_run_names_an_empty_session(deployment: Deployment) -> None:
 async def test_given_name_is_kept(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_session(NewSession(session_id="s1", session_name="given"))
-        await operations.create_run("agent", "echo", RunRequest("hello", "s1"))
-        assert (await operations.get_session_by_id("s1")).value["session_name"] == "given"
-        renamed = (await operations.rename_session("s1", "again")).value
+        await operations.sessions.create(NewSession(session_id="s1", session_name="given"))
+        await operations.runs.create("agent", "echo", RunRequest("hello", "s1"))
+        assert (await operations.sessions.get("s1")).value["session_name"] == "given"
+        renamed = (await operations.sessions.rename("s1", "again")).value
         assert renamed["session_name"] == "again"
-        assert (await operations.get_session_by_id("s1")).value == renamed
+        assert (await operations.sessions.get("s1")).value == renamed
 
 
 async def test_session_must_match_the_locator(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = admin(service)
-        await operations.create_run("agent", "echo", RunRequest("x", "s1", "me"))
+        await operations.runs.create("agent", "echo", RunRequest("x", "s1", "me"))
         for where in (
             SessionLocator(type="team"),
             SessionLocator(user_id="other"),
             SessionLocator(db_id="second"),
         ):
             with pytest.raises(errors.NotFound, match="Session not found"):
-                await operations.get_session_by_id("s1", where)
+                await operations.sessions.get("s1", where)
         with pytest.raises(errors.NotFound, match="Database not found"):
-            await operations.get_session_by_id("s1", SessionLocator(db_id="third"))
+            await operations.sessions.get("s1", SessionLocator(db_id="third"))
         with pytest.raises(errors.NotFound, match="Table not found"):
-            await operations.get_session_by_id("s1", SessionLocator(table="runs"))
+            await operations.sessions.get("s1", SessionLocator(table="runs"))
         right = SessionLocator(type="agent", user_id="me", db_id="main", table="sessions")
-        assert (await operations.get_session_by_id("s1", right)).value["session_id"] == "s1"
+        assert (await operations.sessions.get("s1", right)).value["session_id"] == "s1"
 
 
 async def _list_ids(operations: ServiceOperations, **filters: Any) -> list[str]:
-    page = (await operations.get_sessions(SessionFilter(**filters))).value
+    page = (await operations.sessions.list(SessionFilter(**filters))).value
     return [row["session_id"] for row in page["data"]]
 
 
 async def test_session_list_has_filters_and_orders(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = admin(service)
-        await operations.create_run("agent", "echo", RunRequest("Alpha one", "s1", "a"))
-        await operations.create_run("team", "crew", RunRequest("alpha two", "s2", "b"))
-        await operations.create_run("agent", "history", RunRequest("beta", "s3", "a"))
-        await operations.rename_session("s1", "Alpha renamed")
+        await operations.runs.create("agent", "echo", RunRequest("Alpha one", "s1", "a"))
+        await operations.runs.create("team", "crew", RunRequest("alpha two", "s2", "b"))
+        await operations.runs.create("agent", "history", RunRequest("beta", "s3", "a"))
+        await operations.sessions.rename("s1", "Alpha renamed")
         assert await _list_ids(operations) == ["s3", "s2", "s1"]
         assert await _list_ids(operations, page=Page(sort_order="asc")) == ["s1", "s2", "s3"]
         assert await _list_ids(operations, page=Page(sort_by="updated_at")) == ["s1", "s3", "s2"]
@@ -213,7 +213,7 @@ async def test_pages_and_cursors_return_every_session_once(deployment: Deploymen
         operations = user(service)
         made = [f"s{number}" for number in range(7)]
         for session_id in made:
-            await operations.create_session(NewSession(session_id=session_id))
+            await operations.sessions.create(NewSession(session_id=session_id))
         numbered = [
             found
             for page in (1, 2, 3, 4)
@@ -224,7 +224,7 @@ async def test_pages_and_cursors_return_every_session_once(deployment: Deploymen
         cursor: str | None = None
         while True:
             page = Page(limit=3, cursor=cursor)
-            answer = (await operations.get_sessions(SessionFilter(page=page))).value
+            answer = (await operations.sessions.list(SessionFilter(page=page))).value
             followed += [row["session_id"] for row in answer["data"]]
             cursor = answer["meta"]["next_cursor"]
             if cursor is None:
@@ -248,21 +248,21 @@ async def test_pages_and_cursors_return_every_session_once(deployment: Deploymen
 async def test_invalid_page_is_rejected(deployment: Deployment, page: Page, named: str) -> None:
     async with open_service(deployment) as service:
         with pytest.raises(errors.ValidationFailed, match=named):
-            await user(service).get_sessions(SessionFilter(page=page))
+            await user(service).sessions.list(SessionFilter(page=page))
 
 
 async def test_cursor_is_bound_to_its_list_and_order(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         for session_id in ("s1", "s2"):
-            await operations.create_session(NewSession(session_id=session_id))
-        answer = (await operations.get_sessions(SessionFilter(page=Page(limit=1)))).value
+            await operations.sessions.create(NewSession(session_id=session_id))
+        answer = (await operations.sessions.list(SessionFilter(page=Page(limit=1)))).value
         cursor = answer["meta"]["next_cursor"]
         turned = Page(limit=1, cursor=cursor, sort_order="asc")
         with pytest.raises(errors.ValidationFailed, match="cursor"):
-            await operations.get_sessions(SessionFilter(page=turned))
+            await operations.sessions.list(SessionFilter(page=turned))
         with pytest.raises(errors.ValidationFailed, match="cursor"):
-            await operations.get_runs(RunFilter(page=Page(limit=1, cursor=cursor)))
+            await operations.runs.list(RunFilter(page=Page(limit=1, cursor=cursor)))
 
 
 FORGED = [
@@ -279,7 +279,7 @@ async def test_forged_cursor_is_rejected(deployment: Deployment) -> None:
             cursor = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
             for wrong in (cursor, f"{cursor}!", f" {cursor}"):
                 with pytest.raises(errors.ValidationFailed, match="cursor"):
-                    await user(service).get_sessions(SessionFilter(page=Page(cursor=wrong)))
+                    await user(service).sessions.list(SessionFilter(page=Page(cursor=wrong)))
 
 
 async def test_session_with_a_live_run_is_not_deleted(deployment: Deployment) -> None:
@@ -290,13 +290,13 @@ async def test_session_with_a_live_run_is_not_deleted(deployment: Deployment) ->
             task,
         ):
             with pytest.raises(errors.Conflict, match=run["run_id"]):
-                await operations.delete_session("s1")
-            await operations.delete_session("s1", cancel=True)
+                await operations.sessions.delete("s1")
+            await operations.sessions.delete("s1", cancel=True)
             await task
         with pytest.raises(errors.NotFound):
-            await operations.get_session_by_id("s1")
+            await operations.sessions.get("s1")
         with pytest.raises(errors.NotFound):
-            await operations.get_run(run["run_id"])
+            await operations.runs.get(run["run_id"])
 
 
 async def test_deletion_waits_for_all_runs_together(
@@ -306,7 +306,7 @@ async def test_deletion_waits_for_all_runs_together(
     monkeypatch.setattr(service_sessions, "DELETION_WAIT", 2.0)
     async with open_service(deployment) as service:
         operations = user(service)
-        await operations.create_session(NewSession(session_id="s1"))
+        await operations.sessions.create(NewSession(session_id="s1"))
         database = service.hosting.databases["main"]
         await database.write(
             workers.register(WorkerRow("deaf", *identify_this_process(), beat=1, started_at=1))
@@ -330,11 +330,11 @@ async def test_deletion_waits_for_all_runs_together(
         monkeypatch.setattr(canceller, "cancel", record_times)
         asked = time.monotonic()
         with pytest.raises(errors.Conflict, match="r1, r2, r3, r4"):
-            await operations.delete_session("s1", cancel=True)
+            await operations.sessions.delete("s1", cancel=True)
         assert time.monotonic() - asked >= 2
         assert len(begins) == 4
         assert max(begins) < min(ends), "a wait began after another one"
-        stored = (await operations.get_session_runs("s1")).value
+        stored = (await operations.sessions.list_runs("s1")).value
         assert {run["cancel_reason"] for run in stored} == {"The session is deleted"}
 
 
@@ -342,15 +342,15 @@ async def test_bulk_deletion_is_all_or_nothing(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
         for session_id in ("s1", "s2"):
-            await operations.create_session(NewSession(session_id=session_id))
+            await operations.sessions.create(NewSession(session_id=session_id))
         with pytest.raises(errors.NotFound):
-            await operations.delete_sessions(BulkDeletion(("s1", "missing", "s2")))
+            await operations.sessions.delete_several(BulkDeletion(("s1", "missing", "s2")))
         assert await _list_ids(operations) == ["s2", "s1"]
-        await operations.delete_sessions(BulkDeletion(("s1", "s2", "s1")))
+        await operations.sessions.delete_several(BulkDeletion(("s1", "s2", "s1")))
         assert await _list_ids(operations) == []
         for wrong in ((), tuple(f"s{number}" for number in range(101))):
             with pytest.raises(errors.ValidationFailed, match="session_ids"):
-                await operations.delete_sessions(BulkDeletion(wrong))
+                await operations.sessions.delete_several(BulkDeletion(wrong))
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ async def test_value_that_cannot_be_stored_is_rejected(
 ) -> None:
     async with open_service(deployment) as service:
         operations = user(service)
-        before = (await operations.create_session(NewSession(session_id="s1"))).raw
+        before = (await operations.sessions.create(NewSession(session_id="s1"))).raw
         with pytest.raises(errors.ValidationFailed):
-            await operations.update_session("s1", SessionPatch(patch))
-        assert (await operations.get_session_by_id("s1")).raw == before
+            await operations.sessions.update("s1", SessionPatch(patch))
+        assert (await operations.sessions.get("s1")).raw == before

@@ -19,10 +19,10 @@ from tests.service.callers import open_service, user, wait_for_running
 async def test_closing_cancels_live_runs_with_a_request(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         request = RunRequest("x", session_id="s1", background=True)
-        run_id = (await user(service).create_run("agent", "hang", request)).value["run_id"]
+        run_id = (await user(service).runs.create("agent", "hang", request)).value["run_id"]
         await wait_for_running(user(service))
     async with open_service(deployment) as service:
-        run = (await user(service).get_run(run_id)).value
+        run = (await user(service).runs.get(run_id)).value
         assert run["status"] == "CANCELLED"
         assert run["cancel_requested_by"] == "system:shutdown"
 
@@ -33,13 +33,13 @@ async def test_drain_finishes_runs_and_rejects_new_ones(deployment: Deployment) 
     async with Service.open(patient, create=True) as service:
         operations = user(service)
         request = RunRequest('{"seconds": 3}', session_id="s1")
-        run = asyncio.create_task(operations.create_run("agent", "tool-wait", request))
+        run = asyncio.create_task(operations.runs.create("agent", "tool-wait", request))
         await wait_for_running(operations)
         draining = asyncio.create_task(service.drain())
         await wait_until(lambda: service.hosting.engine.draining)
         with pytest.raises(errors.Unavailable, match="shutting down"):
-            await operations.create_run("agent", "echo", RunRequest("x"))
-        ready = (await operations.get_readiness()).value
+            await operations.runs.create("agent", "echo", RunRequest("x"))
+        ready = (await operations.system.get_readiness()).value
         assert ready["status"] == "unavailable"
         assert ready["checks"]["runs"] == "failed"
         await draining
@@ -51,7 +51,7 @@ async def test_caller_that_leaves_early_leaves_no_live_run(deployment: Deploymen
         operations = user(service)
         for pause in range(12):
             request = RunRequest("x", session_id="s1")
-            leaving = asyncio.create_task(operations.create_run("agent", "hang", request))
+            leaving = asyncio.create_task(operations.runs.create("agent", "hang", request))
             for _ in range(pause):
                 await asyncio.sleep(0)
             leaving.cancel()
@@ -66,6 +66,6 @@ async def test_caller_that_leaves_early_leaves_no_live_run(deployment: Deploymen
 async def _list_runs(operations: ServiceOperations) -> list[RunRecord]:
     """Return the runs of session s1, if it exists."""
     try:
-        return (await operations.get_session_runs("s1")).value
+        return (await operations.sessions.list_runs("s1")).value
     except errors.NotFound:
         return []

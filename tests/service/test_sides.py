@@ -75,7 +75,7 @@ def find_bucket(component: str, session_id: str) -> int:
 
 
 async def read_current(service: Service, name: str) -> str:
-    document: Any = await user(service).get_versions("agent", name, VersionFilter())
+    document: Any = await user(service).components.list_versions("agent", name, VersionFilter())
     (current,) = [each["version"] for each in document.value["data"] if each["is_current"]]
     return str(current)
 
@@ -114,7 +114,9 @@ async def test_sessions_keep_their_side_over_servers_of_two_configurations(
             await service.prepare()
             services.append(service)
         new = await read_current(services[0], "writer-v2")
-        listed: Any = await user(services[0]).get_versions("agent", "writer", VersionFilter())
+        listed: Any = await user(services[0]).components.list_versions(
+            "agent", "writer", VersionFilter()
+        )
         versions = {each["version"] for each in listed.value["data"]}
         assert {each["is_current"] for each in listed.value["data"]} == {True}
         (old,) = versions - {new}
@@ -126,7 +128,7 @@ async def test_sessions_keep_their_side_over_servers_of_two_configurations(
             for turn in range(2):
                 request = RunRequest(f"{turn}", session_id=session_id)
                 service = chosen.choice(services)
-                run: Any = (await user(service).create_run("agent", "writer", request)).value
+                run: Any = (await user(service).runs.create("agent", "writer", request)).value
                 assert (run["status"], run["agent_id"]) == ("COMPLETED", "writer")
                 is_new = find_bucket("writer", session_id) < PERCENT
                 assert run["version"] == (new if is_new else old)
@@ -136,11 +138,11 @@ async def test_sessions_keep_their_side_over_servers_of_two_configurations(
         async def pay(session_id: str) -> None:
             request = RunRequest('{"a": 1, "b": 2}', session_id=session_id)
             first = chosen.choice(services)
-            run: Any = (await user(first).create_run("agent", "payer", request)).value
+            run: Any = (await user(first).runs.create("agent", "payer", request)).value
             assert run["status"] == "PAUSED"
             (asked,) = run["approvals"]
             ruling = Ruling("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
-            decided = await user(chosen.choice(services)).continue_run(
+            decided = await user(chosen.choice(services)).runs.continue_run(
                 "agent", "payer", run["run_id"], ContinueRequest((ruling,))
             )
             ended: Any = decided.value
@@ -155,7 +157,7 @@ async def test_sessions_keep_their_side_over_servers_of_two_configurations(
             for number in range(SESSIONS)
         )
         await services[0].hosting.sums.add_ended_runs()
-        usage: Any = await admin(services[1]).get_usage(
+        usage: Any = await admin(services[1]).usage.get(
             UsageFilter(by=("version",), component_id="writer")
         )
         counted = {row["version"]: row["runs"] for row in usage.value["data"]}
@@ -173,7 +175,7 @@ async def test_run_of_the_new_side_goes_on_after_the_way_back(world: Deployment)
     async with open_service(world) as service:
         await service.prepare()
         request = RunRequest('{"a": 1, "b": 2}', session_id=session_id)
-        run: Any = (await user(service).create_run("agent", "payer", request)).value
+        run: Any = (await user(service).runs.create("agent", "payer", request)).value
         assert run["version"] == await read_current(service, "payer-v2")
     text = world.path.read_text()
     world.path.write_text(text.replace(f"percent = {PERCENT}", "percent = 0"))
@@ -182,15 +184,15 @@ async def test_run_of_the_new_side_goes_on_after_the_way_back(world: Deployment)
         (asked,) = run["approvals"]
         ruling = Ruling("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
         ended: Any = (
-            await user(service).continue_run(
+            await user(service).runs.continue_run(
                 "agent", "payer", run["run_id"], ContinueRequest((ruling,))
             )
         ).value
         assert (ended["status"], ended["version"]) == ("COMPLETED", run["version"])
         again = RunRequest('{"a": 1, "b": 2}', session_id=session_id)
-        later: Any = (await user(service).create_run("agent", "payer", again)).value
+        later: Any = (await user(service).runs.create("agent", "payer", again)).value
         assert later["version"] != run["version"]
-        page: Any = await user(service).get_runs(
+        page: Any = await user(service).runs.list(
             RunFilter(session_id=session_id, version=run["version"], page=Page())
         )
         assert [each["run_id"] for each in page.value["data"]] == [run["run_id"]]

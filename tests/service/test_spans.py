@@ -35,7 +35,7 @@ async def test_spans_of_an_agent_a_team_and_a_workflow(deployment: Deployment) -
 
         async def run(kind: Any, component_id: str, message: str) -> dict[str, Any]:
             request = RunRequest(message, session_id=f"{kind}-1")
-            found: Any = (await operations.create_run(kind, component_id, request)).value
+            found: Any = (await operations.runs.create(kind, component_id, request)).value
             check_order(found, found["spans"])
             return dict(found)
 
@@ -73,7 +73,7 @@ async def test_events_have_their_time_in_microseconds(deployment: Deployment) ->
         events = await collect_run_events(operations, "agent", "tool-add", message='{"a":1,"b":2}')
         times = [event_data(event)["at"] for event in events]
         assert times == sorted(times)
-        run = (await operations.get_run(event_data(events[0])["run_id"])).value
+        run = (await operations.runs.get(event_data(events[0])["run_id"])).value
         assert times[-1] == run["finished_at"]
 
 
@@ -86,7 +86,7 @@ async def test_live_runs_have_spans_in_every_process(deployment: Deployment) -> 
             run_id = run["run_id"]
 
             async def read(operations: ServiceOperations) -> list[Span]:
-                found: Any = (await operations.get_run(run_id)).value
+                found: Any = (await operations.runs.get(run_id)).value
                 return list(found["spans"])
 
             async def member_works() -> bool:
@@ -102,9 +102,9 @@ async def test_live_runs_have_spans_in_every_process(deployment: Deployment) -> 
                 assert member["parent"] == call["id"]
                 assert call["member_run_id"] == member["member_run_id"] == member["id"]
                 assert (call["name"], member["name"]) == ("delegate_task_to_member", "hang")
-            in_session: Any = (await here.get_session_runs("s1")).value
+            in_session: Any = (await here.sessions.list_runs("s1")).value
             assert in_session[0]["spans"] == await read(here)
-            of_session: Any = (await there.get_session_run("s1", run_id)).value
+            of_session: Any = (await there.sessions.get_run("s1", run_id)).value
             assert of_session["spans"] == stored
 
 
@@ -120,7 +120,7 @@ async def test_spans_of_a_lost_run_are_those_of_its_events(deployment: Deploymen
         operations = user(service, run.user_id)
 
         async def outlines() -> list[tuple[str, str, str]]:
-            found: Any = (await operations.get_run("r1")).value
+            found: Any = (await operations.runs.get("r1")).value
             return outline(found["spans"])
 
         assert await outlines() == [("tool", "one", "completed"), ("tool", "two", None)]

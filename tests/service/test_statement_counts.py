@@ -83,7 +83,7 @@ async def test_a_plain_run_takes_three_commits(
         operations = user(service)
 
         async def run(session_id: str | None) -> None:
-            document = await operations.create_run(
+            document = await operations.runs.create(
                 "agent", "echo", RunRequest("hello", session_id=session_id)
             )
             assert document.value["status"] == "COMPLETED"
@@ -100,22 +100,22 @@ async def test_a_plain_run_takes_three_commits(
         assert (await found.count(stream))[1] <= 4, found.texts
 
         async def read() -> None:
-            await operations.get_session_by_id("s1")
+            await operations.sessions.get("s1")
 
         assert await found.count(read) == (1, 1), found.texts
 
-        (ended,) = (await operations.get_session_runs("s2", SessionRunsQuery(limit=1))).value
+        (ended,) = (await operations.sessions.list_runs("s2", SessionRunsQuery(limit=1))).value
 
         async def cancel() -> None:
             request = CancelRequest(session_id="s2")
-            result = await operations.cancel_run("agent", "echo", ended["run_id"], request)
+            result = await operations.runs.cancel("agent", "echo", ended["run_id"], request)
             assert result.value["cancel"] == "already_final"
 
         # The state, BEGIN, the audit entry with the id of its transaction, and COMMIT.
         assert await found.count(cancel) == (4, 2), found.texts
 
         async def list_sessions(where: SessionLocator = DEFAULT_LOCATOR) -> None:
-            page = (await operations.get_sessions(SessionFilter(where, page=Page(limit=1)))).value
+            page = (await operations.sessions.list(SessionFilter(where, page=Page(limit=1)))).value
             assert page["meta"]["total_count"] > len(page["data"]) == 1
 
         # The page, its total and the newest runs of its sessions.

@@ -86,7 +86,7 @@ async def read_records(operations: ServiceOperations, **filters: Any) -> list[di
     cursor = None
     while True:
         page = Page(limit=100, cursor=cursor)
-        document: Any = (await operations.get_runs(RunFilter(page=page, **filters))).value
+        document: Any = (await operations.runs.list(RunFilter(page=page, **filters))).value
         found += document["data"]
         cursor = document["meta"]["next_cursor"]
         if cursor is None:
@@ -117,7 +117,7 @@ async def start_random_runs(services: list[Service], count: int) -> None:
         caller = chosen.choice(("ann", "bob", None))
         message = '{"a": 1, "b": 2}' if component_id == "tool-add" else "words " * (number % 9)
         request = RunRequest(f"{message} {number}")
-        await user(service, caller).create_run(kind, component_id, request)  # type: ignore[arg-type]
+        await user(service, caller).runs.create(kind, component_id, request)  # type: ignore[arg-type]
         if number % 5 == 0:
             await chosen.choice(services).hosting.sums.add_ended_runs()
 
@@ -129,10 +129,10 @@ async def cancel_one_run(service: Service) -> None:
     """Start a run of ann that hangs, and cancel it."""
     operations = user(service, "ann")
     request = RunRequest("hello", session_id="hanging", background=True)
-    run: Any = (await operations.create_run("agent", "hang", request)).value
+    run: Any = (await operations.runs.create("agent", "hang", request)).value
     await wait_for_running(operations, session_id="hanging")
     cancel = CancelRequest(session_id="hanging", wait=30)
-    await operations.cancel_run("agent", "hang", run["run_id"], cancel)
+    await operations.runs.cancel("agent", "hang", run["run_id"], cancel)
 
 
 def sum_records(records: list[dict[str, Any]]) -> dict[tuple[Any, ...], Counter[str]]:
@@ -160,12 +160,12 @@ def sum_models(records: list[dict[str, Any]]) -> dict[str, int]:
 
 
 async def read_usage(operations: ServiceOperations, **filters: Any) -> dict[str, Any]:
-    report: Any = (await operations.get_usage(UsageFilter(**filters))).value
+    report: Any = (await operations.usage.get(UsageFilter(**filters))).value
     return dict(report)
 
 
 async def read_overview(operations: ServiceOperations, **filters: Any) -> dict[str, Any]:
-    record: Any = (await operations.get_usage_overview(OverviewFilter(**filters))).value
+    record: Any = (await operations.usage.get_overview(OverviewFilter(**filters))).value
     return dict(record)
 
 
@@ -193,7 +193,7 @@ async def check_sums(service: Service, records: list[dict[str, Any]]) -> None:
     calls = [
         call
         for run in records
-        for call in (await operations.get_run_model_calls(run["run_id"])).value["model_calls"]
+        for call in (await operations.runs.list_model_calls(run["run_id"])).value["model_calls"]
     ]
     for row in of_models["data"]:
         costs = [call["cost"] for call in calls if call["model"] == row["model"]]
@@ -229,7 +229,7 @@ async def test_sums_of_several_services_equal_the_records(world: Deployment) -> 
 async def test_a_serving_process_adds_ended_runs_to_the_sums(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         await service.prepare()
-        await user(service).create_run("agent", "echo", RunRequest("hello"))
+        await user(service).runs.create("agent", "echo", RunRequest("hello"))
         database = service.hosting.databases.system
 
         async def is_added() -> bool:
@@ -261,7 +261,7 @@ async def check_overview(world: Deployment) -> None:
         async def count(**filters: Any) -> int:
             start = parse_rfc3339(point["at"])
             ended = {"finished_after": start, "finished_before": start + HOUR, "parent": "none"}
-            page = await operations.get_runs(RunFilter(**ended, **filters))
+            page = await operations.runs.list(RunFilter(**ended, **filters))
             return page.value["meta"]["total_count"]
 
         assert await count() == total["runs"]
@@ -282,7 +282,7 @@ async def test_a_user_reads_only_its_own_usage(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         for caller, number in (("ann", 1), ("bob", 2), (None, 3)):
             for _ in range(number):
-                await user(service, caller).create_run("agent", "echo", RunRequest("hello"))
+                await user(service, caller).runs.create("agent", "echo", RunRequest("hello"))
         for _ in range(2):  # from the rows of ended runs, and from the sums
             for caller, number in (("ann", 1), ("bob", 2), (None, 3)):
                 own = reader(service, caller)
@@ -300,9 +300,9 @@ async def test_a_user_reads_only_its_own_usage(deployment: Deployment) -> None:
             assert (of_bob["total"]["runs"], of_bob["groups"]) == (2, 1)
             await service.hosting.sums.add_ended_runs()
         with pytest.raises(Forbidden):
-            await user(service, "ann").get_usage(UsageFilter())
+            await user(service, "ann").usage.get(UsageFilter())
         with pytest.raises(Forbidden):
-            await user(service, "ann").get_usage_overview(OverviewFilter())
+            await user(service, "ann").usage.get_overview(OverviewFilter())
 
 
 async def test_runs_of_an_earlier_version_are_counted_later(world: Deployment) -> None:
@@ -334,11 +334,11 @@ async def test_wrong_filters_of_usage_are_refused(deployment: Deployment) -> Non
             UsageFilter(model="a\0"),
         ):
             with pytest.raises(ValidationFailed):
-                await operations.get_usage(wrong)
+                await operations.usage.get(wrong)
         with pytest.raises(ValidationFailed, match="1000 hours"):
-            await operations.get_usage_overview(OverviewFilter(since=0))
+            await operations.usage.get_overview(OverviewFilter(since=0))
         with pytest.raises(ValidationFailed, match="model needs"):
-            await operations.get_runs(RunFilter(model="echo"))
+            await operations.runs.list(RunFilter(model="echo"))
 
 
 async def read_users(service: Service, before: int | None) -> tuple[Counter[str], list[Any]]:
@@ -349,7 +349,7 @@ async def read_users(service: Service, before: int | None) -> tuple[Counter[str]
     since = now() - 365 * DAY
     while True:
         report = (
-            await port.get_usage(UsageFilter(by=("user",), since=since, before=before, limit=1_000))
+            await port.usage.get(UsageFilter(by=("user",), since=since, before=before, limit=1_000))
         ).value
         for row in report["data"]:
             found[row["user_id"] or ""] += row["total_tokens"]
@@ -407,7 +407,7 @@ async def test_report_of_many_users_continues_before_its_beginning(
         monkeypatch.setattr(usage_reads, "MAXIMUM_SUMS", 2)
         assert (await read_users(service, None))[0] == whole
         overview = (
-            await admin(service).get_usage_overview(
+            await admin(service).usage.get_overview(
                 OverviewFilter(step="day", by="user", since=now() - 100 * DAY)
             )
         ).value

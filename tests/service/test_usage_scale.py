@@ -73,14 +73,14 @@ async def measure(service: Service) -> float:
     for _ in range(7):
         begin = time.process_time()
         for by in ("component", "model", "user"):
-            await operations.get_usage_overview(OverviewFilter(by=by))  # type: ignore[arg-type]
+            await operations.usage.get_overview(OverviewFilter(by=by))  # type: ignore[arg-type]
         found.append(time.process_time() - begin)
     return min(found)
 
 
 async def check_numbers(service: Service, count: int) -> None:
     operations = admin(service)
-    overview: Any = (await operations.get_usage_overview(OverviewFilter(by="user"))).value
+    overview: Any = (await operations.usage.get_overview(OverviewFilter(by="user"))).value
     total = overview["total"]
     assert (total["runs"], total["total_tokens"]) == (count, 100 * count)
     assert total["failures"] == [{"error_code": "TIMEOUT", "runs": total["failed"]}]
@@ -88,14 +88,14 @@ async def check_numbers(service: Service, count: int) -> None:
     assert total["duration"]["p50"] == pytest.approx(2, rel=0.05)
     assert total["duration"]["p99"] == pytest.approx(4, rel=0.05)
     assert overview["groups"] == 40
-    report: Any = (await operations.get_usage(UsageFilter(by=("model",)))).value
+    report: Any = (await operations.usage.get(UsageFilter(by=("model",)))).value
     models = {row["model"]: row["runs"] for row in report["data"]}
     assert models == {
         "fast": sum(number % 3 == 0 for number in range(count)),
         "deep": sum(number % 3 != 0 for number in range(count)),
     }
     point = overview["points"][-3]
-    page: Any = (await operations.get_runs(RunFilter(finished_after=1))).value
+    page: Any = (await operations.runs.list(RunFilter(finished_after=1))).value
     meta = page["meta"]
     assert meta["total_count"] == count or (meta["total_is_capped"] and meta["total_count"] >= 250)
     assert point["runs"] > 0

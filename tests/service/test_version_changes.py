@@ -116,13 +116,13 @@ def configure(world: World, rule: str) -> None:
 
 async def start(service: Service, name: str, **more: Any) -> dict[str, Any]:
     request = RunRequest(MESSAGES.get(name, "hello"), **more)
-    document: Any = await user(service).create_run("agent", name, request)
+    document: Any = await user(service).runs.create("agent", name, request)
     return dict(document.value)
 
 
 async def decide(service: Service, run: dict[str, Any], verb: str = "approve") -> dict[str, Any]:
     """Decide about what a run waits for, and return its record when it has ended or waits again."""
-    found: Any = (await user(service).get_run(run["run_id"])).value
+    found: Any = (await user(service).runs.get(run["run_id"])).value
     decisions = []
     for each in found["approvals"]:
         if each["status"] != "pending":
@@ -135,13 +135,13 @@ async def decide(service: Service, run: dict[str, Any], verb: str = "approve") -
     assert decisions
     request = ContinueRequest(tuple(decisions))
     name = found["agent_id"]
-    document: Any = await user(service).continue_run("agent", name, run["run_id"], request)
+    document: Any = await user(service).runs.continue_run("agent", name, run["run_id"], request)
     return dict(document.value)
 
 
 async def find_question(service: Service, run_id: str) -> dict[str, Any]:
     wanted = ApprovalFilter(run_id=run_id, status="pending")
-    document: Any = await admin(service).get_approvals(wanted)
+    document: Any = await admin(service).approvals.list(wanted)
     (question,) = document.value["data"]
     return dict(question)
 
@@ -165,7 +165,7 @@ def check_changed(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 
 async def read_notices(service: Service, run_id: str) -> list[str]:
-    document: Any = await user(service).get_run(run_id, form=RunView("items"))
+    document: Any = await user(service).runs.get(run_id, form=RunView("items"))
     return [item["text"] for item in document.value["items"] if item["type"] == "notice"]
 
 
@@ -184,7 +184,7 @@ async def test_run_goes_on_with_the_new_version_and_shows_it(world: World) -> No
             ]
         (sent,) = world.endpoint.requests("tool:add")
         assert sent["messages"][0] == {"role": "system", "content": "New instructions."}
-        graph: Any = (await user(service).get_run(runs["graph"]["run_id"])).value
+        graph: Any = (await user(service).runs.get(runs["graph"]["run_id"])).value
         assert graph["content"] == "left 2"
 
 
@@ -222,7 +222,9 @@ async def test_run_asks_before_it_goes_on_with_another_version(world: World) -> 
             )
             edited = Ruling("approve", question["arguments_hash"], arguments={})
             with pytest.raises(ValidationFailed):
-                await admin(service).decide_approval("agent", name, question["approval_id"], edited)
+                await admin(service).approvals.decide(
+                    "agent", name, question["approval_id"], edited
+                )
             check_changed(runs[name], await decide(service, runs[name]))
         assert world.payments == ["2 5", "2 5"]
 
@@ -268,9 +270,9 @@ async def test_member_that_waits_goes_on_with_its_new_version(world: World) -> N
     async with open_service(world.deployment) as service:
         await service.prepare()
         request = RunRequest('{"a": 1, "b": 2}')
-        run: Any = (await user(service).create_run("team", "payers", request)).value
+        run: Any = (await user(service).runs.create("team", "payers", request)).value
         assert run["status"] == "PAUSED"
-        member: Any = (await user(service).get_run(run["member_runs"][0])).value
+        member: Any = (await user(service).runs.get(run["member_runs"][0])).value
     world.change()
     world.endpoint.forget()
     async with open_service(world.deployment) as service:
@@ -279,10 +281,12 @@ async def test_member_that_waits_goes_on_with_its_new_version(world: World) -> N
         ruling = Ruling("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
         request_to_continue = ContinueRequest((ruling,))
         ended: Any = (
-            await user(service).continue_run("team", "payers", run["run_id"], request_to_continue)
+            await user(service).runs.continue_run(
+                "team", "payers", run["run_id"], request_to_continue
+            )
         ).value
         check_changed(run, ended)
-        check_changed(member, (await user(service).get_run(member["run_id"])).value)
+        check_changed(member, (await user(service).runs.get(member["run_id"])).value)
         (sent,) = world.endpoint.requests("tool:add")
         assert sent["messages"][0]["content"] == "New instructions."
 
@@ -302,15 +306,17 @@ async def test_runs_that_wait_stay_in_their_database(world: World) -> None:
         check_changed(paused, await decide(service, paused))
 
         async def is_completed() -> Any:
-            found: Any = (await user(service).get_component_run("agent", "queued", run_id)).value
+            found: Any = (
+                await user(service).runs.get_of_component("agent", "queued", run_id)
+            ).value
             return found if found["status"] == "COMPLETED" else None
 
         run_id = queued["run_id"]
         assert await wait_until(is_completed)
         with pytest.raises(NotFound):
-            await user(service).get_run(run_id, db_id="second")
+            await user(service).runs.get(run_id, db_id="second")
         assert (await start(service, "configured"))["status"] == "PAUSED"
-        pending: Any = (await admin(service).get_approvals(ApprovalFilter(db_id="second"))).value
+        pending: Any = (await admin(service).approvals.list(ApprovalFilter(db_id="second"))).value
         assert pending["meta"]["total_count"] == 1
 
 
@@ -336,7 +342,7 @@ async def test_approved_call_of_a_step_is_not_made_by_another_one(world: World, 
     async with open_service(world.deployment) as service:
         await service.prepare()
         request = RunRequest('{"a": 1, "b": 2}')
-        run: Any = (await user(service).create_run("workflow", "flow", request)).value
+        run: Any = (await user(service).runs.create("workflow", "flow", request)).value
         assert run["status"] == "PAUSED"
     path.write_text(path.read_text().replace(first, steps))
     async with open_service(world.deployment) as service:
@@ -344,12 +350,12 @@ async def test_approved_call_of_a_step_is_not_made_by_another_one(world: World, 
         (asked,) = run["approvals"]
         ruling = Ruling("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
         ended: Any = (
-            await user(service).continue_run(
+            await user(service).runs.continue_run(
                 "workflow", "flow", run["run_id"], ContinueRequest((ruling,))
             )
         ).value
         assert (ended["status"], ended["error"]["code"]) == ("ERROR", "VERSION_CHANGED")
-        waited: Any = (await user(service).get_run(run["member_runs"][-1])).value
+        waited: Any = (await user(service).runs.get(run["member_runs"][-1])).value
         assert (waited["agent_id"], waited["status"]) == ("configured", "CANCELLED")
         assert not made.exists()
 
@@ -366,17 +372,19 @@ async def test_repeated_runs_have_the_database_and_the_history_of_their_origin(
     async with open_service(world.deployment) as service:
         caller = user(service)
         run_id = origin["run_id"]
-        details = await caller.read_details("agent", "again", origin)
+        details = await caller.runs.read_details("agent", "again", origin)
         assert details.session_state == {"seen": 1}
-        retried: Any = (await caller.retry_run("agent", "again", run_id, RetryRequest())).value
+        retried: Any = (await caller.runs.retry("agent", "again", run_id, RetryRequest())).value
         again = ForkRequest(at=0, message="third", session_id="busy")
-        forked: Any = (await caller.fork_run("agent", "again", run_id, again)).value
+        forked: Any = (await caller.runs.fork("agent", "again", run_id, again)).value
         for run in (retried, forked):
-            assert (await caller.get_run(run["run_id"], db_id="main")).value["session_id"] == "busy"
+            assert (await caller.runs.get(run["run_id"], db_id="main")).value[
+                "session_id"
+            ] == "busy"
             assert "assistant" in run["content"]
         apart = ForkRequest(at=1, message="third")
-        forked = (await caller.fork_run("agent", "again", run_id, apart)).value
-        assert (await caller.get_run(forked["run_id"], db_id="second")).value["session_id"]
+        forked = (await caller.runs.fork("agent", "again", run_id, apart)).value
+        assert (await caller.runs.get(forked["run_id"], db_id="second")).value["session_id"]
         assert "assistant" in forked["content"]
 
 
@@ -387,10 +395,10 @@ async def test_members_and_steps_are_in_the_database_of_their_root(world: World)
     path.write_text(path.read_text() + others)
     async with open_service(world.deployment) as service:
         for kind, name in (("team", "mixed"), ("workflow", "steps")):
-            run: Any = (await user(service).create_run(kind, name, RunRequest("hello"))).value  # type: ignore[arg-type]
+            run: Any = (await user(service).runs.create(kind, name, RunRequest("hello"))).value  # type: ignore[arg-type]
             assert (run["status"], run["content"]) == ("COMPLETED", "hello")
             (member,) = run["member_runs"]
-            assert (await user(service).get_run(member, db_id="main")).value["session_id"]
+            assert (await user(service).runs.get(member, db_id="main")).value["session_id"]
 
 
 @pytest.mark.parametrize("rule", ["continue", "ask", "fail"])
@@ -401,7 +409,7 @@ async def test_durable_run_of_a_stopped_server_keeps_its_version_or_says_so(
     async with open_service(world.deployment) as service:
         await service.prepare()
         run: Any = (
-            await user(service).create_run("agent", "lasting", RunRequest("hi", background=True))
+            await user(service).runs.create("agent", "lasting", RunRequest("hi", background=True))
         ).value
         await wait_for_running(user(service), component_id="lasting")
         await asyncio.to_thread(world.endpoint.wait_for_open, 1)
@@ -410,7 +418,7 @@ async def test_durable_run_of_a_stopped_server_keeps_its_version_or_says_so(
         await service.prepare()
 
         async def is_settled() -> Any:
-            found: Any = (await user(service).get_run(run["run_id"])).value
+            found: Any = (await user(service).runs.get(run["run_id"])).value
             return found if found["status"] not in ("PENDING", "RUNNING") else None
 
         ended = await wait_until(is_settled)
@@ -505,14 +513,14 @@ async def test_durable_run_ends_if_its_agent_has_another_kind(
     async with open_service(world.deployment) as service:
         await service.prepare()
         request = RunRequest("{}", background=True)
-        run: Any = (await user(service).create_run("agent", "mover", request)).value
+        run: Any = (await user(service).runs.create("agent", "mover", request)).value
         await wait_until(lambda: world.payments == ["looked"])
     path.write_text(path.read_text().replace(MOVING_KINDS[before], MOVING_KINDS[after]))
     async with open_service(world.deployment) as service:
         await service.prepare()
 
         async def is_settled() -> Any:
-            found: Any = (await user(service).get_run(run["run_id"])).value
+            found: Any = (await user(service).runs.get(run["run_id"])).value
             return found if found["status"] not in ("PENDING", "RUNNING") else None
 
         ended = await wait_until(is_settled)
@@ -558,7 +566,7 @@ async def test_stricter_policy_holds_for_a_call_that_was_approved(world: World) 
         await service.prepare()
 
         async def is_paused() -> bool:
-            run: Any = (await user(service).get_run(runs["configured"]["run_id"])).value
+            run: Any = (await user(service).runs.get(runs["configured"]["run_id"])).value
             return bool(run["status"] == "PAUSED")
 
         await wait_until(is_paused)
@@ -571,7 +579,7 @@ async def test_stricter_policy_holds_for_a_call_that_was_approved(world: World) 
 async def decide_only(service: Service, run: dict[str, Any]) -> None:
     (each,) = run["approvals"]
     ruling = Ruling("approve", each["arguments_hash"])
-    await user_with_approvals(service).decide_approval(
+    await user_with_approvals(service).approvals.decide(
         "agent", "configured", each["approval_id"], ruling
     )
 
@@ -588,12 +596,12 @@ async def test_queued_run_keeps_its_version_or_says_so(world: World, rule: str) 
         await service.prepare()
         service.hosting.engine.claims.is_serving = False
         blocking: Any = (
-            await user(service).create_run(
+            await user(service).runs.create(
                 "agent", "configured", RunRequest('{"a": 1, "b": 2}', session_id="busy")
             )
         ).value
         waiting: Any = (
-            await user(service).create_run(
+            await user(service).runs.create(
                 "agent",
                 "queued",
                 RunRequest("hi", session_id="busy", background=True, session_state={"a": 1}),
@@ -608,7 +616,7 @@ async def test_queued_run_keeps_its_version_or_says_so(world: World, rule: str) 
             await decide(service, blocking)
 
         async def is_settled() -> Any:
-            run: Any = (await user(service).get_run(waiting["run_id"])).value
+            run: Any = (await user(service).runs.get(waiting["run_id"])).value
             return run if run["status"] not in ("PENDING", "RUNNING") else None
 
         run = await wait_until(is_settled)
@@ -619,6 +627,6 @@ async def test_queued_run_keeps_its_version_or_says_so(world: World, rule: str) 
             assert (run["status"], run["error"]["code"]) == ("ERROR", "VERSION_CHANGED")
         else:
             check_changed(waiting, run)
-            session: Any = (await user(service).get_session_by_id("busy")).value
+            session: Any = (await user(service).sessions.get("busy")).value
             assert session["session_state"] == {"a": 1}
             assert len(await read_notices(service, run["run_id"])) == 1

@@ -60,19 +60,19 @@ async def run_all(service: Service) -> dict[str, dict[str, Any]]:
     """Run each component once, and return their records by id."""
     records = {}
     for kind, name in STARTED:
-        document: Any = await user(service).create_run(kind, name, RunRequest("hello"))
+        document: Any = await user(service).runs.create(kind, name, RunRequest("hello"))
         records[name] = document.value
     return records
 
 
 async def list_versions(service: Service, kind: ComponentKind, name: str) -> list[dict[str, Any]]:
-    document: Any = await user(service).get_versions(kind, name, VersionFilter())
+    document: Any = await user(service).components.list_versions(kind, name, VersionFilter())
     return list(document.value["data"])
 
 
 async def read_runs(service: Service, version: str) -> list[dict[str, Any]]:
     wanted = RunFilter(version=version, created_after=0)
-    document: Any = await admin(service).get_runs(wanted)
+    document: Any = await admin(service).runs.list(wanted)
     return list(document.value["data"])
 
 
@@ -103,13 +103,13 @@ async def test_records_lists_and_usage_have_the_version_that_answered(world: Dep
         members = await read_runs(service, after["writer"])
         assert sorted(run["parent_run_id"] is None for run in members) == [False, False, True]
 
-        report: Any = await admin(service).get_usage(UsageFilter(by=("component", "version")))
+        report: Any = await admin(service).usage.get(UsageFilter(by=("component", "version")))
         runs = {(row["component_id"], row["version"]): row["runs"] for row in report.value["data"]}
         assert runs == {(name, each[name]): 1 for name in before for each in versions}
-        only: Any = await admin(service).get_usage(UsageFilter(by=(), version=after["writer"]))
+        only: Any = await admin(service).usage.get(UsageFilter(by=(), version=after["writer"]))
         assert (only.value["total"]["runs"], only.value["total"]["member_runs"]) == (1, 2)
         wanted = OverviewFilter(by="version", component_id="writer", component_type="agent")
-        overview: Any = (await admin(service).get_usage_overview(wanted)).value
+        overview: Any = (await admin(service).usage.get_overview(wanted)).value
         assert {row["version"] for row in overview["data"]} == {before["writer"], after["writer"]}
         assert overview["total"]["runs"] == 2
 
@@ -118,27 +118,33 @@ async def test_diff_shows_what_changed(world: Deployment) -> None:
     async with open_service(world) as service:
         await service.prepare()
         (first,) = await list_versions(service, "agent", "writer")
-        alone: Any = await user(service).get_version_diff("agent", "writer", DiffFilter())
+        alone: Any = await user(service).components.compare_versions(
+            "agent", "writer", DiffFilter()
+        )
         assert alone.value["changes"] == []
     reconfigure(world, TERSE, WORDY + "\nsettings = { temperature = 0.1 }")
     async with open_service(world) as service:
         await service.prepare()
         operations = user(service)
-        diff: Any = (await operations.get_version_diff("agent", "writer", DiffFilter())).value
+        diff: Any = (
+            await operations.components.compare_versions("agent", "writer", DiffFilter())
+        ).value
         assert diff["before"] == {**first, "is_current": False}
         assert diff["changes"] == [
             {"path": "instructions", "before": "Be terse.", "after": "Use many words."},
             {"path": "settings", "before": None, "after": {"temperature": 0.1}},
         ]
         back = DiffFilter(diff["after"]["version"], first["version"])
-        reverse: Any = (await operations.get_version_diff("agent", "writer", back)).value
+        reverse: Any = (await operations.components.compare_versions("agent", "writer", back)).value
         assert [change["after"] for change in reverse["changes"]] == ["Be terse.", None]
-        team: Any = (await operations.get_version_diff("team", "writers", DiffFilter())).value
+        team: Any = (
+            await operations.components.compare_versions("team", "writers", DiffFilter())
+        ).value
         assert [change["path"] for change in team["changes"]] == ["members.writer.version"]
         with pytest.raises(NotFound):
-            await operations.get_version_diff("agent", "writer", DiffFilter("absent"))
+            await operations.components.compare_versions("agent", "writer", DiffFilter("absent"))
         with pytest.raises(NotFound):
-            await operations.get_versions("agent", "absent", VersionFilter())
+            await operations.components.list_versions("agent", "absent", VersionFilter())
 
 
 async def test_versions_are_paged_from_the_newest(world: Deployment) -> None:
@@ -155,7 +161,9 @@ async def test_versions_are_paged_from_the_newest(world: Deployment) -> None:
         cursor = None
         for _ in whole:
             part = VersionFilter(limit=1, cursor=cursor)
-            page: Any = (await user(service).get_versions("agent", "writer", part)).value
+            page: Any = (
+                await user(service).components.list_versions("agent", "writer", part)
+            ).value
             found += [each["version"] for each in page["data"]]
             cursor = page["meta"]["next_cursor"]
         assert (found, cursor) == (whole, None)
@@ -179,8 +187,8 @@ async def test_versions_of_users_are_not_counted(world: Deployment) -> None:
             (admin(service), UsageFilter(by=("version",), user_id="me")),
         ):
             with pytest.raises(ValidationFailed, match="version counts"):
-                await operations.get_usage(wanted)
+                await operations.usage.get(wanted)
         with pytest.raises(ValidationFailed, match="version needs created_after"):
-            await admin(service).get_runs(RunFilter(version="x"))
+            await admin(service).runs.list(RunFilter(version="x"))
         with pytest.raises(Forbidden):
-            await own.get_versions("agent", "writer", VersionFilter())
+            await own.components.list_versions("agent", "writer", VersionFilter())

@@ -96,7 +96,7 @@ class Experiment:
         name = f"run-{len(self.runs)}-{number}"
         steps = self.random.randint(0, 4)
         work = RunRequest(f"work {steps} {name}", session_id=name, background=True)
-        run = (await operations.create_run(kind, component, work)).value
+        run = (await operations.runs.create(kind, component, work)).value
         sent = Sent(run["run_id"], kind, component, name)
         self.runs.append(sent)
 
@@ -109,7 +109,7 @@ class Experiment:
             request = MessageRequest(text, late)
             # In the context of the process that is asked: the runs that the sender starts for the
             # message are its own, and do not die with the host.
-            sending = door.spawn(door.operations.send_message(sent.run_id, request))
+            sending = door.spawn(door.operations.runs.send_message(sent.run_id, request))
             try:
                 message = await asyncio.shield(sending)
             except errors.Conflict:
@@ -118,7 +118,7 @@ class Experiment:
             sent.texts[message.value["message_id"]] = text
 
         if self.random.random() < 0.15:
-            await operations.cancel_run(kind, component, sent.run_id, CancelRequest(name))
+            await operations.runs.cancel(kind, component, sent.run_id, CancelRequest(name))
         await wait_for_run(operations, sent.run_id)
 
     async def judge(self, operations: ServiceOperations) -> None:
@@ -128,11 +128,11 @@ class Experiment:
             if run["status"] == "PAUSED":
                 # Its process died in a call that nobody knows the outcome of.
                 cancel = CancelRequest(sent.session_id)
-                await operations.cancel_run(sent.kind, sent.component, sent.run_id, cancel)
+                await operations.runs.cancel(sent.kind, sent.component, sent.run_id, cancel)
                 run = await wait_for_run(operations, sent.run_id)
 
             async def list_messages(run_id: str = sent.run_id) -> Any:
-                page = (await operations.get_run_messages(run_id)).value["messages"]
+                page = (await operations.runs.list_messages(run_id)).value["messages"]
                 return None if any(each["status"] == "waiting" for each in page) else page or True
 
             listed = await wait_until(list_messages)
@@ -165,7 +165,7 @@ class Experiment:
                 assert is_shown(), message
         else:
             with pytest.raises(errors.NotFound):
-                await operations.get_run(message["message_id"])
+                await operations.runs.get(message["message_id"])
             if run["status"] == "COMPLETED" and reaches_model:
                 assert is_shown(), message
             if run["status"] == "COMPLETED":

@@ -31,19 +31,19 @@ async def start(
     kind: ComponentKind = "agent",
 ) -> str:
     request = RunRequest(message, session_id="s1", background=True)
-    run = (await operations.create_run(kind, component, request)).value
+    run = (await operations.runs.create(kind, component, request)).value
     return str(run["run_id"])
 
 
 async def send(operations: ServiceOperations, run_id: str, text: str, **options: Any) -> Any:
-    return (await operations.send_message(run_id, MessageRequest(text, **options))).value
+    return (await operations.runs.send_message(run_id, MessageRequest(text, **options))).value
 
 
 async def read_fate(operations: ServiceOperations, run_id: str, message_id: str) -> Any:
     """Wait until a message has its fate; return its record."""
 
     async def look() -> Any:
-        listed = (await operations.get_run_messages(run_id)).value["messages"]
+        listed = (await operations.runs.list_messages(run_id)).value["messages"]
         found = [message for message in listed if message["message_id"] == message_id]
         return found[0] if found[0]["status"] != "waiting" else None
 
@@ -88,7 +88,7 @@ async def test_next_model_call_gets_the_message_after_the_results(
         marked = [message for message in run["messages"] if "message_id" in message]
         assert [message["message_id"] for message in marked] == [sent["message_id"]]
         assert [len(request.texts) for request in models.requests] == [1, 2, 2]
-        call = (await operations.get_run_model_call(run_id, "model-2")).value
+        call = (await operations.runs.get_model_call(run_id, "model-2")).value
         assert call["messages"][-1]["content"] == "only primes"
 
 
@@ -164,11 +164,11 @@ async def test_cancelled_run_refuses_what_waits(site: Deployment, models: Steppi
         run_id = await start(operations, "work 3 a")
         await wait_for_requests(models, 1)
         sent = await send(operations, run_id, "stop that")
-        await operations.cancel_run("agent", "worker", run_id, CancelRequest("s1"))
+        await operations.runs.cancel("agent", "worker", run_id, CancelRequest("s1"))
 
         fate = await read_fate(operations, run_id, sent["message_id"])
         assert (fate["status"], fate["reason"]) == ("refused", "The run was cancelled")
-        listed = (await operations.get_runs(RunFilter(session_id="s1"))).value["data"]
+        listed = (await operations.runs.list(RunFilter(session_id="s1"))).value["data"]
         assert [run["run_id"] for run in listed] == [run_id]
 
 
@@ -183,7 +183,7 @@ async def test_workflow_queues_the_message_and_says_so(
         sent = await send(operations, run_id, "work 0 b")
         assert sent["status"] == "next_run"
         assert sent["reason"] == "A workflow takes no messages while it works"
-        queued = (await operations.get_run(sent["next_run_id"])).value
+        queued = (await operations.runs.get(sent["next_run_id"])).value
         assert (queued["status"], queued["queue_position"]) == ("PENDING", 1)
         models.let_go()
         assert (await wait_for_run(operations, run_id))["status"] == "COMPLETED"
@@ -222,7 +222,7 @@ async def test_message_to_a_paused_run_is_delivered_when_it_goes_on(
 
         (asked,) = run["approvals"]
         ruling = Ruling("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
-        await operations.continue_run("agent", "asking", run_id, ContinueRequest((ruling,)))
+        await operations.runs.continue_run("agent", "asking", run_id, ContinueRequest((ruling,)))
         run = await wait_for_run(operations, run_id)
         assert run["content"] == "done after work 1 a | be quick"
         assert (await read_fate(operations, run_id, sent["message_id"]))["status"] == "delivered"
@@ -299,7 +299,7 @@ async def test_repeated_request_returns_the_first_message(
         assert second == first
         with pytest.raises(errors.ValidationFailed):
             await send(operations, run_id, "twice", idempotency_key="k")
-        assert (await operations.get_run_messages(run_id)).value["total"] == 1
+        assert (await operations.runs.list_messages(run_id)).value["total"] == 1
         models.let_go()
         await wait_for_run(operations, run_id)
 

@@ -72,7 +72,7 @@ class StopServer:
         run: dict[str, Any] = {}
 
         async def has_stopped() -> bool:
-            run.update((await operations.get_run(run_id)).value)
+            run.update((await operations.runs.get(run_id)).value)
             return run["stopped_at"] is not None
 
         try:
@@ -127,7 +127,7 @@ async def start_run(
     """Start a run in the background; return its id and its tag."""
     tag = f"t{uuid4().hex}"
     request = RunRequest(json.dumps({"tag": tag, **options}), background=True)
-    run = (await operations.create_run(kind, component, request)).value
+    run = (await operations.runs.create(kind, component, request)).value
     return run["run_id"], tag
 
 
@@ -135,10 +135,10 @@ async def cancel_run(
     operations: Operations, component: str, run_id: str, *, kind: Any = "agent"
 ) -> dict[str, Any]:
     """Cancel a run; return its record after the final status."""
-    session = (await operations.get_run(run_id)).value["session_id"]
+    session = (await operations.runs.get(run_id)).value["session_id"]
     request = CancelRequest(session, wait=30.0)
-    await operations.cancel_run(kind, component, run_id, request)
-    return dict((await operations.get_run(run_id)).value)
+    await operations.runs.cancel(kind, component, run_id, request)
+    return dict((await operations.runs.get(run_id)).value)
 
 
 async def check_each(check: Callable[[str], Awaitable[None]], names: Iterable[str]) -> None:

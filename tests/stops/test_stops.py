@@ -67,7 +67,7 @@ async def test_member_of_a_library_works_as_long_as_its_run(server: StopServer) 
         await server.wait_for_work(tag)
         run = await cancel_run(operations, "agno_team_tool", run_id)
         [member] = run["member_runs"]
-        record = (await operations.get_run(member)).value
+        record = (await operations.runs.get(member)).value
         assert (record["status"], record["stopped_at"]) == ("CANCELLED", None)
         assert record["holding"]
         server.end_work(tag)
@@ -117,10 +117,10 @@ async def test_work_that_a_completed_run_leaves_is_named(server: StopServer) -> 
         run_id, tag = await start_run(operations, "function", form=form, leave=True)
 
         async def has_completed() -> bool:
-            return bool((await operations.get_run(run_id)).value["status"] == "COMPLETED")
+            return bool((await operations.runs.get(run_id)).value["status"] == "COMPLETED")
 
         await wait_until(has_completed)
-        run = (await operations.get_run(run_id)).value
+        run = (await operations.runs.get(run_id)).value
         assert (run["content"], run["stopped_at"]) == ("started", None)
         assert run["holding"]
         # It is not cancelled.

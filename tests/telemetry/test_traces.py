@@ -44,7 +44,7 @@ async def run(
     operations: ServiceOperations, kind: ComponentKind, component_id: str, message: str, **more: Any
 ) -> dict[str, Any]:
     request = RunRequest(message, **more)
-    record: Any = (await operations.create_run(kind, component_id, request)).value
+    record: Any = (await operations.runs.create(kind, component_id, request)).value
     return dict(record)
 
 
@@ -58,7 +58,7 @@ async def read_tree(operations: ServiceOperations, root: dict[str, Any]) -> list
     """Return a run and all runs below it."""
     records = [root]
     for member in root["member_runs"]:
-        record: Any = (await operations.get_run(member)).value
+        record: Any = (await operations.runs.get(member)).value
         records += await read_tree(operations, record)
     return records
 
@@ -214,7 +214,7 @@ async def test_failed_and_cancelled_runs_end_all_spans(
         async with streamed_run(operations, "team", "jam", message="x") as (record, events):
             await wait_until(lambda: len(service.hosting.engine.live_runs()) == 3)
             request = CancelRequest(session_id=record["session_id"], wait=30)
-            await operations.cancel_run("team", "jam", record["run_id"], request)
+            await operations.runs.cancel("team", "jam", record["run_id"], request)
             await events
     spans = {(span.run_id, span.name): span for span in collector.spans}
     chat = spans[failed["run_id"], "chat http-500"]
@@ -349,11 +349,11 @@ async def test_later_legs_are_traces_with_a_link(
         caller_trace.set(None)
         asked = paused["approvals"][0]
         decision = Ruling("approve", asked["arguments_hash"])
-        await operations.decide_approval("agent", "gated", asked["approval_id"], decision)
+        await operations.approvals.decide("agent", "gated", asked["approval_id"], decision)
         database = service.hosting.databases["main"]
         await service.hosting.engine.claims.claim(database, paused["run_id"])
         await wait_until(lambda: len(_list_runs(collector)) == 2)
-        record: Any = (await operations.get_run(paused["run_id"])).value
+        record: Any = (await operations.runs.get(paused["run_id"])).value
     first, later = sorted(_list_runs(collector), key=lambda span: span.start)
     status = "agentctl.run.status"
     assert [span.attributes[status] for span in (first, later)] == ["paused", "completed"]

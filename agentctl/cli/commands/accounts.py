@@ -90,7 +90,7 @@ async def create_account(
     )
 
     try:
-        created = await target.operations.create_service_account(account)
+        created = await target.operations.accounts.create(account)
     except BadRequest as failure:
         if "allow_privileged_scopes" in failure.detail:
             failure.hint = "to grant them, pass --allow-privileged-scopes"
@@ -140,7 +140,7 @@ async def list_accounts(
     target: Target, out: ListOutput, filter: administration.AccountFilter
 ) -> None:
     """List accounts, newest first; includes revoked ones."""
-    await out.show(target, target.operations.list_service_accounts, filter, _LIST_COLUMNS, "id")
+    await out.show(target, target.operations.accounts.list, filter, _LIST_COLUMNS, "id")
 
 
 @app.command("revoke", epilog="Example: agentctl accounts revoke ci --yes")
@@ -161,7 +161,7 @@ async def revoke_account(
         account_id = await _resolve_account_id(target, account)
         text = f"{text} ({account_id})"
     confirm(f"Revoke {text}, {target.place}?", yes=yes)
-    await target.operations.revoke_service_account(account_id)
+    await target.operations.accounts.revoke(account_id)
     target.report_done(f"revoked {text}")
 
 
@@ -200,4 +200,4 @@ async def _resolve_account_id(target: Target, name: str) -> str:
 
 def _find_accounts(target: Target, name: str | None) -> AsyncIterator[Record]:
     wanted = administration.AccountFilter(name, Page(limit=MAXIMUM_LIMIT))
-    return read_rows(target.operations.list_service_accounts, wanted)
+    return read_rows(target.operations.accounts.list, wanted)

@@ -65,7 +65,7 @@ async def list_approvals(target: Target, out: ListOutput, filter: ApprovalFilter
     Without a scope for approvals these are the approvals of your paused runs, with --run or
     --session those of all runs there.
     """
-    read = await find_reader(target) or target.operations.get_approvals
+    read = await find_reader(target) or target.operations.approvals.list
     await out.show(target, read, filter, approvals.APPROVALS, "approval_id")
 
 
@@ -226,7 +226,7 @@ async def get_receipt(
     with `approvals verify-receipt`, or any library for JWS.
     """
     found = await approvals.find_approval(target, approval_id, db)
-    document = await target.operations.get_receipt(
+    document = await target.operations.approvals.get_receipt(
         found["component_type"], found["component_id"], found["approval_id"]
     )
     if to_file is not None and str(to_file) != "-":
@@ -286,7 +286,7 @@ async def watch_approvals(
     page = Page(limit=MAXIMUM_LIMIT, sort_order="desc")
     matching = replace(filter, status="pending", page=page)
 
-    read = partial(await find_reader(target) or target.operations.get_approvals, matching)
+    read = partial(await find_reader(target) or target.operations.approvals.list, matching)
     seen: set[str] = set()
     if out.format == "tsv":
         output.write_line("\t".join(column.name for column in approvals.APPROVAL))

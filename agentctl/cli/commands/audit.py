@@ -89,7 +89,7 @@ _VERIFICATION = [
 @with_target()
 async def list_audit(target: Target, out: ListOutput, filter: AuditFilter) -> None:
     """List audit entries, newest first."""
-    await out.show(target, target.operations.get_audit, filter, _ENTRIES, "seq", noun="entries")
+    await out.show(target, target.operations.audit.list, filter, _ENTRIES, "seq", noun="entries")
 
 
 @app.command("tail", epilog="Example: agentctl audit tail --outcome denied")
@@ -115,7 +115,7 @@ async def tail_audit(
     """
     import asyncio
 
-    newest = (await target.operations.get_audit(AuditFilter(limit=1))).value["data"]
+    newest = (await target.operations.audit.list(AuditFilter(limit=1))).value["data"]
     last = int(newest[0]["seq"]) if newest else 0
     if out.format == "tsv":
         write_line("\t".join(column.name for column in _ENTRIES.tsv))
@@ -144,7 +144,7 @@ async def tail_audit(
 
 async def _last_rows(target: Target, filter: AuditFilter, lines: int, last: int) -> list[Row]:
     entries: list[Row] = []
-    async with aclosing(read_rows(target.operations.get_audit, filter)) as rows:
+    async with aclosing(read_rows(target.operations.audit.list, filter)) as rows:
         async for row in rows:
             entries += [row] if row["seq"] <= last else []
             if len(entries) >= lines:
@@ -155,7 +155,7 @@ async def _last_rows(target: Target, filter: AuditFilter, lines: int, last: int)
 async def _rows_after(target: Target, last: int) -> list[Row]:
     entries: list[Row] = []
     async with aclosing(
-        read_pages(target.operations.get_audit, AuditFilter(limit=PAGE_SIZE))
+        read_pages(target.operations.audit.list, AuditFilter(limit=PAGE_SIZE))
     ) as pages:
         async for rows in pages:
             new = [row for row in rows if row["seq"] > last]
@@ -223,7 +223,7 @@ async def export_audit(target: Target, to_file: ToFile = None, *, filter: AuditF
 async def _dump_entries(
     target: Target, filter: AuditFilter, counter: Counter
 ) -> AsyncGenerator[bytes]:
-    async for rows in read_pages(target.operations.get_audit, filter):
+    async for rows in read_pages(target.operations.audit.list, filter):
         if rows:
             yield b"\n".join(map(orjson.dumps, rows))
         counter.done += len(rows)
@@ -237,7 +237,7 @@ async def list_heads(target: Target, out: ListOutput, filter: AuditHeadFilter) -
     `-o jsonl` and the field `token` give the signed heads themselves, for a copy elsewhere.
     """
     await out.show(
-        target, target.operations.get_audit_heads, filter, _HEADS, "number", noun="heads"
+        target, target.operations.audit.list_heads, filter, _HEADS, "number", noun="heads"
     )
 
 
@@ -273,7 +273,7 @@ async def verify_audit(
 async def _read_heads(target: Target) -> list[str]:
     rows: list[Row] = []
     newest = AuditHeadFilter(limit=MAXIMUM_LIMIT)
-    async with aclosing(read_pages(target.operations.get_audit_heads, newest)) as pages:
+    async with aclosing(read_pages(target.operations.audit.list_heads, newest)) as pages:
         async for page in pages:
             rows += page
             check_row_count(rows)
@@ -282,7 +282,7 @@ async def _read_heads(target: Target) -> list[str]:
 
 async def _read_entries(target: Target, counter: Counter) -> AsyncGenerator[Row]:
     every = AuditFilter(limit=MAXIMUM_LIMIT)
-    async with aclosing(read_rows(target.operations.get_audit, every)) as rows:
+    async with aclosing(read_rows(target.operations.audit.list, every)) as rows:
         async for row in rows:
             yield row
             counter.done += 1

@@ -96,7 +96,7 @@ async def whoami(target: Target, out: CommandOutput) -> None:
     """
     from agentctl.cli.show.tokens import token_times
 
-    me = await target.operations.get_me()
+    me = await target.operations.system.get_me()
     if out.format == "json":
         write_json(me.raw)
         return
@@ -124,7 +124,7 @@ async def can_i(
     """
     ids = {"agent_id": agent, "team_id": team, "workflow_id": workflow, "session_id": session}
     question = parse_question(what, path, {name: value for name, value in ids.items() if value})
-    me = (await target.operations.get_me()).value
+    me = (await target.operations.system.get_me()).value
     answer = answer_question(question, me)
     out.show_record(answer, _CAN_I_COLUMNS, "allowed")
     if not answer["allowed"]:
@@ -164,7 +164,7 @@ async def explain_request(
     async with open_target(options, reads_token=True, fallback_token=token or None) as target:
         if target.local is not None and token is None:
             token = resolve_token(None)
-        document = await target.operations.explain_auth(ExplainRequest(method, path, token))
+        document = await target.operations.system.explain_auth(ExplainRequest(method, path, token))
         _show_explanation(document, out, every)
         if not document.value["allowed"]:
             raise typer.Exit(1)

@@ -53,5 +53,5 @@ async def list_budgets(
     user_id: str | None = option("--user", "USER", "User of budgets per user"),
 ) -> None:
     """List the budgets in their present periods and their use."""
-    document = await target.operations.get_budgets(user_id=user_id)
+    document = await target.operations.usage.list_budgets(user_id=user_id)
     out.show_list(document, _BUDGETS, "budget_id")

@@ -107,13 +107,13 @@ def build_group(kind: ComponentKind) -> CommandApp:
     @command("list", f"List the {names.path} that you can read.", "list")
     @with_target(reads="components")
     async def list_components(target: Target, out: FieldsOutput) -> None:
-        document = await target.operations.get_components(kind)
+        document = await target.operations.components.list(kind)
         out.show_list(document, columns, names.id_field)
 
     @command("get", f"Show one {kind}.", f"get {_EXAMPLES[kind]}")
     @with_target(reads="components")
     async def get_component(target: Target, out: FieldsOutput, component_id: ComponentId) -> None:
-        document = await target.operations.get_component(kind, component_id)
+        document = await target.operations.components.get(kind, component_id)
         all_columns = [*columns, Column("session_table"), Column("db_id")]
         if kind != "team":
             all_columns.append(Column("input_schema", look="text"))
@@ -127,7 +127,7 @@ def build_group(kind: ComponentKind) -> CommandApp:
         target: Target, out: ListOutput, component_id: ComponentId, filter: VersionFilter
     ) -> None:
         async def read(filter: VersionFilter) -> Document[VersionPage]:
-            return await target.operations.get_versions(kind, component_id, filter)
+            return await target.operations.components.list_versions(kind, component_id, filter)
 
         await out.show(target, read, filter, _VERSIONS, "version", noun="versions")
 
@@ -144,7 +144,7 @@ def build_group(kind: ComponentKind) -> CommandApp:
         before: str | None = argument("OLD", "Earlier version", default=None),
         after: str | None = argument("NEW", "Later version", default=None),
     ) -> None:
-        document = await target.operations.get_version_diff(
+        document = await target.operations.components.compare_versions(
             kind, component_id, DiffFilter(before, after)
         )
         if not out.is_table:

@@ -90,16 +90,16 @@ async def _examine_server(options: TargetOptions, findings: list[Finding]) -> No
 
     async with open_target(options) as target:
         operations: Any = target.operations
-        info: Any = (await operations.get_info()).value
+        info: Any = (await operations.system.get_info()).value
         findings.append(ok("server", f"{options.url} is agentctl {info.get('version')}"))
 
         try:
-            components = (await operations.get_components("agent")).value
+            components = (await operations.components.list("agent")).value
             findings.append(ok("token", f"the caller can read {len(components)} agents"))
         except AgentctlError as failure:
             findings.append(from_failure("token", failure))
 
-        ready = (await operations.get_readiness()).value
+        ready = (await operations.system.get_readiness()).value
         report = await _read_deployment(operations)
         for name, state in ready.get("checks", {}).items():
             verdict = "ok" if state == "ok" else _VERDICTS.get((name, state), "wrong")
@@ -114,8 +114,8 @@ async def _examine_server(options: TargetOptions, findings: list[Finding]) -> No
 async def _read_deployment(operations: Any) -> Any:
     """Return the report of a server for its administrators; empty for other callers."""
     try:
-        if "get_deployment" in (await operations.get_me()).value["operations"]:
-            return (await operations.get_deployment()).value
+        if "get_deployment" in (await operations.system.get_me()).value["operations"]:
+            return (await operations.system.get_deployment()).value
     except AgentctlError:
         pass  # another finding reports the token
     return {}

@@ -91,21 +91,21 @@ async def send_file(target: Target, file: str, upload: FileUpload) -> Document[F
         raise UsageError(f"{file} cannot be read", cause=cause) from None
     counter.total = content.size // 1_000
     async with showing_progress(counter):
-        return await target.operations.upload_file(upload, content, size=content.size)
+        return await target.operations.files.upload(upload, content, size=content.size)
 
 
 @app.command("list", epilog="Example: agentctl files list --session s1")
 @with_target()
 async def list_files(target: Target, out: ListOutput, filter: FileFilter) -> None:
     """List files, the newest first."""
-    await out.show(target, target.operations.get_files, filter, _LIST_COLUMNS, "file_id")
+    await out.show(target, target.operations.files.list, filter, _LIST_COLUMNS, "file_id")
 
 
 @app.command("get", epilog="Example: agentctl files get 019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d35")
 @with_target()
 async def get_file(target: Target, out: FieldsOutput, file_id: FileId, db: DbId = None) -> None:
     """Show a file without its bytes."""
-    out.show_record(await target.operations.get_file(file_id, db_id=db), _COLUMNS, "file_id")
+    out.show_record(await target.operations.files.get(file_id, db_id=db), _COLUMNS, "file_id")
 
 
 @app.command("download", epilog="Example: agentctl files download FILE_ID --to-file invoice.pdf")
@@ -117,8 +117,8 @@ async def download_file(
 
     The file is written completely or not at all. An existing file is never overwritten.
     """
-    record = (await target.operations.get_file(file_id, db_id=db)).value
-    pieces: Any = target.operations.get_file_content(file_id, db_id=db)
+    record = (await target.operations.files.get(file_id, db_id=db)).value
+    pieces: Any = target.operations.files.get_content(file_id, db_id=db)
     async with aclosing(pieces):
         if str(to_file) == "-":
             async for piece in pieces:
@@ -152,6 +152,6 @@ async def delete_files(
     """Delete files."""
     what = f"file {file_ids[0]}" if len(file_ids) == 1 else f"{len(file_ids)} files"
     confirm(f"Delete {what}, {target.place}?", yes=yes)
-    results = await run_all(file_ids, partial(target.operations.delete_file, db_id=db), at_once=4)
+    results = await run_all(file_ids, partial(target.operations.files.delete, db_id=db), at_once=4)
     report_failures(file_ids, results)
     target.report_done(f"deleted {what}")

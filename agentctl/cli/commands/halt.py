@@ -72,7 +72,7 @@ async def halt(
         stop_running=stop_running,
     )
     try:
-        document = await target.operations.create_halt(request)
+        document = await target.operations.halts.create(request)
     except NotFound as failure:
         failure.detail = f"{failure.detail}: {request.scope_id}"
         list_command = "config show" if scope == "model" else f"{scope}s list"

@@ -52,7 +52,7 @@ _HALTS = Columns(
 @with_target(without=("sort_by",))
 async def list_halts(target: Target, out: ListOutput, filter: HaltFilter) -> None:
     """List halts, newest first, including ended ones."""
-    await out.show(target, target.operations.get_halts, filter, _HALTS, "halt_id")
+    await out.show(target, target.operations.halts.list, filter, _HALTS, "halt_id")
 
 
 @app.command("get", epilog="Example: agentctl halts get 019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d21")
@@ -60,7 +60,7 @@ async def list_halts(target: Target, out: ListOutput, filter: HaltFilter) -> Non
 async def show_halt(target: Target, out: CommandOutput, halt_id: HaltId) -> None:
     """Show a halt."""
     try:
-        document = await target.operations.get_halt(halt_id)
+        document = await target.operations.halts.get(halt_id)
     except NotFound as failure:
         failure.hint = f"list them with: {target.command('halts list')}"
         raise

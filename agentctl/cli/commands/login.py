@@ -72,7 +72,7 @@ async def login(
     try:
         remote = RemoteOperations(server, tokens.token, allow_insecure=insecure_http)
         async with remote as operations:
-            user = (await operations.get_me()).value["principal"]
+            user = (await operations.system.get_me()).value["principal"]
     except Unauthenticated:
         raise Unauthenticated(
             "The server does not accept the token of the provider",
@@ -97,7 +97,7 @@ async def _read_provider(server: str, issuer: str | None, client_id: str | None)
     given = {name: value for name, value in given.items() if value}
     found: dict[str, Any] = {"scopes": [], "token": "access_token"}
     async with RemoteOperations(server, None) as operations:
-        found |= (await operations.get_info()).value.get("sign_in", {})
+        found |= (await operations.system.get_info()).value.get("sign_in", {})
     found |= given
     is_whole = found.get("issuer") and found.get("client_id")
     # Another member, such as the refresh token, must not be sent to the server.

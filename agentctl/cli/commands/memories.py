@@ -73,14 +73,14 @@ _LIST_COLUMNS = Columns(
 @with_target()
 async def list_memories(target: Target, out: ListOutput, filter: MemoryFilter) -> None:
     """List memories, the last changed first."""
-    await out.show(target, target.operations.get_memories, filter, _LIST_COLUMNS, "memory_id")
+    await out.show(target, target.operations.memories.list, filter, _LIST_COLUMNS, "memory_id")
 
 
 @app.command("get", epilog="Example: agentctl memories get 019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d31")
 @with_target()
 async def get_memory(target: Target, out: FieldsOutput, memory_id: MemoryId) -> None:
     """Show one memory."""
-    document = await target.operations.get_memory(memory_id)
+    document = await target.operations.memories.get(memory_id)
     out.show_record(document, _COLUMNS, "memory_id")
 
 
@@ -88,7 +88,7 @@ async def get_memory(target: Target, out: FieldsOutput, memory_id: MemoryId) -> 
 @with_target()
 async def list_topics(target: Target, out: CommandOutput, user: UserId = None) -> None:
     """List the topics of memories, one in each line."""
-    document = await target.operations.get_memory_topics(user_id=user)
+    document = await target.operations.memories.list_topics(user_id=user)
     if out.format == "json":
         write_json(document.raw)
         return
@@ -109,7 +109,7 @@ async def add_memory(
 ) -> None:
     """Add a memory of a user."""
     memory = NewMemory(read_text_or_stdin(text, "text"), tuple(topic or ()), user, agent, team)
-    document = await target.operations.create_memory(memory)
+    document = await target.operations.memories.create(memory)
     out.show_record(document, _COLUMNS, "memory_id")
     target.report_done(f"added memory {document.value['memory_id']}")
 
@@ -131,7 +131,7 @@ async def edit_memory(
         raise UsageError("nothing to change", hint="pass --text, --topic or --no-topics")
     topics = tuple(topic or ()) if topic or no_topics else None
     patch = MemoryPatch(None if text is None else read_text_or_stdin(text, "text"), topics)
-    document = await target.operations.update_memory(memory_id, patch)
+    document = await target.operations.memories.update(memory_id, patch)
     out.show_record(document, _COLUMNS, "memory_id")
     target.report_done(f"changed memory {memory_id}")
 
@@ -152,9 +152,9 @@ async def delete_memories(
     what = f"memory {unique[0]}" if len(unique) == 1 else f"{len(unique)} memories"
     confirm(f"Delete {what}, {target.place}?", yes=yes)
     if len(unique) == 1:
-        await target.operations.delete_memory(unique[0])
+        await target.operations.memories.delete(unique[0])
     else:
-        await target.operations.delete_memories(MemoryDeletion(unique))
+        await target.operations.memories.delete_several(MemoryDeletion(unique))
     target.report_done(f"deleted {what}")
 
 
@@ -165,10 +165,10 @@ async def forget_user(
 ) -> None:
     """Delete every memory of a user. Sessions and runs stay."""
     page = Page(limit=1, sort_by="updated_at")
-    memories = (await target.operations.get_memories(MemoryFilter(user, page=page))).value
+    memories = (await target.operations.memories.list(MemoryFilter(user, page=page))).value
     count = f"{memories['meta']['total_count']}{'+' if memories['meta']['total_is_capped'] else ''}"
     confirm(f"Delete all memories of user {user} ({count}), {target.place}?", yes=yes)
-    await target.operations.delete_memories(MemoryDeletion(user_id=user, all=True))
+    await target.operations.memories.delete_several(MemoryDeletion(user_id=user, all=True))
     target.report_done(f"deleted {count} memories of user {user}")
 
 
@@ -224,7 +224,7 @@ async def import_memories(
             if memory.memory in known[memory.user_id]:
                 skipped += 1
             else:
-                await target.operations.create_memory(memory)
+                await target.operations.memories.create(memory)
                 known[memory.user_id].add(memory.memory)
             counter.done += 1
     target.report_done(f"imported {len(memories) - skipped} memories, skipped {skipped}")
@@ -232,7 +232,7 @@ async def import_memories(
 
 def _read_memories(target: Target, user_id: str | None) -> AsyncGenerator[Record]:
     page = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
-    return read_rows(target.operations.get_memories, MemoryFilter(user_id, page=page))
+    return read_rows(target.operations.memories.list, MemoryFilter(user_id, page=page))
 
 
 def _dump(memory: Record) -> bytes:

@@ -102,7 +102,7 @@ def _parse_group_keys(text: str | None) -> tuple[UsageKey, ...]:
 
 async def _show_report(target: Target, filter: UsageFilter, out: FieldsOutput) -> None:
     resolve_format(out.output)
-    document = await target.operations.get_usage(filter)
+    document = await target.operations.usage.get(filter)
     if out.format == "json" and out.fields is None:
         write_json(document.raw)
         return
@@ -115,7 +115,7 @@ async def _show_report(target: Target, filter: UsageFilter, out: FieldsOutput) -
 
 async def _show_overview(target: Target, filter: OverviewFilter, out: FieldsOutput) -> None:
     resolve_format(out.output)
-    document = await target.operations.get_usage_overview(filter)
+    document = await target.operations.usage.get_overview(filter)
     if out.format == "json" and out.fields is None:
         write_json(document.raw)
         return

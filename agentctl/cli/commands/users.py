@@ -88,7 +88,7 @@ async def export_user(
     The file gets its name when it is complete and was read again; until then it is FILE.part. Only
     administrators can export.
     """
-    data = (await target.operations.get_user_data(user)).value
+    data = (await target.operations.users.get_data(user)).value
     db_ids = [database["db_id"] for database in data["databases"]]
 
     head = {"format": FORMAT, "user_id": user}
@@ -115,23 +115,26 @@ async def _list_members(
     page = OLDEST_FIRST
     yield "README.txt", one_text(_README)
 
-    yield "memories.jsonl", _dump(call.get_memories, MemoryFilter(user, page=page))
+    yield "memories.jsonl", _dump(call.memories.list, MemoryFilter(user, page=page))
     for part in SYSTEM_PARTS:
-        yield f"{part}.jsonl", _dump(call.get_user_rows, PersonalRowsFilter(user, part, db_ids[0]))
+        yield (
+            f"{part}.jsonl",
+            _dump(call.users.list_rows, PersonalRowsFilter(user, part, db_ids[0])),
+        )
 
     for db_id in db_ids:
         folder = f"databases/{db_id}"
         yield f"{folder}/sessions.jsonl", _export_sessions(target, user, db_id)
 
         approvals = ApprovalFilter(user_id=user, db_id=db_id, page=page)
-        yield f"{folder}/approvals.jsonl", _dump(call.get_approvals, approvals)
+        yield f"{folder}/approvals.jsonl", _dump(call.approvals.list, approvals)
 
         for part in PARTS:
             rows = PersonalRowsFilter(user, part, db_id)
-            yield f"{folder}/{part}.jsonl", _dump(call.get_user_rows, rows)
+            yield f"{folder}/{part}.jsonl", _dump(call.users.list_rows, rows)
 
         files = FileFilter(user, db_id=db_id, page=page)
-        yield f"{folder}/files.jsonl", _dump(call.get_files, files)
+        yield f"{folder}/files.jsonl", _dump(call.files.list, files)
         async with aclosing(archive.list_contents(call, files, name_content)) as contents:
             async for member in contents:
                 yield member
@@ -158,13 +161,13 @@ async def _export_sessions(target: Target, user: str, db_id: str) -> Pieces:
     """
     where = SessionLocator(user_id=user, db_id=db_id)
     wanted = SessionFilter(where, page=OLDEST_FIRST)
-    async with aclosing(read_rows(target.operations.get_sessions, wanted)) as session_rows:
+    async with aclosing(read_rows(target.operations.sessions.list, wanted)) as session_rows:
         async for session_row in session_rows:
             session_id = session_row["session_id"]
 
             last_byte = b""
             try:
-                async for part in target.operations.export_session(session_id, where):
+                async for part in target.operations.sessions.export(session_id, where):
                     yield part, 0
                     last_byte = part[-1:]
             except NotFound:
@@ -203,7 +206,7 @@ async def erase_user(
     if not dry_run:
         check_confirmable(yes=yes)
 
-    data = (await target.operations.get_user_data(user)).value
+    data = (await target.operations.users.get_data(user)).value
     rows = [row for row in data["tables"] if row["rows"] and row["erasure"] != "keep"]
     files: list[Any] = []
 
@@ -222,7 +225,7 @@ async def erase_user(
         files = done["files"]
 
         # What is left now: the report names it, and the exit code depends on it.
-        data = (await target.operations.get_user_data(user)).value
+        data = (await target.operations.users.get_data(user)).value
 
     report = _build_report(data, rows, files, dry_run=dry_run)
     if out.format == "json":
@@ -246,7 +249,7 @@ async def _erase(target: Target, erasure: Erasure) -> dict[str, Any]:
     async with showing_progress(counter):
         while True:
             try:
-                part = (await target.operations.erase_user_data(erasure)).value
+                part = (await target.operations.users.erase(erasure)).value
             except Conflict as error:
                 how = "" if erasure.cancel else ", or with --cancel"
                 error.hint = f"erase again when they have ended{how}"

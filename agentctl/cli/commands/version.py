@@ -31,7 +31,7 @@ async def show_version(
     selected, _ = resolve_server(options)
     if selected is not None:
         async with open_target(options) as target:
-            info = (await target.operations.get_info()).value
+            info = (await target.operations.system.get_info()).value
         record["server_url"] = selected
         record["server_version"] = info.get("version")
         record["interface_version"] = info.get("interface_version")

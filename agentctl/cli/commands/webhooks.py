@@ -76,7 +76,7 @@ _TEST = plain_columns("webhook_id", "event_id", "delivered", "status", "error", 
 @with_target()
 async def list_webhooks(target: Target, out: FieldsOutput) -> None:
     """List the endpoints of the configuration, with the numbers of their deliveries."""
-    document = await target.operations.get_webhooks()
+    document = await target.operations.webhooks.list()
     out.show_list(document, _WEBHOOKS, "webhook_id")
 
 
@@ -84,7 +84,7 @@ async def list_webhooks(target: Target, out: FieldsOutput) -> None:
 @with_target(create=True)
 async def send_test(target: Target, out: CommandOutput, webhook_id: WebhookId) -> None:
     """Send one signed event to an endpoint; exit code 7 if it is not accepted."""
-    tested = await target.operations.test_webhook(webhook_id)
+    tested = await target.operations.webhooks.test(webhook_id)
     out.show_record(tested, _TEST, "event_id")
     if not tested.value["delivered"]:
         raise Unavailable(
@@ -107,7 +107,7 @@ _DELIVERIES_ORDER = (
 async def list_deliveries(target: Target, out: ListOutput, filter: DeliveryFilter) -> None:
     """List stored deliveries, newest first."""
     await out.show(
-        target, target.operations.get_webhook_deliveries, filter, _DELIVERIES, "delivery_id"
+        target, target.operations.webhooks.list_deliveries, filter, _DELIVERIES, "delivery_id"
     )
 
 
@@ -131,11 +131,11 @@ async def redeliver(
         after = microseconds_ago("--since", since)
         page = Page(limit=MAXIMUM_LIMIT)
         wanted = DeliveryFilter("dead", webhook, created_after=after, page=page)
-        rows = read_rows(target.operations.get_webhook_deliveries, wanted)
+        rows = read_rows(target.operations.webhooks.list_deliveries, wanted)
         ids = [str(row["delivery_id"]) async for row in rows]
 
     for delivery_id in ids:
-        await target.operations.redeliver_webhook(delivery_id)
+        await target.operations.webhooks.redeliver(delivery_id)
     target.report_done(f"deliveries to make again: {len(ids)}")
 
 
@@ -143,7 +143,7 @@ async def redeliver(
 @with_target()
 async def enable_webhook(target: Target, webhook_id: WebhookId) -> None:
     """Send events again to an endpoint that a response with the status 410 has disabled."""
-    await target.operations.enable_webhook(webhook_id)
+    await target.operations.webhooks.enable(webhook_id)
     target.report_done(f"webhook {webhook_id} is enabled")
 
 

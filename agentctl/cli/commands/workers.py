@@ -36,5 +36,5 @@ _WORKERS = Columns(
 @with_target()
 async def list_workers(target: Target, out: FieldsOutput) -> None:
     """List the workers of the deployment, the oldest first; for administrators."""
-    document = await target.operations.get_deployment()
+    document = await target.operations.system.get_deployment()
     out.show_list(document.value["workers"], _WORKERS, "worker_id")

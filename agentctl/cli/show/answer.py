@@ -165,7 +165,7 @@ async def read_run_end(
     if has_tokens and not has_failed_there:
         return output.end
 
-    read = target.operations.get_component_run
+    read = target.operations.runs.get_of_component
     session_id = output.session_id or None
     try:
         document = await read(*component, output.run_id, session_id=session_id, form=SUMMARY_VIEW)

@@ -1,4 +1,4 @@
-"""The declarations of the operations on approvals; see `agentctl.interface.operations`."""
+"""The operations on approvals; see `agentctl.interface.operations`."""
 
 # The methods have no statements: `execute` or a backend executes them.
 # mypy: disable-error-code="empty-body"
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from agentctl.interface.bodies import DecisionBody
-from agentctl.interface.declarations import Body, Path, component_operation, operation
+from agentctl.interface.declarations import Body, Family, Path, component_operation, operation
 from agentctl.interface.operations.components import ComponentId
 from agentctl.interface.requests import PAGE_LAST, IdempotencyKey
 from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
@@ -22,10 +22,11 @@ ApprovalId = Annotated[str, Path("Id of the approval", "approval")]
 _APPROVAL = "/{component_id}/approvals/{approval_id}"
 
 
-class ApprovalDeclarations:
+class ApprovalsFamily(Family):
     """The operations on the approvals that runs wait for."""
 
     @operation(
+        "get_approvals",
         "GET",
         "/approvals",
         needs=NeedsScope("approvals", "read", filters_list=True),
@@ -33,7 +34,7 @@ class ApprovalDeclarations:
         without=("sort_by",),
         order=PAGE_LAST,
     )
-    async def get_approvals(self, filter: ApprovalFilter) -> Document[ApprovalPage]:
+    async def list(self, filter: ApprovalFilter) -> Document[ApprovalPage]:
         """List approvals.
 
         One page of the approvals that the caller can see: those of all users for components about
@@ -41,7 +42,7 @@ class ApprovalDeclarations:
         """
 
     @component_operation("get_approval", "GET", _APPROVAL, needs=OfComponent("read", "approvals"))
-    async def get_approval(
+    async def get(
         self, kind: ComponentKind, component_id: ComponentId, approval_id: ApprovalId
     ) -> Document[ApprovalRecord]:
         """Get an approval of a component."""
@@ -71,7 +72,7 @@ class ApprovalDeclarations:
         errors=(409,),
         without=("approval_id", "tool_call_id"),
     )
-    async def decide_approval(
+    async def decide(
         self,
         kind: ComponentKind,
         component_id: ComponentId,

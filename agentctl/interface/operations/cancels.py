@@ -40,7 +40,7 @@ async def cancel_until_stopped(
     while True:
         part = replace(request, wait=min(max(left, 0.0), MAXIMUM_CANCEL_WAIT))
         try:
-            document = await operations.cancel_run(*component, run_id, part)
+            document = await operations.runs.cancel(*component, run_id, part)
         except Unavailable as failure:
             if wait_to_repeat is None:
                 raise

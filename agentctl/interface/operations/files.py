@@ -1,4 +1,4 @@
-"""The declarations of the operations on files; see `agentctl.interface.operations`."""
+"""The operations on files; see `agentctl.interface.operations`."""
 
 # The methods have no statements: `execute` or a backend executes them.
 # mypy: disable-error-code="empty-body"
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator
 from typing import Annotated
 
-from agentctl.interface.declarations import Path, operation
+from agentctl.interface.declarations import Family, Path, operation
 from agentctl.interface.requests import DatabaseId
 from agentctl.interface.requests.files import ByteRange, FileFilter, FileUpload
 from agentctl.interface.requirements import NeedsScope
@@ -21,23 +21,29 @@ FileId = Annotated[str, Path("Id of the file", "file")]
 _FILE = "/files/{file_id}"
 
 
-class FileDeclarations:
+class FilesFamily(Family):
     """The operations on files."""
 
-    @operation("GET", _FILE, needs=NeedsScope("sessions", "read"), tag="Files")
-    async def get_file(self, file_id: FileId, *, db_id: DatabaseId = None) -> Document[FileRecord]:
+    @operation("get_file", "GET", _FILE, needs=NeedsScope("sessions", "read"), tag="Files")
+    async def get(self, file_id: FileId, *, db_id: DatabaseId = None) -> Document[FileRecord]:
         """Get a file without its bytes."""
 
     @operation(
-        "GET", "/files", needs=NeedsScope("sessions", "read"), tag="Files", without=("sort_by",)
+        "get_files",
+        "GET",
+        "/files",
+        needs=NeedsScope("sessions", "read"),
+        tag="Files",
+        without=("sort_by",),
     )
-    async def get_files(self, filter: FileFilter) -> Document[FilePage]:
+    async def list(self, filter: FileFilter) -> Document[FilePage]:
         """List files.
 
         One page of the files that the caller can see.
         """
 
     @operation(
+        "upload_file",
         "POST",
         "/files",
         needs=NeedsScope("sessions", "write"),
@@ -45,7 +51,7 @@ class FileDeclarations:
         status=201,
         errors=(413, 415, 429),
     )
-    async def upload_file(
+    async def upload(
         self,
         upload: FileUpload,
         content: AsyncIterable[bytes],
@@ -60,6 +66,7 @@ class FileDeclarations:
         """
 
     @operation(
+        "get_file_content",
         "GET",
         f"{_FILE}/content",
         needs=NeedsScope("sessions", "read"),
@@ -67,12 +74,13 @@ class FileDeclarations:
         errors=(416,),
         responses=CONTENT_RESPONSES,
     )
-    def get_file_content(
+    def get_content(
         self, file_id: FileId, *, db_id: DatabaseId = None, byte_range: ByteRange = None
     ) -> AsyncIterator[bytes]:
         """Get the bytes of a file, or one range of them."""
 
     @operation(
+        "delete_file",
         "DELETE",
         _FILE,
         needs=NeedsScope("sessions", "write"),
@@ -80,7 +88,7 @@ class FileDeclarations:
         errors=(409,),
         responses=HELD_RESPONSES,
     )
-    async def delete_file(self, file_id: FileId, *, db_id: DatabaseId = None) -> None:
+    async def delete(self, file_id: FileId, *, db_id: DatabaseId = None) -> None:
         """Delete a file.
 
         Runs and messages that refer to it keep the reference. A file of a held session stays.

@@ -1,4 +1,4 @@
-"""The declarations of the operations on halts; see `agentctl.interface.operations`."""
+"""The operations on halts; see `agentctl.interface.operations`."""
 
 # The methods have no statements: `execute` or a backend executes them.
 # mypy: disable-error-code="empty-body"
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from agentctl.interface.bodies import NewHaltBody
-from agentctl.interface.declarations import Body, Path, operation
+from agentctl.interface.declarations import Body, Family, Path, operation
 from agentctl.interface.requests.halts import HALT_WAIT, HaltFilter, NewHalt
 from agentctl.interface.requirements import NeedsScope
 from agentctl.records.document import Document
@@ -21,17 +21,18 @@ _READS = NeedsScope("halts", "read")
 _WRITES = NeedsScope("halts", "write")
 
 
-class HaltDeclarations:
+class HaltsFamily(Family):
     """The operations on halts."""
 
-    @operation("GET", "/halts", needs=_READS, tag="Halts", without=("sort_by",))
-    async def get_halts(self, filter: HaltFilter) -> Document[HaltPage]:
+    @operation("get_halts", "GET", "/halts", needs=_READS, tag="Halts", without=("sort_by",))
+    async def list(self, filter: HaltFilter) -> Document[HaltPage]:
         """List halts.
 
         One page of the halts of the instance, newest first, including ended ones.
         """
 
     @operation(
+        "create_halt",
         "POST",
         "/halts",
         needs=_WRITES,
@@ -40,19 +41,19 @@ class HaltDeclarations:
         status=201,
         wait=HALT_WAIT,
     )
-    async def create_halt(self, halt: NewHalt) -> Document[NewHaltRecord]:
+    async def create(self, halt: NewHalt) -> Document[NewHaltRecord]:
         """Halt work.
 
         From the moment of the response, no server starts a call of a model or a tool in the scope
         of the halt. New runs are refused with 503, and other work waits until the halt ends.
         """
 
-    @operation("GET", _HALT, needs=_READS, tag="Halts")
-    async def get_halt(self, halt_id: HaltId) -> Document[HaltRecord]:
+    @operation("get_halt", "GET", _HALT, needs=_READS, tag="Halts")
+    async def get(self, halt_id: HaltId) -> Document[HaltRecord]:
         """Get a halt."""
 
-    @operation("DELETE", _HALT, needs=_WRITES, tag="Halts", errors=(409,))
-    async def end_halt(self, halt_id: HaltId) -> None:
+    @operation("end_halt", "DELETE", _HALT, needs=_WRITES, tag="Halts", errors=(409,))
+    async def end(self, halt_id: HaltId) -> None:
         """End a halt.
 
         The work in its scope continues where it waits, unless another halt stops it.

@@ -1,4 +1,4 @@
-"""The declarations of the operations on runs; see `agentctl.interface.operations`."""
+"""The operations on runs; see `agentctl.interface.operations`."""
 
 # The methods have no statements: `execute` or a backend executes them.
 # mypy: disable-error-code="empty-body"
@@ -20,6 +20,7 @@ from agentctl.interface.bodies import (
 )
 from agentctl.interface.declarations import (
     Body,
+    Family,
     Path,
     Query,
     component_operation,
@@ -77,7 +78,7 @@ RunId = Annotated[str, Path("Id of the run", "run")]
 _RUN = "/{component_id}/runs/{run_id}"
 
 
-class RunDeclarations:
+class RunsFamily(Family):
     """The operations on runs."""
 
     @component_operation(
@@ -89,7 +90,7 @@ class RunDeclarations:
         errors=(409, 429),
         responses=RUN_RESPONSES,
     )
-    async def create_run(
+    async def create(
         self, kind: ComponentKind, component_id: ComponentId, request: RunRequest
     ) -> Document[RunRecord]:
         """Start a run of a component.
@@ -103,8 +104,8 @@ class RunDeclarations:
         the same run, and another request with the same key is refused.
         """
 
-    @stream_of(create_run)
-    def stream_run(
+    @stream_of(create)
+    def stream(
         self, kind: ComponentKind, component_id: str, request: RunRequest
     ) -> AsyncIterator[StreamEvent]:
         """Start a run and yield its events. Errors are raised before the first event."""
@@ -118,7 +119,7 @@ class RunDeclarations:
         without=("component_type", "component_id", "sort_by"),
         order=PAGE_LAST,
     )
-    async def list_component_runs(
+    async def list_of_component(
         self, kind: ComponentKind, component_id: ComponentId, filter: RunFilter
     ) -> Document[RunPage]:
         """List the runs of a component.
@@ -127,7 +128,7 @@ class RunDeclarations:
         """
 
     @component_operation("get_run", "GET", _RUN, needs=READS_COMPONENT, summaries=RunViews)
-    async def get_component_run(
+    async def get_of_component(
         self,
         kind: ComponentKind,
         component_id: ComponentId,
@@ -139,7 +140,7 @@ class RunDeclarations:
         """Get a run of a component."""
 
     @component_operation("cancel_run", "POST", f"{_RUN}/cancel", needs=RUNS_COMPONENT)
-    async def cancel_run(
+    async def cancel(
         self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: CancelRequest
     ) -> Document[CancelRecord]:
         """Cancel a run of a component.
@@ -158,7 +159,7 @@ class RunDeclarations:
         responses=EVENT_STREAM_RESPONSES,
         is_read=True,
     )
-    def resume_run(
+    def resume(
         self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         """Follow a run of a component.
@@ -176,7 +177,7 @@ class RunDeclarations:
         needs=READS_COMPONENT,
         responses=EVENT_STREAM_RESPONSES,
     )
-    def follow_run(
+    def follow(
         self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         """Read the events of a run of a component.
@@ -203,6 +204,7 @@ class RunDeclarations:
         """
 
     @operation(
+        "get_runs",
         "GET",
         "/runs",
         needs=NeedsScope("sessions", "read"),
@@ -211,28 +213,33 @@ class RunDeclarations:
         without=("sort_by",),
         order=PAGE_LAST,
     )
-    async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
+    async def list(self, filter: RunFilter) -> Document[RunPage]:
         """List runs.
 
         One page of the runs that the caller can see, across sessions.
         """
 
     @operation(
+        "get_run",
         "GET",
         "/runs/{run_id}",
         needs=NeedsScope("sessions", "read"),
         tag="Runs",
         summaries=RunViews,
     )
-    async def get_run(
+    async def get(
         self, run_id: RunId, *, db_id: DatabaseId = None, form: RunView = FULL_VIEW
     ) -> Document[RunRecord]:
         """Get a run."""
 
-    @operation("GET", "/runs/{run_id}/causes", needs=NeedsScope("runs", "debug"), tag="Runs")
-    async def get_run_causes(
-        self, run_id: RunId, *, db_id: DatabaseId = None
-    ) -> Document[RunCauses]:
+    @operation(
+        "get_run_causes",
+        "GET",
+        "/runs/{run_id}/causes",
+        needs=NeedsScope("runs", "debug"),
+        tag="Runs",
+    )
+    async def get_causes(self, run_id: RunId, *, db_id: DatabaseId = None) -> Document[RunCauses]:
         """Get the causes of the failures of a run.
 
         The exceptions of the code of its agent and tools, and of those of the runs below it. No
@@ -240,6 +247,7 @@ class RunDeclarations:
         """
 
     @operation(
+        "get_failures",
         "GET",
         "/failures",
         needs=NeedsScope("runs", "debug"),
@@ -247,7 +255,7 @@ class RunDeclarations:
         order=PAGE_LAST,
         without=("sort_by", "status", "live", "at_work", "view", "cut"),
     )
-    async def get_failures(self, filter: RunFilter) -> Document[FailurePage]:
+    async def list_failures(self, filter: RunFilter) -> Document[FailurePage]:
         """List failed runs with their causes.
 
         One page of the failed runs that the caller can see, across sessions, each with the
@@ -255,9 +263,13 @@ class RunDeclarations:
         """
 
     @operation(
-        "GET", "/runs/{run_id}/model-calls", needs=NeedsScope("sessions", "read"), tag="Runs"
+        "get_run_model_calls",
+        "GET",
+        "/runs/{run_id}/model-calls",
+        needs=NeedsScope("sessions", "read"),
+        tag="Runs",
     )
-    async def get_run_model_calls(
+    async def list_model_calls(
         self,
         run_id: RunId,
         *,
@@ -271,12 +283,13 @@ class RunDeclarations:
         """
 
     @operation(
+        "get_run_model_call",
         "GET",
         "/runs/{run_id}/model-calls/{call_id}",
         needs=NeedsScope("sessions", "read"),
         tag="Runs",
     )
-    async def get_run_model_call(
+    async def get_model_call(
         self,
         run_id: RunId,
         call_id: Annotated[str, Path("Id of the call, which is that of its span", "model_call")],
@@ -291,6 +304,7 @@ class RunDeclarations:
 
     # And the scope that starts a run of its component (`service.run_messages`).
     @operation(
+        "send_message",
         "POST",
         "/runs/{run_id}/messages",
         needs=Authenticated(),
@@ -313,8 +327,14 @@ class RunDeclarations:
         the same message.
         """
 
-    @operation("GET", "/runs/{run_id}/messages", needs=NeedsScope("sessions", "read"), tag="Runs")
-    async def get_run_messages(
+    @operation(
+        "get_run_messages",
+        "GET",
+        "/runs/{run_id}/messages",
+        needs=NeedsScope("sessions", "read"),
+        tag="Runs",
+    )
+    async def list_messages(
         self,
         run_id: RunId,
         *,
@@ -354,7 +374,7 @@ class RunDeclarations:
         """
 
     @stream_of(continue_run)
-    def stream_continued_run(
+    def stream_continued(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
     ) -> AsyncIterator[StreamEvent]:
         """Continue a paused run and yield the events that follow.
@@ -371,7 +391,7 @@ class RunDeclarations:
         errors=(409, 429),
         responses=REPEAT_RESPONSES,
     )
-    async def retry_run(
+    async def retry(
         self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: RetryRequest
     ) -> Document[RunRecord]:
         """Retry a run of a component that has ended.
@@ -384,8 +404,8 @@ class RunDeclarations:
         `confirm` of the plan starts the run. The response is that of a start.
         """
 
-    @stream_of(retry_run)
-    def stream_retried_run(
+    @stream_of(retry)
+    def stream_retried(
         self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
     ) -> AsyncIterator[StreamEvent]:
         """Retry a run and yield the events of the new one."""
@@ -400,7 +420,7 @@ class RunDeclarations:
         errors=(409, 413, 429),
         responses=REPEAT_RESPONSES,
     )
-    async def fork_run(
+    async def fork(
         self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ForkRequest
     ) -> Document[RunRecord]:
         """Fork a run of a component that has ended.
@@ -413,8 +433,8 @@ class RunDeclarations:
         `confirm` of the plan starts the run. The response is that of a start.
         """
 
-    @stream_of(fork_run)
-    def stream_forked_run(
+    @stream_of(fork)
+    def stream_forked(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
     ) -> AsyncIterator[StreamEvent]:
         """Fork a run and yield the events of the new one."""

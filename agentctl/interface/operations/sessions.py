@@ -1,4 +1,4 @@
-"""The declarations of the operations on sessions; see `agentctl.interface.operations`."""
+"""The operations on sessions; see `agentctl.interface.operations`."""
 
 # The methods have no statements: `execute` or a backend executes them.
 # mypy: disable-error-code="empty-body"
@@ -16,7 +16,7 @@ from agentctl.interface.bodies import (
     RenameSessionBody,
     UpdateSessionBody,
 )
-from agentctl.interface.declarations import Body, Path, Query, operation
+from agentctl.interface.declarations import Body, Family, Path, Query, operation
 from agentctl.interface.operations.runs import RunId
 from agentctl.interface.requests import (
     DEFAULT_LOCATOR,
@@ -51,16 +51,22 @@ from agentctl.records.sessions import (
 SessionId = Annotated[str, Path("Id of the session", "session")]
 Form = Annotated[SessionView, Query("`summary`: counts and the last run instead of the history")]
 
+# A method of the family is named `list`.
+SessionRuns = list[RunRecord]
+SessionRunViews = list[RunViews]
+
 _SESSION = "/sessions/{session_id}"
 _READS = NeedsScope("sessions", "read", "session_id")
 _WRITES = NeedsScope("sessions", "write", "session_id")
 
 
-class SessionDeclarations:
+class SessionsFamily(Family):
     """The operations on sessions, and on the runs of one session."""
 
-    @operation("GET", _SESSION, needs=_READS, tag="Sessions", summaries=SessionHead)
-    async def get_session_by_id(
+    @operation(
+        "get_session_by_id", "GET", _SESSION, needs=_READS, tag="Sessions", summaries=SessionHead
+    )
+    async def get(
         self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR, *, view: Form = "full"
     ) -> Document[SessionDetail]:
         """Get a session.
@@ -70,19 +76,21 @@ class SessionDeclarations:
         """
 
     @operation(
+        "get_sessions",
         "GET",
         "/sessions",
         needs=NeedsScope("sessions", "read"),
         tag="Sessions",
         order=("type", "component_id", "user_id", ..., "db_id", "table"),
     )
-    async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
+    async def list(self, filter: SessionFilter) -> Document[SessionPage]:
         """List sessions.
 
         One page of the sessions that the caller can see, as summaries.
         """
 
     @operation(
+        "create_session",
         "POST",
         "/sessions",
         needs=NeedsScope("sessions", "write"),
@@ -91,13 +99,14 @@ class SessionDeclarations:
         status=201,
         errors=(409, 429),
     )
-    async def create_session(self, session: NewSession) -> Document[SessionDetail]:
+    async def create(self, session: NewSession) -> Document[SessionDetail]:
         """Create a session.
 
         Creates an empty session that the caller owns. An id that is in use is a conflict.
         """
 
     @operation(
+        "delete_sessions",
         "DELETE",
         "/sessions",
         needs=NeedsScope("sessions", "delete"),
@@ -106,13 +115,14 @@ class SessionDeclarations:
         errors=(409,),
         responses=HELD_RESPONSES,
     )
-    async def delete_sessions(self, deletion: BulkDeletion) -> None:
+    async def delete_several(self, deletion: BulkDeletion) -> None:
         """Delete several sessions.
 
         Deletes all of the given sessions with their runs, or none if one of them cannot be deleted.
         """
 
     @operation(
+        "update_session",
         "PATCH",
         _SESSION,
         needs=_WRITES,
@@ -122,7 +132,7 @@ class SessionDeclarations:
         errors=(429,),
         is_repeatable=True,
     )
-    async def update_session(
+    async def update(
         self,
         session_id: SessionId,
         patch: SessionPatch,
@@ -137,6 +147,7 @@ class SessionDeclarations:
         """
 
     @operation(
+        "delete_session",
         "DELETE",
         _SESSION,
         needs=NeedsScope("sessions", "delete", "session_id"),
@@ -144,7 +155,7 @@ class SessionDeclarations:
         errors=(409,),
         responses=HELD_RESPONSES,
     )
-    async def delete_session(
+    async def delete(
         self,
         session_id: SessionId,
         where: SessionLocator = DEFAULT_LOCATOR,
@@ -159,6 +170,7 @@ class SessionDeclarations:
         """
 
     @operation(
+        "rename_session",
         "POST",
         f"{_SESSION}/rename",
         needs=_WRITES,
@@ -167,7 +179,7 @@ class SessionDeclarations:
         summaries=SessionHead,
         is_repeatable=True,
     )
-    async def rename_session(
+    async def rename(
         self,
         session_id: SessionId,
         session_name: str,
@@ -178,6 +190,7 @@ class SessionDeclarations:
         """Rename a session."""
 
     @operation(
+        "summarize_session",
         "POST",
         f"{_SESSION}/summarize",
         needs=_WRITES,
@@ -186,7 +199,7 @@ class SessionDeclarations:
         errors=(409,),
         wait=SUMMARY_WAIT,
     )
-    async def summarize_session(
+    async def summarize(
         self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR, *, view: Form = "full"
     ) -> Document[SessionDetail]:
         """Summarize a session.
@@ -195,6 +208,7 @@ class SessionDeclarations:
         """
 
     @operation(
+        "hold_session",
         "POST",
         f"{_SESSION}/hold",
         needs=Admin(),
@@ -202,7 +216,7 @@ class SessionDeclarations:
         body=Body(HoldSessionBody),
         errors=(409,),
     )
-    async def hold_session(
+    async def hold(
         self, session_id: SessionId, reason: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[HoldRecord]:
         """Hold a session.
@@ -210,16 +224,26 @@ class SessionDeclarations:
         A held session is not deleted, neither by a request nor for its age.
         """
 
-    @operation("DELETE", f"{_SESSION}/hold", needs=Admin(), tag="Sessions", errors=(409,))
-    async def release_session(
-        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
-    ) -> None:
+    @operation(
+        "release_session",
+        "DELETE",
+        f"{_SESSION}/hold",
+        needs=Admin(),
+        tag="Sessions",
+        errors=(409,),
+    )
+    async def release(self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR) -> None:
         """End the hold of a session."""
 
     @operation(
-        "GET", f"{_SESSION}/export", needs=_READS, tag="Sessions", responses=EXPORT_RESPONSES
+        "export_session",
+        "GET",
+        f"{_SESSION}/export",
+        needs=_READS,
+        tag="Sessions",
+        responses=EXPORT_RESPONSES,
     )
-    def export_session(
+    def export(
         self,
         session_id: SessionId,
         where: SessionLocator = DEFAULT_LOCATOR,
@@ -229,14 +253,15 @@ class SessionDeclarations:
     ) -> AsyncIterator[bytes]:
         """Export a session with all its runs as a file."""
 
-    @operation("GET", "/retention/sessions", needs=Admin(), tag="Sessions")
-    async def get_idle_sessions(self, filter: IdleFilter) -> Document[IdlePage]:
+    @operation("get_idle_sessions", "GET", "/retention/sessions", needs=Admin(), tag="Sessions")
+    async def list_idle(self, filter: IdleFilter) -> Document[IdlePage]:
         """List idle sessions.
 
         One page of the sessions that were not used for some days, with their sizes.
         """
 
     @operation(
+        "prune_sessions",
         "POST",
         "/retention/sessions/prune",
         needs=Admin(),
@@ -244,17 +269,24 @@ class SessionDeclarations:
         body=Body(PruneBody),
         wait=PRUNE_WAIT,
     )
-    async def prune_sessions(self, request: PruneRequest) -> Document[PruneRecord]:
+    async def prune(self, request: PruneRequest) -> Document[PruneRecord]:
         """Remove idle sessions.
 
         Removes those of the given sessions that are still idle, with everything that belongs to
         them, and names the others. Held sessions and those with a live or paused run stay.
         """
 
-    @operation("GET", f"{_SESSION}/runs", needs=_READS, tag="Sessions", summaries=list[RunViews])
-    async def get_session_runs(
+    @operation(
+        "get_session_runs",
+        "GET",
+        f"{_SESSION}/runs",
+        needs=_READS,
+        tag="Sessions",
+        summaries=SessionRunViews,
+    )
+    async def list_runs(
         self, session_id: SessionId, query: SessionRunsQuery = FIRST_RUNS
-    ) -> Document[list[RunRecord]]:
+    ) -> Document[SessionRuns]:
         """List the runs of a session.
 
         Oldest first, including the runs of members and steps. If there are as many as `limit`,
@@ -262,9 +294,14 @@ class SessionDeclarations:
         """
 
     @operation(
-        "GET", f"{_SESSION}/runs/{{run_id}}", needs=_READS, tag="Sessions", summaries=RunViews
+        "get_session_run",
+        "GET",
+        f"{_SESSION}/runs/{{run_id}}",
+        needs=_READS,
+        tag="Sessions",
+        summaries=RunViews,
     )
-    async def get_session_run(
+    async def get_run(
         self,
         session_id: SessionId,
         run_id: RunId,

@@ -1,6 +1,4 @@
-"""The declarations of the operations on the instance and on the caller; see
-`agentctl.interface.operations`.
-"""
+"""The operations on the instance and on the caller; see `agentctl.interface.operations`."""
 
 # The methods have no statements: `execute` or a backend executes them.
 # mypy: disable-error-code="empty-body"
@@ -8,7 +6,7 @@
 from __future__ import annotations
 
 from agentctl.interface.bodies import ExplainBody
-from agentctl.interface.declarations import Body, operation
+from agentctl.interface.declarations import Body, Family, operation
 from agentctl.interface.requests import ExplainRequest
 from agentctl.interface.requirements import Admin, Authenticated, NeedsScope, Public
 from agentctl.interface.responses import NOT_READY_RESPONSES
@@ -26,21 +24,22 @@ from agentctl.records.system import (
 )
 
 
-class SystemDeclarations:
+class SystemFamily(Family):
     """The operations on the instance, and on the caller and its access."""
 
-    @operation("GET", "/", needs=Public(), tag="System")
+    @operation("get_api", "GET", "/", needs=Public(), tag="System")
     async def get_api(self) -> Document[ApiRecord]:
         """Name the service.
 
         Redirects browsers to the console.
         """
 
-    @operation("GET", "/health", needs=Public(), tag="System")
+    @operation("get_health", "GET", "/health", needs=Public(), tag="System")
     async def get_health(self) -> Document[HealthRecord]:
         """Check that the process responds."""
 
     @operation(
+        "get_readiness",
         "GET",
         "/ready",
         needs=Public(),
@@ -55,18 +54,18 @@ class SystemDeclarations:
         Returns 503 if it is not ready. The record names the dependency that failed.
         """
 
-    @operation("GET", "/info", needs=Public(), tag="System")
+    @operation("get_info", "GET", "/info", needs=Public(), tag="System")
     async def get_info(self) -> Document[InfoRecord]:
         """Get versions, counts and the authorization mode."""
 
-    @operation("GET", "/config", needs=NeedsScope("config", "read"), tag="System")
+    @operation("get_config", "GET", "/config", needs=NeedsScope("config", "read"), tag="System")
     async def get_config(self) -> Document[ConfigRecord]:
         """Get the configuration.
 
         Databases, models and components, without secrets, paths or hosts.
         """
 
-    @operation("GET", "/deployment", needs=Admin(), tag="System")
+    @operation("get_deployment", "GET", "/deployment", needs=Admin(), tag="System")
     async def get_deployment(self) -> Document[DeploymentRecord]:
         """Get the state of the deployment.
 
@@ -74,11 +73,11 @@ class SystemDeclarations:
         words of `agentctl doctor`.
         """
 
-    @operation("GET", "/models", needs=NeedsScope("config", "read"), tag="System")
+    @operation("get_models", "GET", "/models", needs=NeedsScope("config", "read"), tag="System")
     async def get_models(self) -> Document[list[ModelEntry]]:
         """List the configured models."""
 
-    @operation("GET", "/auth/me", needs=Authenticated(), tag="Authorization")
+    @operation("get_me", "GET", "/auth/me", needs=Authenticated(), tag="Authorization")
     async def get_me(self) -> Document[MeRecord]:
         """Get the identity of the caller.
 
@@ -86,6 +85,7 @@ class SystemDeclarations:
         """
 
     @operation(
+        "explain_auth",
         "POST",
         "/auth/explain",
         needs=Admin(),

@@ -1,4 +1,4 @@
-"""The declarations of the operations on webhooks; see `agentctl.interface.operations`."""
+"""The operations on webhooks; see `agentctl.interface.operations`."""
 
 # The methods have no statements: `execute` or a backend executes them.
 # mypy: disable-error-code="empty-body"
@@ -7,45 +7,52 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from agentctl.interface.declarations import Path, operation
+from agentctl.interface.declarations import Family, Path, operation
 from agentctl.interface.requests.administration import DeliveryFilter
 from agentctl.interface.requirements import NeedsScope
 from agentctl.records.document import Document
 from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
 
+# The method that returns them is named `list`.
+WebhookRecords = list[WebhookRecord]
+
 WebhookId = Annotated[str, Path("Id of the webhook in the configuration", "webhook")]
 
 
-class WebhookDeclarations:
+class WebhooksFamily(Family):
     """The operations on webhooks and their deliveries."""
 
-    @operation("GET", "/webhooks", needs=NeedsScope("webhooks", "read"), tag="Webhooks")
-    async def get_webhooks(self) -> Document[list[WebhookRecord]]:
+    @operation(
+        "get_webhooks", "GET", "/webhooks", needs=NeedsScope("webhooks", "read"), tag="Webhooks"
+    )
+    async def list(self) -> Document[WebhookRecords]:
         """List webhooks.
 
         The endpoints of the configuration, with the numbers of their stored deliveries.
         """
 
     @operation(
+        "get_webhook_deliveries",
         "GET",
         "/webhooks/deliveries",
         needs=NeedsScope("webhooks", "read"),
         tag="Webhooks",
         without=("sort_by",),
     )
-    async def get_webhook_deliveries(self, filter: DeliveryFilter) -> Document[DeliveryPage]:
+    async def list_deliveries(self, filter: DeliveryFilter) -> Document[DeliveryPage]:
         """List deliveries.
 
         One page of the stored deliveries, newest first. The bodies are not part of it.
         """
 
     @operation(
+        "redeliver_webhook",
         "POST",
         "/webhooks/deliveries/{delivery_id}/redeliver",
         needs=NeedsScope("webhooks", "write"),
         tag="Webhooks",
     )
-    async def redeliver_webhook(
+    async def redeliver(
         self, delivery_id: Annotated[str, Path("Id of the delivery", "delivery")]
     ) -> Document[DeliveryRecord]:
         """Deliver again.
@@ -55,13 +62,14 @@ class WebhookDeclarations:
         """
 
     @operation(
+        "test_webhook",
         "POST",
         "/webhooks/{webhook_id}/test",
         needs=NeedsScope("webhooks", "write"),
         tag="Webhooks",
         wait=30.0,
     )
-    async def test_webhook(self, webhook_id: WebhookId) -> Document[WebhookTestRecord]:
+    async def test(self, webhook_id: WebhookId) -> Document[WebhookTestRecord]:
         """Test a webhook.
 
         Sends one signed event `webhook.test` to the endpoint, even if it is disabled, and returns
@@ -69,12 +77,13 @@ class WebhookDeclarations:
         """
 
     @operation(
+        "enable_webhook",
         "POST",
         "/webhooks/{webhook_id}/enable",
         needs=NeedsScope("webhooks", "write"),
         tag="Webhooks",
     )
-    async def enable_webhook(self, webhook_id: WebhookId) -> Document[WebhookRecord]:
+    async def enable(self, webhook_id: WebhookId) -> Document[WebhookRecord]:
         """Enable a webhook.
 
         Events are sent again to an endpoint that was disabled by a response with the status 410,

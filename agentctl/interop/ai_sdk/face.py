@@ -421,12 +421,14 @@ class AiExchange(PageExchange[AiRequest]):
             raise ValidationFailed("tools cannot be given to an answer that is regenerated")
 
         request = RetryRequest(dependencies=given.dependencies, idempotency_key=key)
-        return self.operations.stream_retry_portions(
+        return self.operations.runs.stream_retry_portions(
             self.kind, self.component_id, run.run_id, request
         )
 
     async def _find_newest(self, chat_id: str) -> RunRow | None:
-        return await self.operations.find_newest_run(self.kind, self.component_id, chat_id)
+        return await self.operations.conversations.find_newest_run(
+            self.kind, self.component_id, chat_id
+        )
 
     async def _resume(self, run: RunRow) -> Response:
         """Return the answer that is being written, from its beginning on.
@@ -441,7 +443,7 @@ class AiExchange(PageExchange[AiRequest]):
     async def _stop(self, run: RunRow) -> Response:
         """Cancel the run of the chat, and return what became of it once it has stopped."""
         request = CancelRequest(run.session_id, reason=STOP_REASON)
-        document = await self.operations.cancel_run(
+        document = await self.operations.runs.cancel(
             self.kind, self.component_id, run.run_id, request
         )
         return document_response(document)

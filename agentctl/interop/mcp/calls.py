@@ -101,7 +101,7 @@ class _RunCall:
         self._last = -1
         self._continues = False
         self._base = base
-        self._database = operations.find_database_id(tool.kind, tool.component_id)
+        self._database = operations.runs.find_database_id(tool.kind, tool.component_id)
         self._saved = list[dict[str, Any]]()
         self._approvals: dict[str, dict[str, Any]] = {}
         self._progress = CallProgress(client.report)
@@ -118,7 +118,7 @@ class _RunCall:
                     self._arguments.get("session_id"),
                     files=tuple(self._arguments.get("files", ())),
                 )
-                events = self._operations.stream_run_portions(
+                events = self._operations.runs.stream_portions(
                     tool.kind, tool.component_id, request, run_id=client.run_id
                 )
             else:
@@ -160,16 +160,16 @@ class _RunCall:
             tuple(decision for paused, decision in decisions if paused == self._paused)
         )
         place = (tool.kind, tool.component_id, state)
-        self.session_id = await self._operations.find_run_session(*place)
+        self.session_id = await self._operations.runs.find_session(*place)
         try:
-            continued = await self._operations.begin_continuation(*place, request)
+            continued = await self._operations.runs.begin_continuation(*place, request)
         except ValidationFailed:
             rejections = [reject(key, "The answer is not valid")[1] for key in self._client.answers]
             request = ContinueRequest(tuple(rejections))
-            continued = await self._operations.begin_continuation(*place, request)
+            continued = await self._operations.runs.begin_continuation(*place, request)
         if continued is None:
             raise ValidationFailed(f"The run {state} waits for other decisions")
-        return self._operations.follow_continuation(continued)
+        return self._operations.runs.follow_continuation(continued)
 
     async def _follow_next_leg(self) -> Events:
         """Yield the events after a pause, once a process continues the run."""
@@ -178,7 +178,7 @@ class _RunCall:
         tool = self._tool
         while True:
             request = ResumeRequest(self.session_id, self._last)
-            events = await self._operations.open_resumed_stream(
+            events = await self._operations.runs.open_resumed_stream(
                 tool.kind, tool.component_id, self.run_id, request
             )
             is_first = True
@@ -255,7 +255,7 @@ class _RunCall:
             return self._saved
         with contextlib.suppress(AgentctlError):
             where = SessionLocator(db_id=self._database)
-            document = await self._operations.get_session_run(self.session_id, self.run_id, where)
+            document = await self._operations.sessions.get_run(self.session_id, self.run_id, where)
             run: Any = document.value
             return [*filter(is_saved, run.get("files") or ())]
         return self._saved
@@ -269,7 +269,7 @@ class _RunCall:
             reference = get_reference(file)
             if kind in ("image", "audio") and reference.size <= rest:
                 with contextlib.suppress(AgentctlError):
-                    pieces = self._operations.get_file_content(
+                    pieces = self._operations.files.get_content(
                         reference.file_id, db_id=self._database
                     )
                     loaded = LoadedFile(reference, b"".join([piece async for piece in pieces]))
@@ -305,13 +305,13 @@ async def cancel_runs(
 ) -> int:
     """Cancel the runs whose ids begin with a text, in any process, and return their number."""
     found = 0
-    for row in await operations.find_open_runs(prefix):
+    for row in await operations.runs.find_open_runs(prefix):
         if row.parent_run_id is not None or (row.status == "PAUSED" and not paused):
             continue
         request = CancelRequest(row.session_id, wait=0, reason=reason)
         kind = row.component_type
         try:
-            await operations.cancel_run(kind, row.component_id, row.run_id, request)
+            await operations.runs.cancel(kind, row.component_id, row.run_id, request)
         except AgentctlError as error:
             _log.info("a cancelled call could not cancel its run: %s", error.detail)
             continue

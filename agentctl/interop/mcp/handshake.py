@@ -114,12 +114,14 @@ class HandshakeServer:
         """Respond to a request of an identified caller."""
         session_id = call.headers.get(SESSION_HEADER)
         session = None if session_id is None else McpSession.read(session_id, call.caller.owner)
-        if session is not None and await call.operations.has_ended_client_session(session.id):
+        if session is not None and await call.operations.conversations.has_ended_client_session(
+            session.id
+        ):
             raise NotFound("Session not found: its client has ended it")
         if call.method == "DELETE":
             if session is None:
                 raise NotFound("Session not found")
-            await call.operations.end_client_session(session.id)
+            await call.operations.conversations.end_client_session(session.id)
             await cancel_runs(call.operations, session.prefix, SESSION_REASON)
             await no_content_response()(call.scope, call.receive, send)
             return
@@ -319,7 +321,7 @@ async def _take_answer(call: Call, question_id: str, result: JsonObject | None) 
         else:
             run, decision = read_answer(question_id, result)
         place = (run.kind, run.component_id, run.run_id)
-        continue_run = partial(call.operations.begin_continuation, *place)
+        continue_run = partial(call.operations.runs.begin_continuation, *place)
         try:
             await continue_run(ContinueRequest((decision,)))
         except ValidationFailed:

@@ -190,7 +190,7 @@ READ_TOOLS = (
         "list_sessions",
         "get_sessions",
         "List the sessions, newest first, as one page of JSON",
-        lambda operations, arguments: operations.get_sessions(
+        lambda operations, arguments: operations.sessions.list(
             SessionFilter(
                 page=Page(arguments.get("limit", _DEFAULT_LIMIT), cursor=arguments.get("cursor"))
             )
@@ -204,7 +204,7 @@ READ_TOOLS = (
         "get_session",
         "get_session_by_id",
         "Get a session with its history as JSON",
-        lambda operations, arguments: operations.get_session_by_id(arguments["session_id"]),
+        lambda operations, arguments: operations.sessions.get(arguments["session_id"]),
         {"session_id": _SESSION},
         ("session_id",),
     ),
@@ -212,7 +212,7 @@ READ_TOOLS = (
         "list_session_runs",
         "get_session_runs",
         "List the runs of a session, oldest first, as JSON",
-        lambda operations, arguments: operations.get_session_runs(
+        lambda operations, arguments: operations.sessions.list_runs(
             arguments["session_id"], SessionRunsQuery(limit=arguments.get("limit", _DEFAULT_LIMIT))
         ),
         {"session_id": _SESSION, "limit": _LIMIT},
@@ -222,7 +222,7 @@ READ_TOOLS = (
         "get_session_run",
         "get_session_run",
         "Get a run of a session as JSON",
-        lambda operations, arguments: operations.get_session_run(
+        lambda operations, arguments: operations.sessions.get_run(
             arguments["session_id"], arguments["run_id"]
         ),
         {"session_id": _SESSION, "run_id": {**_TEXT, "description": "Id of the run"}},

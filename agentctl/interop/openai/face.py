@@ -109,7 +109,9 @@ async def _create(call: Call, principal: Principal, *, interface: Interface) -> 
     except Exception as error:
         if is_component_id(model):
             operation = operation_ids(kind).create_run
-            await call.operations.record_refusal(operation, {KINDS[kind].id_field: model}, error)
+            await call.operations.access.record_refusal(
+                operation, {KINDS[kind].id_field: model}, error
+            )
         raise
 
 
@@ -141,7 +143,7 @@ async def _run(
                 raise
             turn.messages = history
 
-    call.operations.require_open(kind, model)
+    call.operations.runs.require_open(kind, model)
     if turn.previous is not None:
         turn.conversation = await find_continued_session(call, turn.previous)
     session_id = _get_header(call, SESSION_HEADER)
@@ -160,7 +162,7 @@ async def _run(
 
     earlier = turn.messages.instructions
     files_by_index = turn.messages.files
-    database = call.operations.find_database_id(kind, model)
+    database = call.operations.runs.find_database_id(kind, model)
     if not is_continued:
         earlier = [
             replace(
@@ -281,7 +283,7 @@ async def find_continued_session(call: Call, response_id: str) -> str:
             "previous_response_id",
         )
 
-    if await call.operations.list_pending(run_id, turn):
+    if await call.operations.approvals.list_pending(run_id, turn):
         raise RefusedParameter(
             "The previous response waits for the results of its calls: send them as items, without"
             " a further message",
@@ -303,7 +305,9 @@ async def _build_stored(
 ) -> dict[str, Any]:
     """Return the response of a run as it is now, with the id of the request."""
     is_paused = run["status"] == "PAUSED"
-    waiting_approvals = await call.operations.list_pending(run["run_id"], turn) if is_paused else []
+    waiting_approvals = (
+        await call.operations.approvals.list_pending(run["run_id"], turn) if is_paused else []
+    )
     return {**build_stored_response(run, turn.component_id, waiting_approvals), "id": response_id}
 
 
@@ -320,8 +324,8 @@ async def cancel_response(call: Call, principal: Principal, response_id: str) ->
     """
     run_id, turn = await _find(call, response_id)
     request = CancelRequest(turn.session_id)
-    await call.operations.cancel_run(turn.kind, turn.component_id, run_id, request)
-    run = (await call.operations.read_turn(run_id, turn)).value
+    await call.operations.runs.cancel(turn.kind, turn.component_id, run_id, request)
+    run = (await call.operations.sessions.read_turn(run_id, turn)).value
     return json_response(await _build_stored(call, run, turn, response_id))
 
 
@@ -337,7 +341,7 @@ async def delete_response(call: Call, principal: Principal, response_id: str) ->
             "The conversation has other responses: delete it whole, as the session"
             f" {turn.session_id}"
         )
-    await call.operations.delete_session(turn.session_id, SessionLocator(db_id=turn.db_id))
+    await call.operations.sessions.delete(turn.session_id, SessionLocator(db_id=turn.db_id))
     return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
@@ -345,7 +349,7 @@ async def _find(call: Call, response_id: str) -> tuple[str, FoundTurn]:
     """Return the run of a response and its place; ResponseNotFound if the caller sees none."""
     run_id = read_leg_id(RESPONSE_ID, response_id)
     try:
-        turn = None if run_id is None else await call.operations.find_turn(run_id)
+        turn = None if run_id is None else await call.operations.sessions.find_turn(run_id)
     except NotFound:
         turn = None
     if run_id is None or turn is None or turn.kind == "workflow":
@@ -355,7 +359,7 @@ async def _find(call: Call, response_id: str) -> tuple[str, FoundTurn]:
 
 async def _read_run(call: Call, response_id: str) -> tuple[Mapping[str, Any], FoundTurn]:
     run_id, turn = await _find(call, response_id)
-    document = await call.operations.get_component_run(
+    document = await call.operations.runs.get_of_component(
         turn.kind, turn.component_id, run_id, session_id=turn.session_id
     )
     return document.value, turn
@@ -403,10 +407,10 @@ async def _resolve(
     approval = None
 
     if run_id is None:
-        approval = await operations.find_asked(read_item_reference(item_id, at))
+        approval = await operations.approvals.find_asked(read_item_reference(item_id, at))
         run_id = approval["root_run_id"]
 
-    found_turn = await operations.find_turn(run_id)
+    found_turn = await operations.sessions.find_turn(run_id)
     if found_turn.component_id != model:
         raise NotFound("Run not found")
 
@@ -417,7 +421,7 @@ async def _resolve(
         return None
     read_run_ids.add(run_id)
 
-    run = (await operations.read_turn(run_id, found_turn)).value
+    run = (await operations.sessions.read_turn(run_id, found_turn)).value
     return {"type": "message", "role": "assistant", "content": run["content"] or ""}
 
 

@@ -50,11 +50,11 @@ async def list_files(call: Call, principal: Principal) -> Response:
     db_id = _find_database(call)
     cursor = None
     if (after := values.get("after")) is not None:
-        file = (await call.operations.get_file(after, db_id=db_id)).value
+        file = (await call.operations.files.get(after, db_id=db_id)).value
         created_at = file["created_at"]
         cursor = pack_cursor(f"files:created_at:{order}:{parse_rfc3339(created_at)}:{after}")
     page = Page(int(limit), sort_order="asc" if order == "asc" else "desc", cursor=cursor)
-    listed = (await call.operations.get_files(FileFilter(db_id=db_id, page=page))).value
+    listed = (await call.operations.files.list(FileFilter(db_id=db_id, page=page))).value
     data = [_format_file(file) for file in listed["data"]]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
     has_more = listed["meta"]["next_cursor"] is not None
@@ -62,7 +62,7 @@ async def list_files(call: Call, principal: Principal) -> Response:
 
 
 async def get_file(call: Call, principal: Principal, file_id: str) -> Response:
-    document = await call.operations.get_file(file_id, db_id=_find_database(call))
+    document = await call.operations.files.get(file_id, db_id=_find_database(call))
     return json_response(_format_file(document.value))
 
 
@@ -73,7 +73,7 @@ async def send_content(call: Call, principal: Principal, file_id: str) -> Respon
 
 
 async def delete_file(call: Call, principal: Principal, file_id: str) -> Response:
-    await call.operations.delete_file(file_id, db_id=_find_database(call))
+    await call.operations.files.delete(file_id, db_id=_find_database(call))
     return json_response({"id": file_id, "object": "file", "deleted": True})
 
 

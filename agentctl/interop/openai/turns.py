@@ -78,10 +78,10 @@ async def start_turn(
 
     with _naming_tools(requested.turn):
         if requested.is_stream:
-            events = operations.stream_run_portions(kind, model, request, earlier=earlier)
+            events = operations.runs.stream_portions(kind, model, request, earlier=earlier)
             return await _stream(call, requested, _expand_pauses(call, events), LegStart())
         async with cancelling_on_disconnect(call.receive):
-            document = await operations.create_run(kind, model, request, earlier=earlier)
+            document = await operations.runs.create(kind, model, request, earlier=earlier)
 
     run = document.value
     run_id = run["run_id"]
@@ -91,7 +91,9 @@ async def start_turn(
         raise build_unread_outcome(run_id, Unavailable("The run has not ended"))
 
     async def list_waiting() -> list[ApprovalRecord]:
-        return await operations.list_pending(run_id, await operations.find_turn(run_id))
+        return await operations.approvals.list_pending(
+            run_id, await operations.sessions.find_turn(run_id)
+        )
 
     waiting_approvals = await read_after_change(list_waiting, run_id) if status == "PAUSED" else []
     return _respond(requested, read_answer(run, waiting_approvals))
@@ -121,8 +123,8 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     operations = call.operations
     turn = requested.turn
     run_id, found_turn = await _find_run(call, requested)
-    run = (await operations.read_turn(run_id, found_turn)).value
-    pending = await operations.list_pending(run_id, found_turn)
+    run = (await operations.sessions.read_turn(run_id, found_turn)).value
+    pending = await operations.approvals.list_pending(run_id, found_turn)
     asked_approvals = {approval["approval_id"]: approval for approval in pending}
 
     results = turn.messages.results
@@ -135,7 +137,7 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     )
 
     try:
-        continued = await operations.begin_continuation(
+        continued = await operations.runs.begin_continuation(
             found_turn.kind, found_turn.component_id, run_id, request
         )
     except Conflict as conflict:
@@ -151,7 +153,7 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
             start = start._replace(metrics=None, approval_id=results[0].approval_id)
         on_disconnect = call.caller.app_state.settings.server.on_disconnect
         keeps = turn.background or requested.key is not None or on_disconnect == "detach"
-        following = operations.follow_continuation(continued)
+        following = operations.runs.follow_continuation(continued)
         events = following if keeps else _cancel_when_left(call, run_id, found_turn, following)
 
     expanded = _expand_pauses(call, events)
@@ -172,7 +174,7 @@ async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
 
     for result in results:
         try:
-            run_ids.add((await operations.find_asked(result.approval_id))["root_run_id"])
+            run_ids.add((await operations.approvals.find_asked(result.approval_id))["root_run_id"])
         except NotFound:
             raise CallNotFound(result.at) from None
 
@@ -184,7 +186,7 @@ async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
     (run_id,) = run_ids
 
     try:
-        found_turn = await operations.find_turn(run_id)
+        found_turn = await operations.sessions.find_turn(run_id)
     except NotFound:
         raise CallNotFound(results[0].at) from None
 
@@ -237,7 +239,7 @@ async def _cancel_when_left(
             if not is_settled:
                 request = requests.CancelRequest(found_turn.session_id, reason=CLIENT_DISCONNECTED)
                 with contextlib.suppress(AgentctlError):
-                    await call.operations.cancel_run(
+                    await call.operations.runs.cancel(
                         found_turn.kind, found_turn.component_id, run_id, request
                     )
 
@@ -266,10 +268,10 @@ async def _expand(call: Call, event: requests.StreamEvent) -> requests.StreamEve
     operations = call.operations
 
     async def read_leg() -> dict[str, Any]:
-        found_turn = await operations.find_turn(run_id)
-        run = (await operations.read_turn(run_id, found_turn)).value
+        found_turn = await operations.sessions.find_turn(run_id)
+        run = (await operations.sessions.read_turn(run_id, found_turn)).value
         return {
-            "approvals": await operations.list_pending(run_id, found_turn),
+            "approvals": await operations.approvals.list_pending(run_id, found_turn),
             "metrics": run["metrics"],
         }
 

@@ -89,13 +89,13 @@ class PageExchange(Generic[GivenT]):
         """Respond to the request, and record it if it is refused."""
         path = {KINDS[self.kind].id_field: self.component_id}
         try:
-            authorize_call(self.operations.principal, self.operation, path)
-            self.operations.require_component(self.kind, self.component_id)
+            authorize_call(self.operations.access.principal, self.operation, path)
+            self.operations.components.require(self.kind, self.component_id)
             return await self.handle()
         except ClientDisconnect:
             raise
         except Exception as error:
-            await self.operations.record_refusal(self.operation, path, error)
+            await self.operations.access.record_refusal(self.operation, path, error)
             raise
 
     async def handle(self) -> Response:
@@ -110,8 +110,8 @@ class PageExchange(Generic[GivenT]):
             raise BadRequest("The header field Idempotency-Key is given more than once")
         key = keys[0] if keys else None
         if not given.continues:
-            self.operations.require_open(self.kind, self.component_id)
-        known = await self.operations.find_waiting(
+            self.operations.runs.require_open(self.kind, self.component_id)
+        known = await self.operations.conversations.find_waiting(
             self.kind,
             self.component_id,
             given.thread_id,
@@ -142,7 +142,7 @@ class PageExchange(Generic[GivenT]):
 
     async def start(self, given: GivenT, key: str | None) -> Portions:
         """Return the events of a new run, which starts with the first one."""
-        database = self.operations.find_database_id(self.kind, self.component_id)
+        database = self.operations.runs.find_database_id(self.kind, self.component_id)
         request = requests.RunRequest(
             message=given.message,
             files=await store_files(self.operations, given.files, database),
@@ -152,7 +152,7 @@ class PageExchange(Generic[GivenT]):
             dependencies=given.dependencies,
             client_tools=given.tools,
         )
-        return self.operations.stream_run_portions(
+        return self.operations.runs.stream_portions(
             self.kind, self.component_id, request, earlier=given.context
         )
 
@@ -195,10 +195,12 @@ class PageExchange(Generic[GivenT]):
                 dependencies=given.dependencies,
                 idempotency_key=key or resumed.key,
             )
-            continued = await self.operations.begin_continuation(
+            continued = await self.operations.runs.begin_continuation(
                 self.kind, self.component_id, run_id, request
             )
-            portions = None if continued is None else self.operations.follow_continuation(continued)
+            portions = (
+                None if continued is None else self.operations.runs.follow_continuation(continued)
+            )
             if continued is not None and continued.after == requests.BEFORE_FIRST_EVENT:
                 after |= {each.approval_id for each in resumed.decisions if each.approval_id}
         else:
@@ -209,7 +211,7 @@ class PageExchange(Generic[GivenT]):
 
     async def resume(self, run_id: str, session_id: str) -> Portions:
         """Return the events of a run from the first one on."""
-        return await self.operations.open_resumed_stream(
+        return await self.operations.runs.open_resumed_stream(
             self.kind, self.component_id, run_id, requests.ResumeRequest(session_id=session_id)
         )
 
@@ -221,7 +223,7 @@ class PageExchange(Generic[GivenT]):
         request = requests.CancelRequest(given.thread_id, wait=0, reason=CLIENT_DISCONNECTED)
         # No one is left to read the error: the run has ended, or the database does not answer.
         with contextlib.suppress(AgentctlError):
-            await self.operations.cancel_run(self.kind, self.component_id, run_id, request)
+            await self.operations.runs.cancel(self.kind, self.component_id, run_id, request)
 
     async def translate(self, stream: PageStream, portions: Portions | None) -> PageEvents:
         """Yield the events of a stream, each portion as soon as it is there.
@@ -260,7 +262,12 @@ class PageExchange(Generic[GivenT]):
 
     async def _wait(self, stream: PageStream) -> None:
         """End a stream with what its run still waits for, if it does."""
-        find = partial(self.operations.find_waiting, self.kind, self.component_id, stream.thread_id)
+        find = partial(
+            self.operations.conversations.find_waiting,
+            self.kind,
+            self.component_id,
+            stream.thread_id,
+        )
         known = await read_after_change(find, stream.root_id)
         asked = [each for each in known if each["root_run_id"] == stream.root_id]
         if asked:
@@ -270,5 +277,7 @@ class PageExchange(Generic[GivenT]):
         """Return the state of the session; None if the stream has none, or for other readers."""
         if not stream.has_state:
             return None
-        read = partial(self.operations.read_state, self.kind, self.component_id, stream.thread_id)
+        read = partial(
+            self.operations.conversations.read_state, self.kind, self.component_id, stream.thread_id
+        )
         return await read_after_change(read, stream.root_id)

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import aclosing
 from dataclasses import replace
 from functools import cache, partial
+from operator import attrgetter
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -101,14 +102,14 @@ async def create_run(
 ) -> Response:
     """Handle `POST /agents/{agent_id}/runs` and the same of the other kinds."""
     operations = call.operations
-    operations.require_open(kind, component_id)
-    body = await BODIES["create_run"].read(call)
+    operations.runs.require_open(kind, component_id)
+    body = await BODIES["runs.create"].read(call)
     request = build_run_request(RunRequest, body, idempotency_key)
     return await _respond_to_start(
         call,
         body,
-        lambda: operations.stream_run_portions(kind, component_id, request),
-        lambda: operations.create_run(kind, component_id, request),
+        lambda: operations.runs.stream_portions(kind, component_id, request),
+        lambda: operations.runs.create(kind, component_id, request),
     )
 
 
@@ -137,12 +138,12 @@ async def continue_run(
 ) -> Response:
     """Handle `POST /agents/{agent_id}/runs/{run_id}/continue` and the same of the other kinds."""
     operations = call.operations
-    body = await _read_body("continue_run", call, kind, component_id, run_id)
+    body = await _read_body("runs.continue_run", call, kind, component_id, run_id)
     request = build_continue_request(body, idempotency_key)
-    goes_on = await operations.begin_continuation(kind, component_id, run_id, request)
+    goes_on = await operations.runs.begin_continuation(kind, component_id, run_id, request)
     if goes_on is not None and body.get("stream", True):
-        return EventStreamResponse(None, operations.follow_continuation(goes_on))
-    run = await operations.read_continuation(kind, component_id, run_id, request, goes_on)
+        return EventStreamResponse(None, operations.runs.follow_continuation(goes_on))
+    run = await operations.runs.read_continuation(kind, component_id, run_id, request, goes_on)
     return document_response(run, 202 if goes_on is not None and request.background else 200)
 
 
@@ -155,11 +156,11 @@ async def repeat_run(
     idempotency_key: StartKey = None,
 ) -> Response:
     """Handle `POST /agents/{agent_id}/runs/{run_id}/retry` or `…/fork`, and that of other kinds."""
-    body = await _read_body(f"{verb}_run", call, kind, component_id, run_id)
+    body = await _read_body(f"runs.{verb}", call, kind, component_id, run_id)
     request_type = RetryRequest if verb == "retry" else ForkRequest
     request = build_run_request(request_type, body, idempotency_key)
-    stream: Any = getattr(call.operations, f"stream_{verb}_portions")
-    start: Any = getattr(call.operations, f"{verb}_run")
+    stream: Any = getattr(call.operations.runs, f"stream_{verb}_portions")
+    start: Any = getattr(call.operations.runs, verb)
     place = kind, component_id, run_id, request
     return await _respond_to_start(call, body, partial(stream, *place), partial(start, *place))
 
@@ -178,12 +179,12 @@ async def resume_run(
 ) -> Response:
     """Handle `POST /agents/{agent_id}/runs/{run_id}/resume` and the same of the other kinds."""
     operations = call.operations
-    body = await _read_body("resume_run", call, kind, component_id, run_id, session_id)
+    body = await _read_body("runs.resume", call, kind, component_id, run_id, session_id)
     indexes = {last_event_index, last_event_id, body.get("last_event_index")}
     sessions = {session_id, body.get("session_id")}
     after = _single_value("last_event_index", indexes)
     request = _build_resume(_single_value("session_id", sessions), after, view)
-    events = await operations.open_resumed_stream(kind, component_id, run_id, request)
+    events = await operations.runs.open_resumed_stream(kind, component_id, run_id, request)
     return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
 
 
@@ -200,7 +201,7 @@ async def follow_run(
     """Handle `GET /agents/{agent_id}/runs/{run_id}/events` and the same of the other kinds."""
     after = _single_value("last_event_index", {last_event_index, last_event_id})
     request = _build_resume(session_id, after, view)
-    events = await call.operations.open_followed_stream(kind, component_id, run_id, request)
+    events = await call.operations.runs.open_followed_stream(kind, component_id, run_id, request)
     return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
 
 
@@ -222,7 +223,7 @@ async def _read_body(
     try:
         return await BODIES[name].read(call)
     except (BadRequest, TooLarge, UnsupportedMediaType):
-        await call.operations.require_run(kind, component_id, run_id, session_id)
+        await call.operations.runs.require(kind, component_id, run_id, session_id)
         raise
 
 
@@ -238,12 +239,12 @@ async def get_api(call: Call) -> Response:
     """Name the service; redirect browsers to the console."""
     if console.is_console_enabled(call) and console.prefers_html(call):
         return console.redirect_to_console()
-    return document_response(await call.operations.get_api())
+    return document_response(await call.operations.system.get_api())
 
 
 async def get_readiness(call: Call) -> Response:
     """Return the readiness, with the state of the keys; 503 if the instance is not ready."""
-    readiness = await call.operations.get_readiness()
+    readiness = await call.operations.system.get_readiness()
     verifier = call.caller.app_state.verifier
     state = None if verifier is None else _describe_keys(verifier)
     if state is not None:
@@ -268,7 +269,7 @@ async def explain_auth(call: Call, request: ExplainRequest) -> Response:
     if request.token is None:
         token = call.headers.get("authorization", "").partition(" ")[2] or None
         request = replace(request, token=token)
-    return document_response(await call.operations.explain_auth(request))
+    return document_response(await call.operations.system.explain_auth(request))
 
 
 async def get_session_by_id(
@@ -280,11 +281,9 @@ async def get_session_by_id(
 ) -> Response:
     """Return a session with its version as the entity tag; read its history only if it changed."""
     if view == "summary":
-        return document_response(
-            await call.operations.get_session_by_id(session_id, where, view=view)
-        )
+        return document_response(await call.operations.sessions.get(session_id, where, view=view))
     known = KnownTags(call.scope["headers"])
-    version, document = await call.operations.get_changed_session(session_id, where, known)
+    version, document = await call.operations.sessions.get_changed(session_id, where, known)
     response = BytesResponse(b"") if document is None else document_response(document)
     return versioned_response(response, version)
 
@@ -293,7 +292,7 @@ async def upload_file(call: Call, upload: FileUpload) -> Response:
     """Store the bytes of the body while they arrive."""
     media_type = read_content_type(call)
     length = call.headers.get("content-length", "")
-    document = await call.operations.upload_file(
+    document = await call.operations.files.upload(
         upload,
         call.stream(),
         media_type=media_type,
@@ -306,7 +305,7 @@ async def get_file_content(
     call: Call, file_id: FileId, *, db_id: DatabaseId = None, byte_range: ByteRange = None
 ) -> Response:
     """Send the bytes of a file. No browser shows or executes them as a page of this server."""
-    row, read = await call.operations.open_file(file_id, db_id)
+    row, read = await call.operations.files.open(file_id, db_id)
     tag = f'"{row.sha256}"'
     if row.sha256 in KnownTags(call.scope["headers"]):
         return BytesResponse(b"", 304, None, {"ETag": tag})
@@ -353,28 +352,28 @@ async def export_session(
     model_calls: Annotated[bool, Query("Add the model calls of each run")] = False,
 ) -> Response:
     """Send a session in parts."""
-    parts = call.operations.export_session(
+    parts = call.operations.sessions.export(
         session_id, where, format=format, model_calls=model_calls
     )
     return await _stream(parts, EXPORT_TYPES[format])
 
 
 _ENDPOINTS: dict[str, Endpoint] = {
-    "get_api": get_api,
-    "get_readiness": get_readiness,
-    "explain_auth": explain_auth,
-    "create_run": create_run,
-    "continue_run": continue_run,
-    "retry_run": partial(repeat_run, "retry"),
-    "fork_run": partial(repeat_run, "fork"),
-    "resume_run": resume_run,
-    "follow_run": follow_run,
-    "get_session_by_id": get_session_by_id,
-    "export_session": export_session,
-    "upload_file": upload_file,
-    "get_file_content": get_file_content,
+    "system.get_api": get_api,
+    "system.get_readiness": get_readiness,
+    "system.explain_auth": explain_auth,
+    "runs.create": create_run,
+    "runs.continue_run": continue_run,
+    "runs.retry": partial(repeat_run, "retry"),
+    "runs.fork": partial(repeat_run, "fork"),
+    "runs.resume": resume_run,
+    "runs.follow": follow_run,
+    "sessions.get": get_session_by_id,
+    "sessions.export": export_session,
+    "files.upload": upload_file,
+    "files.get_content": get_file_content,
 }
-"""Endpoints by the name of the method of `Operations`."""
+"""Endpoints by family and method: `sessions.get`."""
 
 
 @cache
@@ -384,34 +383,36 @@ def build_all_operations() -> tuple[Operation, ...]:
 
 
 def _build_operation(declared: Declaration) -> Operation:
-    method = declared.function.__name__
+    address = declared.address
     kind = declared.kind
     bound = () if kind is None else (kind,)
-    status = 204 if declared.record is None and method not in _ENDPOINTS else declared.status
+    status = 204 if declared.record is None and address not in _ENDPOINTS else declared.status
     record = declared.record
-    body = BODIES.get(method)
+    body = BODIES.get(address)
     has_id = kind is not None and KINDS[kind].id_field in declared.route.template
     return Operation(
-        partial(_ENDPOINTS[method], *bound)
-        if method in _ENDPOINTS
-        else _build_endpoint(method, bound, status),
+        partial(_ENDPOINTS[address], *bound)
+        if address in _ENDPOINTS
+        else _build_endpoint(address, bound, status),
         name=declared.name,
         tag=declared.tag,
         result=record | declared.summaries if declared.summaries else record,
         status=status,
         errors=declared.errors if body is None else (*declared.errors, 413, 415),
         body=body,
-        adapt_body=ADAPTERS.get(method),
+        adapt_body=ADAPTERS.get(address),
         responses=declared.responses,
         texts=declared.read_texts(),
         path_names={KINDS[kind].id_field: "component_id"} if kind and has_id else None,
-        signature=None if method in _ENDPOINTS else declared.signature,
+        signature=None if address in _ENDPOINTS else declared.signature,
     )
 
 
-def _build_endpoint(method: str, bound: tuple[str, ...], status: int) -> Endpoint:
+def _build_endpoint(address: str, bound: tuple[str, ...], status: int) -> Endpoint:
+    find_method = attrgetter(address)
+
     async def endpoint(call: Call, **arguments: Any) -> Response:
-        document = await getattr(call.operations, method)(*bound, **arguments)
+        document = await find_method(call.operations)(*bound, **arguments)
         return no_content_response() if document is None else document_response(document, status)
 
     return endpoint

@@ -30,7 +30,12 @@ from agentctl.records.system import (
 )
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import build_record
-from agentctl.service.reads.configured import ConfiguredFamily, ConfiguredHosting, find_component
+from agentctl.service.reads.configured import (
+    Access,
+    ConfiguredFamily,
+    ConfiguredHosting,
+    find_component,
+)
 from agentctl.service.reads.stores import open_stores
 
 if TYPE_CHECKING:
@@ -40,9 +45,29 @@ if TYPE_CHECKING:
 
 
 class ComponentReads(ConfiguredFamily):
-    """Reads that need no session: components, configuration, health."""
+    """Reads of components."""
 
-    async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
+    def _listed(self, kind: ComponentKind, visible: Set[str]) -> Document[list[Any]]:
+        catalog = self.hosting.catalog
+        components = [item for item in catalog.components(kind).values() if item.id in visible]
+        return build_document([build_record(catalog, component) for component in components])
+
+    async def get(self, kind: ComponentKind, component_id: str) -> Document[Any]:
+        path = {KINDS[kind].id_field: component_id}
+        async with self.audit(operation_ids(kind).get, **path):
+            catalog = self.hosting.catalog
+            component = find_component(catalog, kind, component_id)
+            record = build_record(catalog, component)
+            if kind == "team":
+                return build_document(record)
+            schema = catalog.find_input_schema(component)
+            return build_document({**record, "input_schema": schema and schema.schema})
+
+    def require(self, kind: ComponentKind, component_id: str) -> None:
+        """Raise NotFound unless the component is configured."""
+        find_component(self.hosting.catalog, kind, component_id)
+
+    async def list(self, kind: ComponentKind) -> Document[list[Any]]:
         operation = operation_ids(kind).list
         async with self.audit(operation):
             allowed = policy.allowed_ids(self.principal, operation)
@@ -56,21 +81,9 @@ class ComponentReads(ConfiguredFamily):
                 listings[kind] = self._listed(kind, self.hosting.catalog.components(kind).keys())
             return listings[kind]
 
-    def _listed(self, kind: ComponentKind, visible: Set[str]) -> Document[list[Any]]:
-        catalog = self.hosting.catalog
-        components = [item for item in catalog.components(kind).values() if item.id in visible]
-        return build_document([build_record(catalog, component) for component in components])
 
-    async def get_component(self, kind: ComponentKind, component_id: str) -> Document[Any]:
-        path = {KINDS[kind].id_field: component_id}
-        async with self.audit(operation_ids(kind).get, **path):
-            catalog = self.hosting.catalog
-            component = find_component(catalog, kind, component_id)
-            record = build_record(catalog, component)
-            if kind == "team":
-                return build_document(record)
-            schema = catalog.find_input_schema(component)
-            return build_document({**record, "input_schema": schema and schema.schema})
+class SystemReads(ConfiguredFamily):
+    """Reads of the instance and of the caller: versions, configuration, scopes."""
 
     async def get_api(self) -> Document[ApiRecord]:
         authorize_call(self.principal, "get_api", {})
@@ -185,14 +198,22 @@ def _build_entry(component: Component) -> WorkflowEntry:
     )
 
 
+class ConfiguredOperations:
+    """The operations of one principal that need no session; there are no other ones."""
+
+    def __init__(self, access: Access) -> None:
+        self.system = SystemReads(access)
+        self.components = ComponentReads(access)
+
+
 @contextlib.asynccontextmanager
 async def open_component_reads(
     settings: Settings, principal: Principal
 ) -> AsyncIterator[Operations]:
-    """Open the `ComponentReads` of a principal: reads that need no session."""
+    """Open the `ConfiguredOperations` of a principal: reads that need no session."""
     async with contextlib.AsyncExitStack() as stack:
         databases, audit_log, catalog = open_stores(stack, settings, create=False)
         hosting = ConfiguredHosting(
             settings=settings, databases=databases, catalog=catalog, audit_log=audit_log
         )
-        yield cast("Operations", ComponentReads(hosting, principal))
+        yield cast("Operations", ConfiguredOperations(Access(hosting, principal)))

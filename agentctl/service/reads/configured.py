@@ -44,25 +44,21 @@ def find_component(catalog: Catalog, kind: ComponentKind, component_id: str) -> 
     return component
 
 
-class ConfiguredFamily:
-    """Operations of one principal that only read.
+class Access:
+    """The access of one principal to a service or to its reads, for one request or command.
 
-    Every operation executes inside `audit`, which asks the policy first. It raises NotFound for
-    what does not exist or is not visible to the principal, ValidationFailed for a value that is not
-    valid, and TooLarge for one that is too large.
+    All families of the operations of a request share it.
 
     Args:
         request_id: the id for the audit log; None for a new id, as for a command.
     """
-
-    hosting: ConfiguredHosting
 
     def __init__(
         self, hosting: ConfiguredHosting, principal: Principal, request_id: str | None = None
     ) -> None:
         self.hosting = hosting
         self.principal = principal
-        self._request_id = new_id() if request_id is None else request_id
+        self.request_id = new_id() if request_id is None else request_id
         self._called = False
 
     def audit(self, operation: str, **path_params: str) -> AuditedCall:
@@ -74,10 +70,6 @@ class ConfiguredFamily:
         self._called = True
         return self._audited_call(operation, path_params)
 
-    def require_component(self, kind: ComponentKind, component_id: str) -> None:
-        """Raise NotFound unless the component is configured."""
-        find_component(self.hosting.catalog, kind, component_id)
-
     async def record_refusal(
         self, operation: str, path_params: Mapping[str, str], error: Exception
     ) -> None:
@@ -87,5 +79,21 @@ class ConfiguredFamily:
 
     def _audited_call(self, operation: str, path_params: Mapping[str, str]) -> AuditedCall:
         return AuditedCall(
-            self.hosting.audit_log, self.principal, self._request_id, operation, path_params
+            self.hosting.audit_log, self.principal, self.request_id, operation, path_params
         )
+
+
+class ConfiguredFamily:
+    """A family of operations that only read.
+
+    Every operation executes inside `audit`, which asks the policy first. It raises NotFound for
+    what does not exist or is not visible to the principal, ValidationFailed for a value that is not
+    valid, and TooLarge for one that is too large.
+    """
+
+    hosting: ConfiguredHosting
+
+    def __init__(self, access: Access) -> None:
+        self.hosting = access.hosting
+        self.principal = access.principal
+        self.audit = access.audit

@@ -7,7 +7,6 @@ not see raises the same error (docs/contract.md "Errors").
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from agentctl import errors
 from agentctl.auth.principal import Principal
@@ -21,7 +20,12 @@ from agentctl.records.text import check_text
 from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component
 from agentctl.service.documents import build_document_alone
-from agentctl.service.reads.configured import ConfiguredFamily, ConfiguredHosting, find_component
+from agentctl.service.reads.configured import (
+    Access,
+    ConfiguredFamily,
+    ConfiguredHosting,
+    find_component,
+)
 from agentctl.service.run_documents import FindMetrics, FindSpans, read_run_documents
 from agentctl.service.session_documents import SessionHistories, SessionTexts
 from agentctl.store.database import Database, Steps, single_unit, unit
@@ -234,15 +238,24 @@ def _require_match(row: SessionRow | None, where: SessionLocator) -> SessionRow:
     return row
 
 
-class ReadFamily(ConfiguredFamily):
-    """Operations of one principal that only read; they find resources with `lookups`."""
+class ReadAccess(Access):
+    """The access of one principal to databases; its `lookups` find sessions and runs."""
 
     hosting: ReadHosting
 
-    @cached_property
-    def lookups(self) -> Lookups:
-        return Lookups(self.hosting, self.principal)
+    def __init__(
+        self, hosting: ReadHosting, principal: Principal, request_id: str | None = None
+    ) -> None:
+        super().__init__(hosting, principal, request_id)
+        self.lookups = Lookups(hosting, principal)
 
-    def require_database(self, where: SessionLocator) -> None:
-        """Raise NotFound unless the database and table exist."""
-        self.lookups.session_database(where)
+
+class ReadFamily(ConfiguredFamily):
+    """A family of operations that only read; they find resources with `lookups`."""
+
+    hosting: ReadHosting
+    lookups: Lookups
+
+    def __init__(self, access: ReadAccess) -> None:
+        super().__init__(access)
+        self.lookups = access.lookups

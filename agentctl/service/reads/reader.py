@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, cast
 
-from agentctl.service.reads.components import ComponentReads
-from agentctl.service.reads.family import ReadHosting
+from agentctl.service.reads.components import ComponentReads, SystemReads
+from agentctl.service.reads.family import ReadAccess, ReadHosting
 from agentctl.service.reads.runs import RunReads
 from agentctl.service.reads.sessions import SessionReads
 from agentctl.service.reads.stores import open_stores
@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from agentctl.interface.operations import Operations
 
 
-class ReadOperations(ComponentReads, SessionReads, RunReads):
+class ReadOperations:
     """The operations of one principal that read components, sessions and runs.
 
     They decide, record and answer as those of a service do. There are no other ones.
     """
+
+    def __init__(self, access: ReadAccess) -> None:
+        self.system = SystemReads(access)
+        self.components = ComponentReads(access)
+        self.sessions = SessionReads(access)
+        self.runs = RunReads(access)
 
 
 @contextlib.asynccontextmanager
@@ -42,4 +48,4 @@ async def open_reads(settings: Settings, principal: Principal) -> AsyncIterator[
             find_metrics=lambda _: None,
         )
         # The declarations of all operations, with their requests, are not imported for a read.
-        yield cast("Operations", ReadOperations(hosting, principal))
+        yield cast("Operations", ReadOperations(ReadAccess(hosting, principal)))

@@ -37,11 +37,11 @@ A run that ended for another reason may have causes, too: of calls of tools that
 class RunReads(ReadFamily):
     """Reads of runs."""
 
-    async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
+    async def list(self, filter: RunFilter) -> Document[RunPage]:
         async with self.audit("get_runs"):
             return await self._page(self.lookups.database(filter.db_id), filter)
 
-    async def list_component_runs(
+    async def list_of_component(
         self, kind: ComponentKind, component_id: str, filter: RunFilter
     ) -> Document[RunPage]:
         path = {KINDS[kind].id_field: component_id}
@@ -62,7 +62,7 @@ class RunReads(ReadFamily):
         items = await add_matches(items, page, search)
         return Document(documents.build_page_document(noun, items, filter.page, page))
 
-    async def get_run(
+    async def get(
         self, run_id: str, *, db_id: str | None = None, form: RunView = FULL_VIEW
     ) -> Document[RunRecord]:
         async with self.audit("get_run", run_id=run_id):
@@ -70,13 +70,13 @@ class RunReads(ReadFamily):
             paging.check_run_view(form)
             return await self.lookups.read_run(database, run_id, form)
 
-    async def get_run_causes(self, run_id: str, *, db_id: str | None = None) -> Document[RunCauses]:
+    async def get_causes(self, run_id: str, *, db_id: str | None = None) -> Document[RunCauses]:
         async with self.audit("get_run_causes", run_id=run_id):
             database = self.lookups.database(db_id)
             work = read_run_causes(run_id, self.lookups.visibility)
             return Document(await database.read(work))
 
-    async def get_failures(self, filter: RunFilter) -> Document[FailurePage]:
+    async def list_failures(self, filter: RunFilter) -> Document[FailurePage]:
         async with self.audit("get_failures"):
             database = self.lookups.database(filter.db_id)
             failed = replace(filter, status="ERROR", form=SUMMARY_VIEW)

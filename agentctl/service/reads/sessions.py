@@ -45,25 +45,7 @@ SMALL_HISTORY_BYTES = 65_536
 class SessionReads(ReadFamily):
     """Reads of sessions and of their runs."""
 
-    async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
-        async with self.audit("get_sessions"):
-            database = self.lookups.session_database(filter.where)
-            paging.check_session_filter(filter)
-
-            search = paging.build_search(database, filter.search)
-            part = paging.build_slice("sessions", filter.page)
-            visibility = self.lookups.visibility
-            work = lists.list_sessions(filter, visibility, part, database.totals, search)
-            page = await database.read(work, size="unknown" if search is None else "large")
-
-            listed = page.rows
-            if not self.principal.admin:
-                listed = [row.without_hold() for row in listed]
-            items = self.hosting.session_texts.build(listed)
-            items = await run_documents.add_matches(items, page, search)
-            return Document(documents.build_page_document("sessions", items, filter.page, page))
-
-    async def get_session_by_id(
+    async def get(
         self,
         session_id: str,
         where: SessionLocator = DEFAULT_LOCATOR,
@@ -78,7 +60,7 @@ class SessionReads(ReadFamily):
             row, history, identity = await self._read_with_history(database, session_id, where)
             return await self._detail(database, row, history=history, identity=identity)
 
-    async def get_changed_session(
+    async def get_changed(
         self, session_id: str, where: SessionLocator, known: Container[str]
     ) -> tuple[str, Document[SessionDetail] | None]:
         async with self.audit("get_session_by_id", session_id=session_id):
@@ -127,12 +109,14 @@ class SessionReads(ReadFamily):
         """Return a session without its hold unless the caller is an administrator."""
         return row if row.hold is None or self.principal.admin else replace(row, hold=None)
 
-    async def require_session(
-        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
-    ) -> None:
+    def require_database(self, where: SessionLocator) -> None:
+        """Raise NotFound unless the database and table exist."""
+        self.lookups.session_database(where)
+
+    async def require(self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR) -> None:
         await self.lookups.session_database(where).read(self.lookups.session(session_id, where))
 
-    async def get_session_runs(
+    async def list_runs(
         self, session_id: str, query: SessionRunsQuery = FIRST_RUNS
     ) -> Document[list[RunRecord]]:
         async with self.audit("get_session_runs", session_id=session_id):
@@ -166,7 +150,7 @@ class SessionReads(ReadFamily):
             )
         )
 
-    async def get_session_run(
+    async def get_run(
         self,
         session_id: str,
         run_id: str,
@@ -207,6 +191,24 @@ class SessionReads(ReadFamily):
             state.session_id, limit=2, top_level=True, order="desc", summary=True
         )
         return state, [row.run_id for row in newest]
+
+    async def list(self, filter: SessionFilter) -> Document[SessionPage]:
+        async with self.audit("get_sessions"):
+            database = self.lookups.session_database(filter.where)
+            paging.check_session_filter(filter)
+
+            search = paging.build_search(database, filter.search)
+            part = paging.build_slice("sessions", filter.page)
+            visibility = self.lookups.visibility
+            work = lists.list_sessions(filter, visibility, part, database.totals, search)
+            page = await database.read(work, size="unknown" if search is None else "large")
+
+            listed = page.rows
+            if not self.principal.admin:
+                listed = [row.without_hold() for row in listed]
+            items = self.hosting.session_texts.build(listed)
+            items = await run_documents.add_matches(items, page, search)
+            return Document(documents.build_page_document("sessions", items, filter.page, page))
 
 
 @unit

@@ -192,7 +192,7 @@ async def _cancel_by_id(
 ) -> Document[CancelRecord]:
     session_id = request.session_id
     if component is None:
-        run = (await target.operations.get_run(run_id, db_id=db, form=SUMMARY_VIEW)).value
+        run = (await target.operations.runs.get(run_id, db_id=db, form=SUMMARY_VIEW)).value
         component = component_of_run(run)
         session_id = session_id or run["session_id"]
     located = replace(request, session_id=session_id)
@@ -254,7 +254,7 @@ async def _select_runs(target: Target, filter: RunFilter) -> tuple[list[Run], in
     counter = Counter("runs found")
     every = replace(filter, page=Page(limit=MAXIMUM_LIMIT), form=SUMMARY_VIEW)
     async with showing_progress(counter):
-        async for rows in read_pages(target.operations.get_runs, every):
+        async for rows in read_pages(target.operations.runs.list, every):
             runs += rows
             check_row_count(runs)
             counter.done = len(runs)
@@ -271,7 +271,7 @@ async def _request_cancels(
     async def cancel(run: Run) -> CancelRecord:
         once = CancelRequest(run["session_id"], 0.0, request.reason)
         component = component_of_run(run)
-        record = (await target.operations.cancel_run(*component, run["run_id"], once)).value
+        record = (await target.operations.runs.cancel(*component, run["run_id"], once)).value
         if run["run_id"] in requested and record["status"] == "CANCELLED":
             record["cancel"] = "stopped"  # an earlier request of this command stopped it
         if record["cancel"] == "requested":

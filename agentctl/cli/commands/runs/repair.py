@@ -53,8 +53,8 @@ async def retry_run(
     new = start.RunStart(
         component,
         RetryRequest(background=background, idempotency_key=idempotency_key),
-        stream=partial(target.operations.stream_retried_run, *component, run_id),
-        wait=partial(target.operations.retry_run, *component, run_id),
+        stream=partial(target.operations.runs.stream_retried, *component, run_id),
+        wait=partial(target.operations.runs.retry, *component, run_id),
     )
     await _show_repeat(target, new, out, stream=stream, yes=yes)
 
@@ -107,15 +107,15 @@ async def fork_run(
     new = start.RunStart(
         chosen or component,
         request,
-        stream=partial(target.operations.stream_forked_run, *component, run_id),
-        wait=partial(target.operations.fork_run, *component, run_id),
+        stream=partial(target.operations.runs.stream_forked, *component, run_id),
+        wait=partial(target.operations.runs.fork, *component, run_id),
     )
     await _show_repeat(target, new, out, stream=stream, yes=yes)
 
 
 async def _find_origin(target: Target, run_id: str, db: str | None) -> ComponentRef:
     """Return the component of a run that is repeated."""
-    run = (await target.operations.get_run(run_id, db_id=db, form=SUMMARY_VIEW)).value
+    run = (await target.operations.runs.get(run_id, db_id=db, form=SUMMARY_VIEW)).value
     return component_of_run(run)
 
 

@@ -36,7 +36,7 @@ async def send_message(
     while it works, the message becomes the next run of the session, or is refused, as --late says.
     """
     request = MessageRequest(read_text_or_stdin(text, "message"), late, idempotency_key)
-    document = await target.operations.send_message(run_id, request)
+    document = await target.operations.runs.send_message(run_id, request)
     out.show_record(document, columns.SENT, "message_id")
     target.report_done(_describe(document.value))
 

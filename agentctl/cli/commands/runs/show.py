@@ -81,7 +81,7 @@ async def list_runs(
         raise UsageError("--live and --status exclude each other")
     # The record of a run can be large, and tables have none of its texts.
     matching = select_component(replace(filter, form=out.run_view), choice.resolve())
-    read = ages.limit_each(target.operations.get_runs)
+    read = ages.limit_each(target.operations.runs.list)
     if filter.search is None:
         await out.show(target, read, matching, columns.RUNS, "run_id")
         return
@@ -108,7 +108,7 @@ async def list_failures(
     ages: AgeOptions = NO_AGES,
 ) -> None:
     """List failed runs with the exceptions that ended them, newest first."""
-    read = ages.limit_each(target.operations.get_failures)
+    read = ages.limit_each(target.operations.runs.list_failures)
     matching = select_component(filter, choice.resolve())
     await out.show(target, read, matching, columns.FAILURES, "run_id", noun="failed runs")
 
@@ -140,7 +140,7 @@ async def get_run(
     """
     where = SessionLocator(db_id=db)
     if call is not None:
-        sent = await target.operations.get_run_model_call(run_id, call, db_id=db)
+        sent = await target.operations.runs.get_model_call(run_id, call, db_id=db)
         _show_sent(out, sent)
         return
 
@@ -190,8 +190,8 @@ async def _read_run(
     target: Target, run_id: str, session: str | None, where: SessionLocator, view: RunView
 ) -> Document[RunRecord]:
     if session is None:
-        return await target.operations.get_run(run_id, db_id=where.db_id, form=view)
-    return await target.operations.get_session_run(session, run_id, where, form=view)
+        return await target.operations.runs.get(run_id, db_id=where.db_id, form=view)
+    return await target.operations.sessions.get_run(session, run_id, where, form=view)
 
 
 @with_target()

@@ -161,7 +161,10 @@ async def _add_files(
             "--file uploads a new file each time, so a repeated command would be another request",
             hint=f"upload it once, and pass --file-id: {target.command('files upload FILE')}",
         )
-    database = (await target.operations.get_component(*component)).value["db_id"] if paths else None
+    database = None
+    if paths:
+        database = (await target.operations.components.get(*component)).value["db_id"]
+
     for path in paths:
         upload = FileUpload(Path(path).name, user_id=request.user_id, db_id=database)
         uploaded.append(((await send_file(target, path, upload)).value["file_id"], database))
@@ -172,9 +175,9 @@ async def _delete_unused(target: Target, uploaded: Sequence[tuple[str, str | Non
     """Delete the uploaded files that no session has."""
     for file_id, database in uploaded:
         with contextlib.suppress(AgentctlError):
-            file = (await target.operations.get_file(file_id, db_id=database)).value
+            file = (await target.operations.files.get(file_id, db_id=database)).value
             if file["session_id"] is None:
-                await target.operations.delete_file(file_id, db_id=database)
+                await target.operations.files.delete(file_id, db_id=database)
 
 
 @contextlib.contextmanager
@@ -254,8 +257,8 @@ def build_start(target: Target, component: ComponentRef, request: RunRequest) ->
     return RunStart(
         component,
         request,
-        stream=partial(operations.stream_run, *component),
-        wait=partial(operations.create_run, *component),
+        stream=partial(operations.runs.stream, *component),
+        wait=partial(operations.runs.create, *component),
     )
 
 
@@ -327,7 +330,7 @@ async def _cancel_interrupted(target: Target, new: RunStart, run_output: RunOutp
 
     try:
         cancel = CancelRequest(run_output.session_id, reason="Interrupted at the terminal")
-        record = (await target.operations.cancel_run(*new.component, run_id, cancel)).value
+        record = (await target.operations.runs.cancel(*new.component, run_id, cancel)).value
         note(f"interrupted: run {run_id} is {record['status']}")
     except AgentctlError:
         note(f"interrupted: run {run_id} may continue; check it with: {look}")
@@ -421,7 +424,7 @@ class RunQuestions:
         operations = self._target.operations
         with self._asking_again(decisions):
             request = ContinueRequest(decisions)
-            events = operations.stream_continued_run(*self._component, run_id, request)
+            events = operations.runs.stream_continued(*self._component, run_id, request)
             async with contextlib.aclosing(events):  # type: ignore[type-var]
                 async for event in events:
                     yield event
@@ -430,10 +433,10 @@ class RunQuestions:
         """Return the record of the run after its next leg, or of the run that still waits."""
         operations = self._target.operations
         with self._asking_again(decisions):
-            return await operations.continue_run(
+            return await operations.runs.continue_run(
                 *self._component, run_id, ContinueRequest(decisions)
             )
-        read = operations.get_component_run
+        read = operations.runs.get_of_component
         return await read(*self._component, run_id)
 
     @contextlib.contextmanager

@@ -131,7 +131,7 @@ async def rename_session(
     where: SessionLocator = DEFAULT_LOCATOR,
 ) -> None:
     """Rename a session."""
-    document = await target.operations.rename_session(session_id, name, where, view="summary")
+    document = await target.operations.sessions.rename(session_id, name, where, view="summary")
     out.show_record(document, columns.RENAMED, "session_id")
     target.report_done(f"renamed session {session_id}")
 
@@ -145,7 +145,7 @@ async def summarize_session(
 ) -> None:
     """Summarize a session now."""
     async with showing_progress("summarizing the session"):
-        document = await target.operations.summarize_session(session_id, where, view="summary")
+        document = await target.operations.sessions.summarize(session_id, where, view="summary")
     out.show_record(document, columns.SUMMARIZED, "session_id")
     target.report_done(f"summarized session {session_id}")
 
@@ -163,7 +163,7 @@ async def hold_sessions(
     """
 
     async def hold(session_id: str) -> None:
-        await target.operations.hold_session(session_id, reason, SessionLocator(db_id=db))
+        await target.operations.sessions.hold(session_id, reason, SessionLocator(db_id=db))
         target.report_done(f"held session {session_id}")
 
     report_failures(session_ids, await run_all(session_ids, hold))
@@ -176,7 +176,7 @@ async def release_sessions(
     """End the holds of sessions, which can be deleted then."""
 
     async def release(session_id: str) -> None:
-        await target.operations.release_session(session_id, SessionLocator(db_id=db))
+        await target.operations.sessions.release(session_id, SessionLocator(db_id=db))
         target.report_done(f"released session {session_id}")
 
     report_failures(session_ids, await run_all(session_ids, release))
@@ -267,7 +267,7 @@ async def _count(target: Target, filter: IdleFilter) -> PruneTotals:
     """Return the totals of the idle sessions, and how many others are left."""
     totals = PruneTotals()
     counter = Counter("idle sessions counted")
-    units = read_pages(target.operations.get_idle_sessions, filter)
+    units = read_pages(target.operations.sessions.list_idle, filter)
     async with showing_progress(counter), aclosing(units):
         async for rows in units:
             for row in rows:
@@ -294,7 +294,7 @@ async def _prune(
     """
     counter = Counter("sessions removed", total)
     where = SessionLocator(db_id=filter.db_id)
-    units = read_pages(target.operations.get_idle_sessions, filter)
+    units = read_pages(target.operations.sessions.list_idle, filter)
     async with showing_progress(counter), aclosing(units):
         async for rows in units:
             idle_rows = {row["session_id"]: row for row in rows if row["state"] == "idle"}
@@ -308,7 +308,7 @@ async def _prune(
 
             # The server checks each session again: one that was used meanwhile is left.
             request = PruneRequest(filter.idle_days, tuple(session_ids), filter.db_id)
-            done = (await target.operations.prune_sessions(request)).value
+            done = (await target.operations.sessions.prune(request)).value
             for session_id in done["removed"]:
                 removed.add(idle_rows[session_id])
             for state in ("held", "busy", "used"):
@@ -332,14 +332,14 @@ async def delete_sessions(
     where = SessionLocator(db_id=db)
     if dry_run:
         for session_id in session_ids:
-            await target.operations.get_session_by_id(session_id, where, view="summary")
+            await target.operations.sessions.get(session_id, where, view="summary")
         for session_id in session_ids:
             write_line(session_id)
         return
 
     async def delete(session_id: str) -> None:
         with _naming_release(target, db):
-            await target.operations.delete_session(session_id, where, cancel=cancel)
+            await target.operations.sessions.delete(session_id, where, cancel=cancel)
         target.report_done(f"deleted session {session_id}")
 
     is_one = len(session_ids) == 1
@@ -349,7 +349,7 @@ async def delete_sessions(
         report_failures(session_ids, await run_all(session_ids, delete))
         return
     with _naming_release(target, db):
-        await target.operations.delete_sessions(BulkDeletion(tuple(session_ids), db))
+        await target.operations.sessions.delete_several(BulkDeletion(tuple(session_ids), db))
     target.report_done(f"deleted {what}")
 
 
@@ -399,7 +399,7 @@ class ExportFolder:
         with creating_file(part_path) as file:
             for session in sessions:
                 with suppress(NotFound):
-                    async for piece in self._operations.export_session(
+                    async for piece in self._operations.sessions.export(
                         session["session_id"], where
                     ):
                         file.write(piece)
@@ -427,7 +427,7 @@ class ExportFolder:
         file_filters = list[FileFilter]()
         for session in sessions:
             first_file = FileFilter(None, session["session_id"], where.db_id, Page(limit=1))
-            if (await self._operations.get_files(first_file)).value["data"]:
+            if (await self._operations.files.list(first_file)).value["data"]:
                 file_filters.append(replace(first_file, page=Page(limit=MAXIMUM_LIMIT)))
         if not file_filters:
             return

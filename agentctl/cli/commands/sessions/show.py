@@ -114,7 +114,7 @@ async def list_sessions(
     words that begin with refu.
     """
     out.check()
-    read = ages.limit_each(target.operations.get_sessions)
+    read = ages.limit_each(target.operations.sessions.list)
 
     def note_rest(document: Document[Any]) -> None:
         if filter.search is not None:
@@ -156,7 +156,7 @@ async def get_session(
     """
     form = out.resolve(last=last is not None, all=all, follow=follow)
     view: SessionView = "full" if form is None else "summary"
-    document = await target.operations.get_session_by_id(session_id, where, view=view)
+    document = await target.operations.sessions.get(session_id, where, view=view)
     if form is None:
         out.show_record(document, columns.SESSION, "session_id")
         return
@@ -259,7 +259,7 @@ class _SessionFollower:
             lines.flush()
 
     async def _wait_for_end(self, run: Record) -> Record:
-        read = self._target.operations.get_session_run
+        read = self._target.operations.sessions.get_run
         run_id = str(run["run_id"])
         while True:
             document = await read(self._session_id, run_id, self._where, form=self._form)
@@ -281,14 +281,14 @@ async def list_session_runs(
 
         async def read(after: str | None) -> Document[Any]:
             part = replace(query, limit=MAXIMUM_LIMIT, after=after)
-            runs: Any = (await target.operations.get_session_runs(session_id, part)).value
+            runs: Any = (await target.operations.sessions.list_runs(session_id, part)).value
             following = runs[-1]["run_id"] if len(runs) == MAXIMUM_LIMIT else None
             return build_document({"data": runs, "meta": {"next_cursor": following}})
 
         writer = ListWriter(out, columns.RUNS_OF_SESSION, "run_id", is_array=True)
         await writer.write_pages(target, read, query.after, "--after")
         return
-    document = await target.operations.get_session_runs(session_id, query)
+    document = await target.operations.sessions.list_runs(session_id, query)
     out.show_list(document, columns.RUNS_OF_SESSION, "run_id")
     if out.format != "json" and len(document.value) == query.limit:
         note(f"showing {query.limit} runs; next page: --after {document.value[-1]['run_id']}")
@@ -371,7 +371,7 @@ async def _find_sessions(
     if session_ids:
         return
     wanted = SessionFilter(where, page=OLDEST_FIRST)
-    async for row in read_rows(target.operations.get_sessions, wanted):
+    async for row in read_rows(target.operations.sessions.list, wanted):
         yield row["session_id"], replace(where, user_id=row.get("user_id"))
 
 
@@ -392,7 +392,7 @@ async def _read_sessions(
     before = b"[" if is_array else b""
     done = 0
     async for session_id, where in sessions:
-        parts = target.operations.export_session(
+        parts = target.operations.sessions.export(
             session_id, where, format=one, model_calls=model_calls
         )
         async for part in parts:
@@ -414,7 +414,7 @@ async def _read_sessions(
 
 async def _link_files(target: Target, files: FileFilter) -> bytes:
     lines = []
-    async with aclosing(read_rows(target.operations.get_files, files)) as rows:
+    async with aclosing(read_rows(target.operations.files.list, files)) as rows:
         async for row in rows:
             name = "".join(f"\\{each}" if each in "\\[]`*_<>&!" else each for each in row["name"])
             lines.append(f"- [{clean_line(name)}]({name_with_ending(row)})\n")

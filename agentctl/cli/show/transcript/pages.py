@@ -59,7 +59,7 @@ class TraceLinks:
             return run
         if self._url is None:
             try:
-                self._url = (await self._operations.get_me()).value["trace_url"] or ""
+                self._url = (await self._operations.system.get_me()).value["trace_url"] or ""
             except (AgentctlError, KeyError):
                 self._url = ""
         if not self._url:

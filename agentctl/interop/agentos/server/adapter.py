@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from starlette.responses import Response
@@ -69,12 +70,12 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
 
 
 def _build_endpoint(name: str, build: Callable[[Any], Any], bodies: BuiltBodies) -> Endpoint:
-    method = OPERATIONS[name].function.__name__
+    find_method = attrgetter(OPERATIONS[name].address)
     kind = OPERATIONS[name].kind
     bound = () if kind is None else (kind,)
 
     async def endpoint(call: Call, **arguments: Any) -> Response:
-        document = await getattr(call.operations, method)(*bound, **arguments)
+        document = await find_method(call.operations)(*bound, **arguments)
         return bodies.respond((name, document.raw), lambda: build(document.value))
 
     return endpoint

@@ -240,24 +240,24 @@ class RunEndpoints(Endpoints):
         ] = None,
     ) -> Response:
         operations = call.operations
-        operations.require_open(kind, component_id)
-        database = operations.find_database_id(kind, component_id)
+        operations.runs.require_open(kind, component_id)
+        database = operations.runs.find_database_id(kind, component_id)
         body = await _RUN.read_with_files(call, database)
         request = build_run_request(RunRequest, body, idempotency_key)
         if body.get("stream", True):
-            native = operations.stream_run_portions(kind, component_id, request)
+            native = operations.runs.stream_portions(kind, component_id, request)
             content_only = body.get("stream_events") is False
             events = self._translate(
                 kind, native, numbered=request.background, content_only=content_only
             )
             return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
         async with cancelling_on_disconnect(call.receive):
-            document = await operations.create_run(kind, component_id, request)
+            document = await operations.runs.create(kind, component_id, request)
         run = document.value
         if request.background or run["status"] in ("PENDING", "RUNNING"):
             return _build_accepted(run)
         return json_response(
-            self._build(run, await operations.read_details(kind, component_id, run))
+            self._build(run, await operations.runs.read_details(kind, component_id, run))
         )
 
     def _translate(
@@ -279,11 +279,11 @@ class RunEndpoints(Endpoints):
         run_id: RunId,
         session_id: SessionQuery = None,
     ) -> Response:
-        document = await call.operations.get_component_run(
+        document = await call.operations.runs.get_of_component(
             kind, component_id, run_id, session_id=session_id
         )
         run = document.value
-        details = await call.operations.read_details(kind, component_id, run)
+        details = await call.operations.runs.read_details(kind, component_id, run)
         if details.descendants or details.approvals:
             return json_response(self._build(run, details))
         key = ("run", document.raw, orjson.dumps(details.session_state))
@@ -302,7 +302,9 @@ class RunEndpoints(Endpoints):
         page: Page | None = Page(MAXIMUM_LIMIT, sort_order="asc")
         while page is not None and len(runs) < MAXIMUM_RUNS:
             of_page = RunFilter(session_id=session_id, db_id=db_id, page=page)
-            listed = (await call.operations.list_component_runs(kind, component_id, of_page)).value
+            listed = (
+                await call.operations.runs.list_of_component(kind, component_id, of_page)
+            ).value
             runs += listed["data"]
             cursor = listed["meta"]["next_cursor"]
             page = None if cursor is None else replace(page, cursor=cursor)
@@ -330,7 +332,7 @@ class RunEndpoints(Endpoints):
             session_id = await self._find_session(call, kind, component_id, run_id)
             request = replace(request, session_id=session_id)
         return document_response(
-            await call.operations.cancel_run(kind, component_id, run_id, request)
+            await call.operations.runs.cancel(kind, component_id, run_id, request)
         )
 
     async def _find_session(
@@ -339,7 +341,7 @@ class RunEndpoints(Endpoints):
         principal = call.caller.principal
         if principal is not None and principal.session_id is not None:
             return None
-        return await call.operations.find_run_session(kind, component_id, run_id)
+        return await call.operations.runs.find_session(kind, component_id, run_id)
 
     async def resume_run(
         self,
@@ -356,7 +358,7 @@ class RunEndpoints(Endpoints):
             named = await self._find_session(call, kind, component_id, run_id)
         after = body.get("last_event_index")
         request = ResumeRequest(named, BEFORE_FIRST_EVENT if after is None else after)
-        native = await operations.open_resumed_stream(kind, component_id, run_id, request)
+        native = await operations.runs.open_resumed_stream(kind, component_id, run_id, request)
         events = self._translate(kind, native, numbered=True, after=request.after)
         return EventStreamResponse(None, events)
 
@@ -379,7 +381,7 @@ class RunEndpoints(Endpoints):
             body = await _CONTINUE.read(call)
             entries = read_entries(field, body.get(field))
         except (BadRequest, TooLarge, UnsupportedMediaType):
-            await operations.require_run(kind, component_id, run_id, None)
+            await operations.runs.require(kind, component_id, run_id, None)
             raise
 
         for name, same in _VARIANTS.items():
@@ -388,7 +390,7 @@ class RunEndpoints(Endpoints):
         session_id = body.get("session_id") or None
         streams = body.get("stream", True)
 
-        found = await operations.list_run_approvals(kind, component_id, run_id, session_id)
+        found = await operations.approvals.list_of_run(kind, component_id, run_id, session_id)
         status, approvals = found
         decisions = match_decisions(entries, approvals)
         request = ContinueRequest(
@@ -403,31 +405,33 @@ class RunEndpoints(Endpoints):
             return await self._stream_next_legs(kind, call, component_id, run_id)
         continued = None
         if not (was_approved and is_final(status)):
-            continued = await operations.begin_continuation(kind, component_id, run_id, request)
+            continued = await operations.runs.begin_continuation(
+                kind, component_id, run_id, request
+            )
 
         if streams and continued is None:
             return await self._stream_last_event(kind, call, component_id, run_id)
         if streams and continued is not None:
-            native = operations.follow_continuation(continued)
+            native = operations.runs.follow_continuation(continued)
             events = self._translate(
                 kind, native, numbered=request.background, after=continued.after
             )
             return EventStreamResponse(None, events)
 
         run = (
-            await operations.read_continuation(kind, component_id, run_id, request, continued)
+            await operations.runs.read_continuation(kind, component_id, run_id, request, continued)
         ).value
         if continued is not None and request.background:
             return _build_accepted(run)
-        details = await operations.read_details(kind, component_id, run)
+        details = await operations.runs.read_details(kind, component_id, run)
         return json_response(self._build(run, details))
 
     async def _open_stored_stream(
         self, kind: ComponentKind, call: Call, component_id: str, run_id: str
     ) -> AsyncGenerator[Portion]:
-        session_id = await call.operations.find_run_session(kind, component_id, run_id)
+        session_id = await call.operations.runs.find_session(kind, component_id, run_id)
         request = ResumeRequest(session_id, BEFORE_FIRST_EVENT)
-        native = await call.operations.open_resumed_stream(kind, component_id, run_id, request)
+        native = await call.operations.runs.open_resumed_stream(kind, component_id, run_id, request)
         return self._translate(kind, native)
 
     async def _stream_next_legs(

@@ -113,7 +113,7 @@ class ApprovalEndpoints(operation.Endpoints):
                 run_id=run_id,
                 page=first,
             )
-            rows, total = await operation.list_rows(call.operations.get_approvals, selected, limit)
+            rows, total = await operation.list_rows(call.operations.approvals.list, selected, limit)
 
         return json_response(
             operation.build_page([self._write(row) for row in rows], total, page, limit)
@@ -122,17 +122,17 @@ class ApprovalEndpoints(operation.Endpoints):
     async def count_approvals(self, call: Call, user_id: UserId = None) -> Response:
         """Handle `GET /approvals/count`."""
         pending = ApprovalFilter(status="pending", user_id=user_id, page=Page(limit=1))
-        page = (await call.operations.get_approvals(pending)).value
+        page = (await call.operations.approvals.list(pending)).value
         return json_response({"count": page["meta"]["total_count"]})
 
     async def get_approval(self, call: Call, approval_id: ApprovalId) -> Response:
         """Handle `GET /approvals/{approval_id}`."""
-        approval = await call.operations.locate_approval("get_approvals", approval_id)
+        approval = await call.operations.approvals.locate("get_approvals", approval_id)
         return json_response(self._write(approval))
 
     async def get_approval_status(self, call: Call, approval_id: ApprovalId) -> Response:
         """Handle `GET /approvals/{approval_id}/status`."""
-        approval = self._write(await call.operations.locate_approval("get_approvals", approval_id))
+        approval = self._write(await call.operations.approvals.locate("get_approvals", approval_id))
         names = ("status", "run_id", "resolved_at", "resolved_by")
         return json_response(
             {"approval_id": approval["id"], **{name: approval[name] for name in names}}
@@ -151,7 +151,7 @@ class ApprovalEndpoints(operation.Endpoints):
             )
 
         operations = call.operations
-        approval = await operations.locate_approval("decide_agent_approval", approval_id)
+        approval = await operations.approvals.locate("decide_agent_approval", approval_id)
 
         if approval["status"] != "pending":
             raise Conflict(f"Approval is already '{approval['status']}' and cannot be resolved")
@@ -173,7 +173,7 @@ class ApprovalEndpoints(operation.Endpoints):
         if seen_hash is not None:
             ruling = replace(ruling, arguments_hash=seen_hash)
 
-        document = await operations.decide_approval(
+        document = await operations.approvals.decide(
             approval["component_type"], approval["component_id"], approval_id, ruling
         )
         return json_response(self._write(document.value))
@@ -262,7 +262,7 @@ class SessionEndpoints(operation.Endpoints):
         # The path of AgentOS names no database, and an id is in one of them only.
         for database in call.caller.app_state.settings.databases:
             with contextlib.suppress(NotFound):
-                record = (await call.operations.get_file(file_id, db_id=database.id)).value
+                record = (await call.operations.files.get(file_id, db_id=database.id)).value
                 if record["session_id"] == session_id:
                     return await get_file_content(
                         call, file_id, db_id=database.id, byte_range=byte_range
@@ -286,7 +286,7 @@ class SessionEndpoints(operation.Endpoints):
         selected = SessionFilter(where, component_id or None, session_name, first)
         size = min(limit, MAXIMUM_SESSIONS)
         if limit <= MAXIMUM_LIMIT:
-            document = await call.operations.get_sessions(selected)
+            document = await call.operations.sessions.list(selected)
 
             def build() -> dict[str, Any]:
                 record = document.value
@@ -294,16 +294,16 @@ class SessionEndpoints(operation.Endpoints):
                 return _build_session_page(record["data"], total, first.page, size)
 
             return self._bodies.respond(("sessions", document.raw, first.page, size), build)
-        sessions, total = await operation.list_rows(call.operations.get_sessions, selected, size)
+        sessions, total = await operation.list_rows(call.operations.sessions.list, selected, size)
         return json_response(_build_session_page(sessions, total, first.page, size))
 
     async def delete_session(
         self, call: Call, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Response:
         try:
-            await call.operations.delete_session(session_id, where)
+            await call.operations.sessions.delete(session_id, where)
         except NotFound:
-            call.operations.require_database(where)
+            call.operations.sessions.require_database(where)
         return no_content_response()
 
     async def delete_sessions(self, call: Call, db_id: DatabaseId = None) -> Response:
@@ -315,16 +315,16 @@ class SessionEndpoints(operation.Endpoints):
             raise ValidationFailed("session_types must have as many entries as session_ids")
 
         where = SessionLocator(db_id=db_id)
-        call.operations.require_database(where)
+        call.operations.sessions.require_database(where)
 
         existing = list[str]()
         for session_id in dict.fromkeys(ids):
             with contextlib.suppress(NotFound):
-                await call.operations.require_session(session_id, where)
+                await call.operations.sessions.require(session_id, where)
                 existing.append(session_id)
 
         if existing:
-            await call.operations.delete_sessions(BulkDeletion(tuple(existing), db_id))
+            await call.operations.sessions.delete_several(BulkDeletion(tuple(existing), db_id))
 
         return no_content_response()
 
@@ -347,7 +347,7 @@ class SessionEndpoints(operation.Endpoints):
         query = SessionRunsQuery(where)
 
         while len(parts) * query.limit < MAXIMUM_RUNS:
-            part = await call.operations.get_session_runs(session_id, query)
+            part = await call.operations.sessions.list_runs(session_id, query)
             parts.append(part.raw)
             # A page without as many runs is the last one, and this one has far fewer bytes.
             if len(part.raw) < query.limit * MINIMUM_RUN_BYTES or len(part.value) < query.limit:
@@ -374,12 +374,12 @@ class SessionEndpoints(operation.Endpoints):
         run_id: RunId,
         where: SessionLocator = DEFAULT_LOCATOR,
     ) -> Response:
-        run = (await call.operations.get_session_run(session_id, run_id, where)).value
+        run = (await call.operations.sessions.get_run(session_id, run_id, where)).value
 
         descendants = list[RunRecord]()
         waiting_run_ids = [*run["member_runs"]]
         while waiting_run_ids and len(descendants) < MAXIMUM_RUNS:
-            member = await call.operations.get_session_run(
+            member = await call.operations.sessions.get_run(
                 session_id, waiting_run_ids.pop(0), where
             )
             descendants.append(member.value)

@@ -78,7 +78,7 @@ def list_shapes(settings: Settings, directory: Directory) -> dict[str, Callable[
 
 
 async def create_service_account(call: Call, account: NewAccount) -> Response:
-    created = (await call.operations.create_service_account(account)).value
+    created = (await call.operations.accounts.create(account)).value
     return json_response({**write_account(created), "token": created["token"]}, 201)
 
 
@@ -90,7 +90,7 @@ async def list_service_accounts(
     sort_order: SortOrder = "desc",
 ) -> Response:
     selected = AccountFilter(page=Page(limit, page, sort_order=sort_order))
-    accounts = (await call.operations.list_service_accounts(selected)).value
+    accounts = (await call.operations.accounts.list(selected)).value
     rows = [
         write_account(account)
         for account in accounts["data"]
@@ -102,5 +102,5 @@ async def list_service_accounts(
 async def delete_memory(call: Call, memory_id: MemoryId) -> Response:
     """Handle `DELETE /memories/{memory_id}`; one that is not found is none, as on AgentOS."""
     with contextlib.suppress(NotFound):
-        await call.operations.delete_memory(memory_id)
+        await call.operations.memories.delete(memory_id)
     return no_content_response()

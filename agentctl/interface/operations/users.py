@@ -1,6 +1,4 @@
-"""The declarations of the operations on the data of a person; see
-`agentctl.interface.operations`.
-"""
+"""The operations on the data of a person; see `agentctl.interface.operations`."""
 
 # The methods have no statements: `execute` or a backend executes them.
 # mypy: disable-error-code="empty-body"
@@ -8,7 +6,7 @@
 from __future__ import annotations
 
 from agentctl.interface.bodies import EraseBody
-from agentctl.interface.declarations import Body, operation
+from agentctl.interface.declarations import Body, Family, operation
 from agentctl.interface.requests.administration import (
     ERASE_WAIT,
     Erasure,
@@ -20,24 +18,25 @@ from agentctl.records.document import Document
 from agentctl.records.personal_data import ErasureRecord, PersonalDataRecord, PersonalRowsPage
 
 
-class PersonalDataDeclarations:
+class UsersFamily(Family):
     """The operations on the data of a person, for administrators."""
 
-    @operation("GET", "/user-data", needs=Admin(), tag="Users")
-    async def get_user_data(self, user_id: OwnerOfData = "") -> Document[PersonalDataRecord]:
+    @operation("get_user_data", "GET", "/user-data", needs=Admin(), tag="Users")
+    async def get_data(self, user_id: OwnerOfData = "") -> Document[PersonalDataRecord]:
         """Count the data of a person.
 
         By database and table, with what an erasure does with the rows.
         """
 
-    @operation("GET", "/user-data/rows", needs=Admin(), tag="Users")
-    async def get_user_rows(self, filter: PersonalRowsFilter) -> Document[PersonalRowsPage]:
+    @operation("get_user_rows", "GET", "/user-data/rows", needs=Admin(), tag="Users")
+    async def list_rows(self, filter: PersonalRowsFilter) -> Document[PersonalRowsPage]:
         """List data of a person.
 
         One page of the rows of a person that no other list has.
         """
 
     @operation(
+        "erase_user_data",
         "POST",
         "/user-data/erase",
         needs=Admin(),
@@ -46,7 +45,7 @@ class PersonalDataDeclarations:
         errors=(409,),
         wait=ERASE_WAIT,
     )
-    async def erase_user_data(self, erasure: Erasure) -> Document[ErasureRecord]:
+    async def erase(self, erasure: Erasure) -> Document[ErasureRecord]:
         """Erase the data of a person.
 
         Executes one part of the erasure. It is complete after a part without `next_cursor`.
