@@ -111,6 +111,7 @@ class Operation(APIRoute):
         declared: its path, query and header parameters.
         parameters: the parser of these.
         body_fields: the parser of the parameters in its body; None: the endpoint reads the body.
+        is_public: True if it needs no credential.
         has_tag: True if its responses have an entity tag: reads of documents that need a token.
     """
 
@@ -142,8 +143,8 @@ class Operation(APIRoute):
 
         path_parameters = _PATH_PARAMETER.findall(template)
         self.path_names = {name: name for name in path_parameters} | dict(path_names or {})
-        public = isinstance(policy.POLICY.get(self.operation), Public)
-        self.has_tag = method == "GET" and result is not None and not public
+        self.is_public = isinstance(policy.POLICY.get(self.operation), Public)
+        self.has_tag = method == "GET" and result is not None and not self.is_public
 
         self.signature = signature or Signature(partial(endpoint, None))
         in_path = set(self.path_names.values())
@@ -229,8 +230,10 @@ class Operation(APIRoute):
         caller = call.caller
         add_log_context(**{name: path[name] for name in path.keys() & _LOGGED_PATH_PARAMETERS})
         try:
-            policy.authorize_request(caller.principal, caller.failure, self.operation, path)
-            if not isinstance(policy.POLICY[self.operation], Public):
+            if not self.is_public:
+                if caller.principal is None:
+                    raise caller.failure or Unauthenticated()
+                call.operations.access.admit(self.operation, path)
                 caller.count_request()
             return await self._call_endpoint(call, path)
         except (Unauthenticated, ClientDisconnect):

@@ -229,10 +229,10 @@ class ResourceBatch(NamedTuple):
 class AuditedCall:
     """One call of an operation: an async context manager that writes its audit entries.
 
-    On entry the policy allows or denies the call. Inside, a change is made with `write`, or within
-    `change` by code that appends the entry of `prepare_entry`. An exception becomes the entry of a
-    denial or failure. On exit an operation that is recorded and changed nothing gets its entry
-    before the caller gets the response.
+    On entry the policy allows or denies the call, unless it has allowed it before. Inside, a change
+    is made with `write`, or within `change` by code that appends the entry of `prepare_entry`. An
+    exception becomes the entry of a denial or failure. On exit an operation that is recorded and
+    changed nothing gets its entry before the caller gets the response.
 
         async with self.audit("delete_memory", memory_id=memory_id) as call:
             await call.write(database, memories.delete(memory_id, visibility))
@@ -243,6 +243,10 @@ class AuditedCall:
     _request_id: str
     _operation: str
     _path_params: Mapping[str, str]
+
+    is_admitted: bool = False
+    """True if the policy has allowed the call before (`Access.admit`)."""
+
     _resources: list[str] = field(default_factory=list)
     _created: list[str] = field(default_factory=list)
     _batch: ResourceBatch | None = None
@@ -252,6 +256,9 @@ class AuditedCall:
     _log_context: Mapping[str, str] = field(default_factory=current_log_context)
 
     async def __aenter__(self) -> AuditedCall:
+        if self.is_admitted:
+            return self
+
         try:
             authorize_call(self._principal, self._operation, self._path_params)
         except errors.AgentctlError as error:

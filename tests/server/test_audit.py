@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import apsw
@@ -15,9 +15,11 @@ import orjson
 import pytest
 
 from agentctl.auth.explain.checks import CHECKS
-from agentctl.auth.principal import local_principal
+from agentctl.auth.policy import authorize
+from agentctl.auth.principal import Principal, local_principal
 from agentctl.errors import InvalidToken, Unauthenticated
 from agentctl.interface.operations import ROUTES
+from agentctl.interface.requests import SessionFilter
 from agentctl.interface.requests.administration import AuditFilter
 from agentctl.server import create_app, running
 from agentctl.server.routing import count_rejection
@@ -63,6 +65,29 @@ async def served(deployment: Deployment) -> AsyncIterator[httpx2.AsyncClient]:
     app = create_app(deployment.settings)
     async with running(app), client(app) as http:
         yield http
+
+
+async def test_the_policy_is_asked_once_for_a_request(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def count(principal: Principal | None, operation: str, path: Mapping[str, str]) -> None:
+        asked.append(operation)
+        authorize(principal, operation, path)
+
+    monkeypatch.setattr("agentctl.auth.policy.authorize", count)
+    monkeypatch.setattr("agentctl.service.reads.configured.authorize", count)
+
+    app = create_app(deployment.settings)
+    async with running(app), client(app) as http:
+        assert (await http.get("/sessions", headers=bearer(deployment, ADMIN))).status_code == 200
+        assert asked == ["get_sessions"]
+
+        # A call of the operation itself asks, too.
+        service = app.state.agentctl.service
+        await service.operations_for(local_principal("ann")).sessions.list(SessionFilter())
+        assert asked == ["get_sessions", "get_sessions"]
 
 
 async def test_entry_has_the_request_id_of_the_response(deployment: Deployment) -> None:

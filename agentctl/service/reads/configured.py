@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agentctl import errors
+from agentctl.auth.policy import authorize
 from agentctl.auth.principal import Principal
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -59,16 +60,31 @@ class Access:
         self.hosting = hosting
         self.principal = principal
         self.request_id = new_id() if request_id is None else request_id
+        self._admitted: tuple[str, Mapping[str, str]] | None = None
         self._called = False
+
+    def admit(self, operation: str, path_params: Mapping[str, str]) -> None:
+        """Ask the policy about a request before its parameters and its body are read.
+
+        The operation with these path parameters does not ask again. The caller of this method
+        refuses path parameters that cannot be ids (`policy.check_path_params`).
+
+        Raises:
+            Forbidden: the principal has none of the required scopes.
+        """
+        authorize(self.principal, operation, path_params)
+        self._admitted = (operation, path_params)
 
     def audit(self, operation: str, **path_params: str) -> AuditedCall:
         """Return the context manager in which an operation executes.
 
-        On entry it raises the errors of `policy.authorize_call`, and Unavailable if an audit entry
-        is required and cannot be written.
+        On entry it raises the errors of `policy.authorize_call`, unless the request was admitted,
+        and Unavailable if an audit entry is required and cannot be written.
         """
         self._called = True
-        return self._audited_call(operation, path_params)
+        call = self._audited_call(operation, path_params)
+        call.is_admitted = self._admitted == (operation, path_params)
+        return call
 
     async def record_refusal(
         self, operation: str, path_params: Mapping[str, str], error: Exception
