@@ -20,6 +20,7 @@ from agentctl.errors import InvalidToken
 from tests.auth.bad_claims import BAD, FINE, RULES
 from tests.auth.forge import NOW, compact
 from tests.auth.verifiers import JWT_CHECK_NAMES
+from tests.tables import every_row
 
 PLAIN = ClaimRules()
 
@@ -40,13 +41,13 @@ def passes(claims: Any, rules: ClaimRules = PLAIN, now: float = NOW) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", FINE)
+@every_row("name", FINE)
 def test_valid_claims_are_accepted(name: str) -> None:
     claims, rules = FINE[name]
     assert check_members(claims, rules_of(rules))
 
 
-@pytest.mark.parametrize("name", BAD)
+@every_row("name", BAD)
 def test_invalid_claims_are_rejected(name: str) -> None:
     claims, rules, step = BAD[name]
     with pytest.raises(InvalidToken) as refusal:

@@ -33,6 +33,7 @@ from tests.auth.explain_cases import (
 )
 from tests.deployment import Deployment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.tables import every_row
 
 ADMIN = {"iss": "https://id.example/", "aud": "here", "sub": "boss"}
 ALLOWED = 200
@@ -122,7 +123,7 @@ def test_cases_cover_every_check() -> None:
     assert {case.by for case in refused} >= {check.name for check in JWT_CHECKS} - {"claims.scopes"}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.by} {case.request}")
+@every_row("case", CASES)
 def test_explanation_matches_the_response(servers: dict[str, Server], case: Case) -> None:
     server = servers[case.where]
     explanation = server.explain(case)
@@ -167,7 +168,7 @@ def check_steps(explanation: dict[str, Any]) -> None:
     assert passed <= ({"route"} if explanation["operation"] else set())
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.by} {case.request}")
+@every_row("case", CASES)
 def test_explanation_never_contains_the_credential(servers: dict[str, Server], case: Case) -> None:
     server = servers[case.where]
     token = case.token(server.place) or ""

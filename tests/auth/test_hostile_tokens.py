@@ -32,6 +32,7 @@ from tests.auth.hostile_signatures import (
     sets,
 )
 from tests.auth.verifiers import JWT_CHECK_NAMES, load_texts
+from tests.tables import every_row
 
 TABLE = [*CASES, *SIGNATURES, *dict(sets())]
 
@@ -71,7 +72,7 @@ def test_table_has_all_groups_of_cases() -> None:
     assert ids >= {"D11", "D15", "K04", "K11", "T02", "T03", "T04", "T07"}
 
 
-@pytest.mark.parametrize("name", CASES)
+@every_row("name", CASES)
 def test_hostile_credentials_are_rejected(name: str) -> None:
     case = CASES[name]
     error = catch_invalid_token(
@@ -80,14 +81,14 @@ def test_hostile_credentials_are_rejected(name: str) -> None:
     assert error.check == case.check
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
+@every_row("name", SIGNATURES)
 def test_hostile_signatures_are_rejected(name: str) -> None:
     algorithm, text, check = SIGNATURES[name]
     error = catch_invalid_token(lambda: verifier(algorithm).identify_jwt(f"Bearer {text}"), text)
     assert error.check == check
 
 
-@pytest.mark.parametrize("name", dict(sets()))
+@every_row("name", dict(sets()))
 def test_hostile_key_ids_are_rejected(name: str) -> None:
     header, signer, check = dict(sets())[name]
     text = token({**RS, **header}, CLAIMS, rs(rsa_pair(signer)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import hashlib
+import itertools
 import json
 import ssl
 from typing import Any
@@ -22,6 +23,7 @@ from agentctl.errors import InvalidKey, InvalidToken
 from tests.auth.forge import SECRET, b64, compact, ec_pair, ed_pair, hs, rs, rsa_pair, token
 from tests.auth.hostile import confusions
 from tests.auth.verifiers import load_texts
+from tests.tables import every_row
 
 PEM = serialization.Encoding.PEM
 DER = serialization.Encoding.DER
@@ -207,7 +209,7 @@ REFUSED_TEXTS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED_TEXTS)
+@every_row("name", REFUSED_TEXTS)
 def test_weak_and_wrong_key_texts_are_rejected(name: str) -> None:
     text, algorithm = REFUSED_TEXTS[name]
     with pytest.raises(InvalidKey) as refusal:
@@ -318,7 +320,7 @@ def test_error_names_the_problem_of_a_key(name: str, told: str) -> None:
     assert told in f"{refusal.value.detail} {refusal.value.hint}"
 
 
-@pytest.mark.parametrize("name", [name for name in REFUSED_TEXTS if name.startswith("A05")])
+@every_row("name", [name for name in REFUSED_TEXTS if name.startswith("A05")])
 def test_key_used_as_a_secret_is_reported(name: str) -> None:
     with pytest.raises(InvalidKey) as refusal:
         load_texts([REFUSED_TEXTS[name][0]], "HS256")
@@ -404,8 +406,7 @@ REFUSED_SETS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED_SETS)
-@pytest.mark.parametrize("algorithm", ["RS256", None])
+@every_row("algorithm, name", itertools.product(["RS256", None], REFUSED_SETS))
 def test_invalid_jwks_are_rejected(name: str, algorithm: str | None) -> None:
     if (name, algorithm) == ("only another algorithm", None):
         assert KeySet.from_jwks(REFUSED_SETS[name]).spec.name == "PS256"
@@ -507,7 +508,7 @@ FOREIGN_ENTRIES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FOREIGN_ENTRIES)
+@every_row("name", FOREIGN_ENTRIES)
 def test_unusable_entry_is_left_out_and_the_others_count(name: str) -> None:
     """RFC 7517 5: one entry of another program does not make the set invalid."""
     entry, reason = FOREIGN_ENTRIES[name]

@@ -35,6 +35,7 @@ from agentctl.errors import (
 from agentctl.interface.operations import ROUTES
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, operation_ids
+from tests.tables import every_row
 
 # docs/contract.md "Routes", written out: the required scope, "-" for public operations, "+" for
 # any identified caller, "!" for administrators.
@@ -202,7 +203,7 @@ def allowed(operation: str, principal: Principal | None) -> bool:
     return True
 
 
-@pytest.mark.parametrize("operation", CONTRACT)
+@every_row("operation", CONTRACT)
 def test_callers_are_allowed_or_denied(operation: str) -> None:
     needs = CONTRACT[operation]
     rule = POLICY[operation]
@@ -213,7 +214,7 @@ def test_callers_are_allowed_or_denied(operation: str) -> None:
     assert allowed(operation, local_principal("root"))
 
 
-@pytest.mark.parametrize(("operation", "needs"), SCOPED.items())
+@every_row("operation, needs", SCOPED.items())
 def test_sufficient_scopes_are_allowed(operation: str, needs: str) -> None:
     resource, *middle, action = needs.split(":")
     passing = {f"{resource}:{action}"}
@@ -228,7 +229,7 @@ def test_sufficient_scopes_are_allowed(operation: str, needs: str) -> None:
         assert allowed(operation, caller(scope)) is (listed and ":two:" in scope), scope
 
 
-@pytest.mark.parametrize(("operation", "needs"), SCOPED.items())
+@every_row("operation, needs", SCOPED.items())
 def test_denial_names_the_required_scopes(operation: str, needs: str) -> None:
     with pytest.raises(Forbidden) as refusal:
         authorize(caller(), operation, PARAMS)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 
 from agentctl.cli.help import HelpGroup
 from agentctl.cli.root import app
 from tests.commands import run_command
 from tests.process import base_environment
+from tests.tables import every_row
 
 
 def _commands(path: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
@@ -22,11 +22,8 @@ def _commands(path: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
         yield from _commands([*path, name], inner)
 
 
-COMMANDS = [
-    pytest.param(path, command, id=" ".join(["agentctl", *path]))
-    for path, command in _commands([], typer.main.get_command(app))
-]
-every_command = pytest.mark.parametrize(("path", "command"), COMMANDS)
+COMMANDS = list(_commands([], typer.main.get_command(app)))
+every_command = every_row("path, command", COMMANDS)
 
 
 HELP = Path(__file__).parents[2].joinpath("docs/reference/help.txt").read_text()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.config.conftest import AGENT, Reads, Refuses
+from tests.tables import every_row
 
 
 def team(id: str, *members: str) -> str:
@@ -210,7 +209,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), WRONG.items())
+@every_row("text, expected", WRONG.items())
 def test_wrong_reference_is_one_line(text: str, expected: str, refuses: Refuses) -> None:
     assert refuses(text) == expected
 

@@ -12,6 +12,7 @@ from agentctl.config.settings import ModelSettings
 from agentctl.config.tables import ENTRY_TABLES, FORMER_KEYS, FORMER_PROBLEM
 from agentctl.errors import InvalidConfiguration
 from tests.config.conftest import AGENT, Reads, Refuses
+from tests.tables import every_row
 
 WRONG_VALUES = {
     '[server]\nport = "x"': 'server.port: must be an integer from 0 to 65535, not "x"',
@@ -139,7 +140,7 @@ WRONG_VALUES = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), WRONG_VALUES.items())
+@every_row("text, expected", WRONG_VALUES.items())
 def test_error_names_the_allowed_values(text: str, expected: str, refuses: Refuses) -> None:
     assert refuses(text) == expected
 

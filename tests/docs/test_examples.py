@@ -18,14 +18,15 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_record
 from tests.cli.projects import make_project
 from tests.docs.pages import Block, Page, page, pages
+from tests.tables import every_row
 
 
-def examples(language: str) -> list[Any]:
-    return [
-        pytest.param(tested, block, id=f"{tested.name}:{block.line}")
-        for tested in pages()
-        for block in tested.blocks(language)
-    ]
+def examples(language: str) -> list[tuple[Page, Block]]:
+    return [(tested, block) for tested in pages() for block in tested.blocks(language)]
+
+
+def name_example(value: Page | Block) -> str:
+    return value.name if isinstance(value, Page) else str(value.line)
 
 
 def with_references(document: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def load_example(block: Block, folder: Path) -> Settings:
     return load_settings(file, {})
 
 
-@pytest.mark.parametrize(("tested", "block"), examples("toml"))
+@pytest.mark.parametrize(("tested", "block"), examples("toml"), ids=name_example)
 def test_toml_examples_are_valid_configuration(tested: Page, block: Block, tmp_path: Path) -> None:
     load_example(block, tmp_path)
 
@@ -66,7 +67,7 @@ def test_json_examples_are_valid() -> None:
             assert json.loads(block.text), f"{tested.name}:{block.line}"
 
 
-@pytest.mark.parametrize(("tested", "block"), examples("python"))
+@every_row("tested, block", examples("python"))
 def test_python_examples_compile(tested: Page, block: Block) -> None:
     ast.parse(block.text)
 

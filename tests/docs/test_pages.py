@@ -6,12 +6,11 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 import agentctl
 from tests.docs.pages import ROOT, Page, page, pages
+from tests.tables import every_row
 
-every_page = pytest.mark.parametrize("tested", pages(), ids=lambda tested: tested.name)
+every_page = every_row("tested", pages())
 
 DECISIONS = ROOT / "docs/internals/decisions"
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests.docs.pages import ROOT, page
+from tests.tables import every_row
 
 KINDS = {
     "plain", "streamed", "background", "paused", "queued", "durable", "members", "workflow",
@@ -59,7 +58,7 @@ def test_every_fault_has_every_kind_of_run_once() -> None:
         assert sorted(named) == sorted(KINDS), title
 
 
-@pytest.mark.parametrize("row", [*list_rows()], ids=lambda row: f"{row[0]}: {row[1]}")
+@every_row("row", list_rows())
 def test_guarantee_names_tests_that_exist(row: tuple[str, str, str, str]) -> None:
     _, _, guarantee, tests = row
     if guarantee == NONE:

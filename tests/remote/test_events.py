@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from agentctl import errors
 from agentctl.remote import events
 from agentctl.remote.events import EventParser, ServerEvent
+from tests.tables import every_row
 
 STREAM = (
     b"\xef\xbb\xbf: hello\n\nid: 0\nevent: RunStarted\ndata: {\"a\": 1}\n\n"
@@ -37,7 +38,7 @@ def test_stream_is_parsed_byte_by_byte() -> None:
     assert _parsed(*(bytes([byte]) for byte in STREAM)) == EVENTS
 
 
-@pytest.mark.parametrize("at", range(len(STREAM)))
+@every_row("at", range(len(STREAM)))
 def test_stream_can_be_cut_anywhere(at: int) -> None:
     assert _parsed(STREAM[:at], b"", STREAM[at:]) == EVENTS
 

@@ -27,6 +27,7 @@ from agentctl.runtime.models.provider import build_http_client
 from tests.differential.comparison import report
 from tests.endpoint import ModelEndpoint
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
+from tests.tables import every_row
 
 RUN_BYTES = 1_000_000
 CONCURRENT = 8
@@ -397,7 +398,7 @@ DIFFERENT: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 """Answers that this client reads in another way, with its result and that of the library."""
 
 
-@pytest.mark.parametrize("name", SAME)
+@every_row("name", SAME)
 def test_answer_is_read_as_by_the_library(results: Results, name: str) -> None:
     here, library = results[name]
     assert here == library

@@ -12,6 +12,7 @@ from tests.server.http_cases import CASES, SAMPLE, Case
 from tests.server.raw_http import check_error, open_raw_connection
 from tests.server.seeds import ALL
 from tests.server.threaded_server import ThreadedServer
+from tests.tables import every_row
 
 LEGITIMATE = b"GET /teams HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
 
@@ -50,12 +51,12 @@ def check(port: int, token: bytes, case: Case) -> None:
         assert connection.answer().status == 200
 
 
-@pytest.mark.parametrize("name", CASES)
+@every_row("name", CASES)
 def test_raw_request(server: ThreadedServer, token: bytes, name: str) -> None:
     check(server.port, token, CASES[name])
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+@every_row("name", SAMPLE)
 def test_raw_request_to_several_workers(workers: tuple[Deployment, int], name: str) -> None:
     deployment, port = workers
     check(port, deployment.token("me", *ALL).encode(), CASES[name])

@@ -31,6 +31,7 @@ from tests.process import base_environment
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
 from tests.server.raw_http import open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.tables import every_row
 
 
 class Row(NamedTuple):
@@ -111,14 +112,14 @@ def find_value(name: str) -> object:
     return field.default
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+@every_row("row", ROWS)
 def test_default_on_the_page_is_that_of_the_code(row: Row) -> None:
     stated = re.match(r"[\d,.]+", row.default)
     assert stated is not None, row
     assert float(stated[0].replace(",", "")) == float(str(find_value(row.name)))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+@every_row("row", ROWS)
 def test_longest_time_on_the_page_is_at_most_100_ms(row: Row) -> None:
     assert row.longest in ("-", "1 ms", "2 ms", "5 ms", "10 ms", "20 ms", "50 ms", "100 ms")
 

@@ -17,6 +17,7 @@ from agentctl.records.routes import Route, RouteMatch, RouteTable, operation_ids
 from agentctl.server import create_app
 from agentctl.server.routing import Operation, list_operations
 from tests.architecture.sources import modules
+from tests.tables import every_row
 
 APP = create_app(Settings(databases=(Database("main", "sqlite:////nowhere.db"),)))
 SERVED = {route.operation: route for route in list_operations(APP.routes)}
@@ -46,7 +47,7 @@ def test_no_two_operations_share_a_route() -> None:
     assert len(places) == len(set(places))
 
 
-@pytest.mark.parametrize("name", ROUTES)
+@every_row("name", ROUTES)
 def test_scopes_name_parameters_of_the_path(name: str) -> None:
     rule = POLICY[name]
     if isinstance(rule, NeedsScope) and rule.id_param is not None:
@@ -56,7 +57,7 @@ def test_scopes_name_parameters_of_the_path(name: str) -> None:
         assert f"/{resource}/{{{rule.id_param}}}" in template
 
 
-@pytest.mark.parametrize("name", ROUTES)
+@every_row("name", ROUTES)
 def test_table_matches_like_starlette(name: str) -> None:
     """Starlette compiles the same templates."""
     route: Operation = SERVED[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import httpx2
@@ -16,6 +17,7 @@ from tests.declared import DeclaredAnswers
 from tests.server.scenarios import SCENARIOS, Scenario
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
+from tests.tables import every_row
 
 OPERATIONS = list_operations(
     create_app(Settings(databases=(Database("main", "sqlite:////nowhere.db"),))).routes
@@ -47,7 +49,7 @@ def declared(server: ThreadedServer) -> DeclaredAnswers:
     return DeclaredAnswers(server.client.get("/openapi.json").content)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+@every_row("scenario", SCENARIOS)
 def test_scenario(server: ThreadedServer, scenario: Scenario, declared: DeclaredAnswers) -> None:
     answer = ask(server, scenario)
     assert answer.status_code == scenario.status, answer.text
@@ -108,7 +110,7 @@ WITHOUT_WEBHOOKS = {"redeliver_webhook", "test_webhook", "enable_webhook"}
 """Operations on webhooks, which tests/webhooks has."""
 
 
-@pytest.mark.parametrize("route", OPERATIONS, ids=lambda route: route.operation)
+@every_row("route", OPERATIONS)
 def test_every_operation_has_a_success_and_a_refusal(route: Operation) -> None:
     statuses = {row.status for row in SCENARIOS if row.operation == route.operation}
     elsewhere = WITHOUT_SUCCESS | WITHOUT_PAUSES | WITHOUT_WEBHOOKS | WITHOUT_HALTS
@@ -132,8 +134,7 @@ def test_every_row_of_the_policy_has_a_route() -> None:
 PROTECTED = [route for route in OPERATIONS if not isinstance(POLICY[route.operation], Public)]
 
 
-@pytest.mark.parametrize("route", PROTECTED, ids=lambda route: route.operation)
-@pytest.mark.parametrize("who", ["nobody", "bad"])
+@every_row("route, who", itertools.product(PROTECTED, ["nobody", "bad"]))
 def test_missing_credential_is_always_401(
     server: ThreadedServer, route: Operation, who: str
 ) -> None:
@@ -152,7 +153,7 @@ def test_missing_credential_is_always_401(
 NEEDY = [route for route in OPERATIONS if isinstance(POLICY[route.operation], NeedsScope)]
 
 
-@pytest.mark.parametrize("route", NEEDY, ids=lambda route: route.operation)
+@every_row("route", NEEDY)
 def test_missing_scope_is_403_before_the_body_is_read(
     server: ThreadedServer, route: Operation
 ) -> None:

@@ -1,0 +1,42 @@
+"""Tables of examples that are one test."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tables import every_row
+
+
+@pytest.fixture(scope="module")
+def least() -> int:
+    return 2
+
+
+@every_row("number, text", [(2, "2"), (3, "3")])
+def test_rows_get_fixtures_and_their_values(number: int, least: int, text: str) -> None:
+    assert number >= least
+    assert str(number) == text
+
+
+def test_every_wrong_row_is_reported() -> None:
+    @every_row("text", ["1", "x", "2", "y"])
+    def check(text: str, least: int) -> None:
+        if text == "y":
+            with pytest.raises(ValueError, match="never"):
+                int("1")
+        assert int(text) >= least
+
+    with pytest.raises(BaseExceptionGroup, match="3 of 4 rows are wrong") as caught:
+        check(least=2)
+
+    shown = [(type(error), error.__notes__) for error in caught.value.exceptions]
+    assert shown == [
+        (AssertionError, ["Row: 1"]),
+        (ValueError, ["Row: x"]),
+        (pytest.fail.Exception, ["Row: y"]),
+    ]
+
+
+def test_table_without_rows_is_an_error() -> None:
+    with pytest.raises(ValueError, match="the table of name has no rows"):
+        every_row("name", [])
