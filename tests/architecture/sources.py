@@ -38,6 +38,11 @@ class Module:
     def tree(self) -> ast.Module:
         return ast.parse(self.text)
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the tree. A walk takes as long as the parser, so tests share one."""
+        return list(ast.walk(self.tree))
+
     @property
     def is_package(self) -> bool:
         return self.path.name == "__init__.py"
@@ -52,13 +57,13 @@ class Module:
         """All imports, also those inside functions and those by `import_module`."""
         typing_only = {
             id(node)
-            for branch in ast.walk(self.tree)
-            if isinstance(branch, ast.If) and ast.unparse(branch.test).endswith("TYPE_CHECKING")
+            for branch in self.nodes
+            if isinstance(branch, ast.If) and _find_last_name(branch.test) == "TYPE_CHECKING"
             for statement in branch.body
             for node in ast.walk(statement)
         }
         found = []
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -78,10 +83,16 @@ class Module:
         return ".".join([*parts[: len(parts) - up], *filter(None, [node.module])])
 
 
+def _find_last_name(expression: ast.expr) -> str | None:
+    """Return `c` of the expressions `c` and `a.b.c`; None of all others."""
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else None
+
+
 def _list_loaded_modules(call: ast.Call) -> list[str]:
     """Return the name of the module that `import_module("a.b")` loads; others have no name here."""
-    function = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
-    if function != "import_module":
+    if _find_last_name(call.func) != "import_module":
         return []
     return [
         argument.value

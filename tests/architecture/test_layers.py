@@ -88,7 +88,7 @@ def test_only_the_registration_names_modules_of_extensions() -> None:
     assert {
         module.name
         for module in modules()
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if node.value.startswith(EXTENSIONS) and not module.name.startswith(EXTENSIONS)
     } == {"agentctl.extensions"}
@@ -146,17 +146,41 @@ def test_no_modules_refer_to_each_other_in_annotations() -> None:
     assert cycles(modules(), typing=True) == []
 
 
+SINGLE_PLACES = {
+    "uvicorn": ("agentctl.server.transport.",),
+    # The client of model endpoints has its own transport (decision 48).
+    "httptools": ("agentctl.server.transport.", "agentctl.runtime.models.stream_transport"),
+    "fastapi": ("agentctl.server.",),
+}
+"""The modules, or the beginnings of their names, that may import a library.
+
+They use private interfaces of it, which tests/server/test_private_interfaces.py lists.
+"""
+
+
+def test_each_library_is_imported_in_one_place() -> None:
+    assert [
+        f"{module.name}, line {imported.line}: {imported.name}"
+        for module in modules()
+        for imported in module.imports
+        if (places := SINGLE_PLACES.get(imported.name.partition(".")[0])) is not None
+        if not module.name.startswith(places)
+        # The package has declarations for type checkers.
+        if module.name != "agentctl"
+    ] == []
+
+
 def private_imports(module: Module) -> Iterator[str]:
     """Yield the private names that a module takes from modules of other folders."""
     known = {other.name: other for other in modules()}
     aliases: dict[str, str] = {}
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
                 if is_private(alias.name) and node.module in known:
                     yield from outside(module, known[node.module], alias.name, node.lineno)
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             source = known.get(aliases.get(node.value.id, ""))
             if source is not None and is_private(node.attr):

@@ -18,10 +18,14 @@ SEVERAL_MEANINGS = {
 """Names of classes that users know with two meanings, as the words of two different things."""
 
 
+def is_name(expression: ast.expr, name: str) -> bool:
+    return isinstance(expression, ast.Name) and expression.id == name
+
+
 def exported(module: Module) -> list[str] | None:
     """Return `__all__`, or None without one."""
     for node in module.tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+        if isinstance(node, ast.Assign) and is_name(node.targets[0], "__all__"):
             return list(ast.literal_eval(node.value))
     return None
 
@@ -39,7 +43,7 @@ def defined(module: Module) -> set[str]:
     """Return the names that a module binds."""
     names = {
         node.id
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
     for node in module.tree.body:

@@ -6,15 +6,12 @@ An upgrade that changes one of them fails here first, with its name. FastAPI's a
 
 from __future__ import annotations
 
-import ast
 import contextlib
 
 import httpx2
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
-
-from tests.architecture.sources import modules
 
 APPLICATION = {"build_middleware_stack", "dependency_overrides", "router", "routes", "state"}
 ROUTER = {"app", "default", "lifespan_context", "middleware_stack", "routes"}
@@ -50,22 +47,3 @@ async def test_router_of_fastapi_calls_its_middleware_stack() -> None:
         with contextlib.suppress(AssertionError):  # There is no response.
             await client.get("http://test/any")
     assert received == ["/any"]
-
-
-def test_each_library_is_imported_in_one_place() -> None:
-    places = {
-        "uvicorn": ("agentctl.server.transport.",),
-        # The client of model endpoints has its own transport (decision 48).
-        "httptools": ("agentctl.server.transport.", "agentctl.runtime.models.stream_transport"),
-        "fastapi": ("agentctl.server.",),
-    }
-    for module in modules():
-        for node in ast.walk(module.tree):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module]
-            for name in names:
-                place = places.get(name.partition(".")[0])
-                if module.name == "agentctl" and name.startswith("fastapi"):
-                    continue  # declarations for type checkers
-                assert place is None or module.name.startswith(place), (module.name, name)
