@@ -11,6 +11,7 @@ import pytest
 from agentctl.interface.operations import ROUTES
 from tests.policy.in_process import comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
+from tests.tables import every_row
 
 CALLERS = ("me", "no sub", "their ids", "account", "account of admin")
 """Callers with all required scopes that do not see the data of the user `other`."""
@@ -86,7 +87,7 @@ def test_every_operation_with_an_id_is_tested() -> None:
     assert asked == named
 
 
-@pytest.mark.parametrize(("operation", "session"), list(operations_with_ids()))
+@every_row("operation, session", operations_with_ids())
 def test_data_of_another_user_looks_missing(
     scenario_data: Scenario, operation: str, session: str
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from agentctl.interface.operations import ROUTES
 from tests.policy.in_process import comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
+from tests.tables import every_row
 
 CALLERS = ("me", "no sub", "their ids", "account")
 """Callers that are not administrators."""
@@ -79,7 +80,7 @@ def _requests(operation: str, memory_id: str) -> Iterator[tuple[str, Any]]:
             yield f"{method} {path}{query}", _fill(body, memory_id)
 
 
-@pytest.mark.parametrize("operation", ROUTES)
+@every_row("operation", ROUTES)
 def test_no_operation_shows_a_memory_of_another_user(
     scenario_data: Scenario, memory_id: str, operation: str
 ) -> None:
