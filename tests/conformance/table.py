@@ -51,6 +51,7 @@ COLUMNS = {
     "elsewhere": "continue on another server",
     "rejection": "rejected call",
     "edit": "edited call",
+    "cancel-paused": "cancel while a call waits for an approval",
     "retry": "retry after the finished calls",
     "fork": "fork to a new session",
 }

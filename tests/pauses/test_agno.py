@@ -11,19 +11,6 @@ from tests.pauses.waiting import WaitingDeployment, WaitingServer
 AGENTS = ("waiting_agno",)
 
 
-def test_rejected_and_edited_calls(shared_graphs: WaitingServer) -> None:
-    rejected = shared_graphs.start("agno_payer", CALL)
-    edited = shared_graphs.start("agno_payer", CALL)
-    shared_graphs.decide(rejected, "reject", note="too much")
-    shared_graphs.decide(edited, "approve", arguments={"amount": 5, "to": "eve"})
-    ended = shared_graphs.wait_for_end(rejected)
-    assert ended["content"] == "The call was rejected: too much"
-    assert shared_graphs.deployment.ledger(rejected) == []
-    ended = shared_graphs.wait_for_end(edited)
-    assert ended["content"] == "paid 5"
-    assert shared_graphs.deployment.ledger(edited) == ["pay 5 to eve for None"]
-
-
 def test_one_of_two_calls_is_rejected(shared_graphs: WaitingServer) -> None:
     run = shared_graphs.start("agno_two", CALL)
     first, second = shared_graphs.list_approvals(run)
@@ -87,14 +74,6 @@ def test_result_of_the_caller_reaches_the_model(shared_graphs: WaitingServer) ->
     assert asked["kind"] == "external"
     shared_graphs.decide(run, "complete", result="opened")
     assert shared_graphs.wait_for_end(run)["content"] == "opened"
-
-
-def test_cancel_of_a_paused_run_makes_no_call(shared_graphs: WaitingServer) -> None:
-    run = shared_graphs.start("agno_payer", CALL)
-    shared_graphs.cancel("agno_payer", run["run_id"])
-    assert shared_graphs.get_run(run["run_id"])["status"] == "CANCELLED"
-    assert [each["status"] for each in shared_graphs.list_approvals(run)] == ["cancelled"]
-    assert shared_graphs.deployment.ledger(run) == []
 
 
 def test_agent_asks_for_input(shared_graphs: WaitingServer) -> None:

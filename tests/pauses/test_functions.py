@@ -66,19 +66,6 @@ def test_server_that_dies_in_a_step_is_asked_about(waiting: WaitingDeployment) -
     assert waiting.ledger(run).count("pay 10 to BOB") == 1
 
 
-def test_rejected_and_edited_calls(shared: WaitingServer) -> None:
-    rejected = shared.start("refund", "a")
-    edited = shared.start("refund", "b")
-    shared.decide(rejected, "reject", note="too much")
-    shared.decide(edited, "approve", arguments={"amount": 5, "to": "C"})
-    assert shared.wait_for_end(rejected)["content"] == "refused: too much"
-    assert shared.wait_for_end(edited)["content"] == "paid by boss"
-    assert shared.deployment.ledger(rejected) == ["begin", "look up a", "begin"]
-    assert shared.deployment.ledger(edited)[-1] == "pay 5 to C"
-    (asked,) = shared.list_approvals(rejected)
-    assert asked["execution"] is None
-
-
 def test_same_call_is_asked_for_twice(shared: WaitingServer) -> None:
     run = shared.start("twice")
     run = shared.decide_and_wait(run, "approve")
@@ -203,14 +190,6 @@ async def test_log_of_an_earlier_version_is_read() -> None:
 def test_synchronous_function_cannot_wait(shared: WaitingServer) -> None:
     run = shared.start("blocking")
     assert "context.approve is for async functions" in run["error"]["detail"]
-
-
-def test_cancel_of_a_waiting_function_executes_nothing(shared: WaitingServer) -> None:
-    run = shared.start("refund")
-    assert shared.cancel("refund", run["run_id"])["status"] == "CANCELLED"
-    assert shared.deployment.ledger(run) == ["begin", "look up bob"]
-    (asked,) = shared.list_approvals(run)
-    assert asked["status"] == "cancelled"
 
 
 def test_call_outside_of_a_step_is_done_when_the_function_returns(shared: WaitingServer) -> None:

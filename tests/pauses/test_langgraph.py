@@ -15,8 +15,11 @@ from tests.server.files_of_runs import build_png
 
 AGENTS = ("waiting_graphs",)
 
-FORMS = ["batched", "each", "kept", "nested"]
-"""One interrupt for all calls, one for each call, with a checkpointer, in a subgraph."""
+FORMS = ["each", "nested"]
+"""One interrupt for each call, and an agent in a subgraph.
+
+`tests/conformance` has one interrupt for all calls, with and without a checkpointer.
+"""
 
 
 CROSSINGS = [
@@ -196,15 +199,6 @@ def test_answer_reaches_the_code_that_has_asked(shared_graphs: WaitingServer, ag
     assert told == {"A was answered yes", "B was answered no"}
     questions = [asked["question"] for asked in shared_graphs.list_approvals(run)]
     assert sorted(questions) == ["Remove A?", "Remove B?"]
-
-
-def test_cancel_of_a_paused_run_makes_no_call(shared_graphs: WaitingServer) -> None:
-    run = shared_graphs.start("batched", CALL)
-    shared_graphs.cancel("batched", run["run_id"])
-    ended = shared_graphs.get_run(run["run_id"])
-    assert ended["status"] == "CANCELLED"
-    assert [each["status"] for each in shared_graphs.list_approvals(run)] == ["cancelled"]
-    assert shared_graphs.deployment.ledger(run) == []
 
 
 @pytest.mark.parametrize("form", ["limited", "limited_each"])

@@ -56,19 +56,6 @@ def test_approved_call_is_made_once_on_another_server(waiting: WaitingDeployment
     assert "".join(texts) == run["content"]
 
 
-def test_rejected_and_edited_calls(shared: WaitingServer) -> None:
-    rejected = shared.start("library", plan([PAY]))
-    edited = shared.start("library", plan([PAY]))
-    shared.decide(rejected, "reject", note="too much")
-    shared.decide(edited, "approve", arguments={"amount": 5, "to": "carl"})
-    rejected = shared.wait_for_end(rejected)
-    edited = shared.wait_for_end(edited)
-    assert rejected["content"] == "The call was rejected: too much"
-    assert shared.deployment.ledger(rejected) == []
-    assert edited["content"] == "paid 5"
-    assert shared.deployment.ledger(edited) == ["pay 5 to carl"]
-
-
 def test_two_calls_with_different_decisions(shared: WaitingServer) -> None:
     run = shared.start("library", plan([PAY, ("pay_much", "p2", {"amount": 9})]))
     asked = {each["tool_name"]: each for each in shared.list_approvals(run)}
@@ -191,14 +178,6 @@ def test_next_turn_gets_what_happened(shared: WaitingServer, model_endpoint: Mod
         "user", "assistant", "tool", "assistant", "user",
     ]  # fmt: skip
     assert sent[2]["content"] == "paid 10"
-
-
-def test_cancel_of_a_waiting_agent_makes_no_call(shared: WaitingServer) -> None:
-    run = shared.start("library", plan([PAY]))
-    assert shared.cancel("library", run["run_id"])["status"] == "CANCELLED"
-    (asked,) = shared.list_approvals(run)
-    assert (asked["status"], asked["execution"]) == ("cancelled", None)
-    assert shared.deployment.ledger(run) == []
 
 
 @pytest.mark.parametrize("verb", ["complete", "retry"])
