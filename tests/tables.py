@@ -14,7 +14,9 @@ __all__ = ["every_row"]
 Check = Callable[..., None]
 
 
-def every_row(names: str, rows: Iterable[Any]) -> Callable[[Check], Check]:
+def every_row(
+    names: str, rows: Iterable[Any] | Callable[[], Iterable[Any]]
+) -> Callable[[Check], Check]:
     """Check all rows of a table in one test, which is written like one with `parametrize`.
 
     As a case of its own, a row costs milliseconds in each process of the suite, more than most rows
@@ -25,16 +27,18 @@ def every_row(names: str, rows: Iterable[Any]) -> Callable[[Check], Check]:
 
     Args:
         names: of the arguments, separated by commas.
-        rows: the values of the argument; tuples if there are several arguments.
+        rows: the values of the argument; tuples if there are several arguments. A function is
+            called by the test: every process collects all tests, and most do not run this one.
     """
     columns = [name.strip() for name in names.split(",")]
-    table = [row if len(columns) > 1 else (row,) for row in rows]
-    if not table:
-        raise ValueError(f"the table of {names} has no rows")
+    given = rows if callable(rows) else list(rows)
 
     def decorate(check: Check) -> Check:
         @functools.wraps(check)
         def test(**fixtures: Any) -> None:
+            values = given() if callable(given) else given
+            table = [row if len(columns) > 1 else (row,) for row in values]
+            assert table, "the table has no rows"
             wrong: list[BaseException] = []
             for row in table:
                 try:

@@ -7,6 +7,7 @@ of r and s out of range, other encodings of the same value (security cases C01 t
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import hmac
 from collections.abc import Callable, Iterator
@@ -40,9 +41,9 @@ from tests.auth.forge import (
 
 __all__ = [
     "JWKS",
-    "SIGNATURES",
     "SIGNERS",
     "Signature",
+    "build_signatures",
     "correct_block",
     "high_s",
     "server",
@@ -368,11 +369,11 @@ def sets() -> Iterator[tuple[str, tuple[dict[str, Any], int, str]]]:
         yield f"K11 two keys, kid {value!r}", ({"kid": value}, 1, "header")
 
 
-SIGNATURES: dict[str, Signature] = {
-    name: case
-    for group in (crossed_algorithms, paddings, salts, curves, edwards, macs)
-    for name, case in group()
-}
+@functools.cache
+def build_signatures() -> dict[str, Signature]:
+    """Return all cases by name. To sign them takes half a second."""
+    groups = (crossed_algorithms, paddings, salts, curves, edwards, macs)
+    return {name: case for group in groups for name, case in group()}
 
 
 def high_s(text: str, curve: str) -> str:

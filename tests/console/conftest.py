@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser
 
-from tests.console.browser import open_browser
 from tests.console.deployed import EXTRA, HOLD
 from tests.deployment import Deploy
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="package")
@@ -22,5 +24,8 @@ def server(deploy: Deploy) -> Iterator[ThreadedServer]:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    # The fast tests of this folder need no browser, whose library takes a second to import.
+    from tests.console.browser import open_browser
+
     with open_browser() as opened:
         yield opened

@@ -21,8 +21,6 @@ from agentctl.config.settings import Agent
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.json_schema import list_schema_problems
 from agentctl.runtime.mcp.definitions import build_tool_list
-from agentctl.runtime.mcp.library import ListedTool
-from agentctl.runtime.mcp.stdio import Program, RunningProgram
 from agentctl.work import event_loop
 from agentctl.work.event_loop import STEP_BYTES, Turns, convert, take_shared_turn
 from tests.runtime import sample_agents
@@ -55,6 +53,9 @@ async def check_in_tasks() -> None:
 
 async def list_tools() -> None:
     """A server lists tools, of which no agent may use one."""
+    # The library of MCP takes a third of the imports of all fast tests.
+    from agentctl.runtime.mcp.library import ListedTool
+
     listed = [ListedTool(f"t{number}", "", {"type": "object"}) for number in range(ITEMS)]
     server = McpServer("files", command="true", allow_tools=("other",))
     assert (await build_tool_list(server, listed)).tools == ()
@@ -62,6 +63,8 @@ async def list_tools() -> None:
 
 async def read_log() -> None:
     """The program of an MCP server writes lines to its log."""
+    from agentctl.runtime.mcp.stdio import Program, RunningProgram
+
     source, sink = os.pipe()
     os.write(sink, b"line x\n" * 2 * ITEMS)
     os.close(sink)

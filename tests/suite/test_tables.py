@@ -37,6 +37,26 @@ def test_every_wrong_row_is_reported() -> None:
     ]
 
 
-def test_table_without_rows_is_an_error() -> None:
-    with pytest.raises(ValueError, match="the table of name has no rows"):
-        every_row("name", [])
+def test_function_is_called_by_the_test() -> None:
+    steps: list[str] = []
+
+    def build_rows() -> list[int]:
+        steps.append("build")
+        return [1, 2]
+
+    @every_row("number", build_rows)
+    def check(number: int) -> None:
+        steps.append(f"check {number}")
+
+    assert steps == []
+    check()
+    assert steps == ["build", "check 1", "check 2"]
+
+
+def test_table_without_rows_fails() -> None:
+    @every_row("name", [])
+    def check(name: str) -> None:
+        raise NotImplementedError
+
+    with pytest.raises(AssertionError, match="the table has no rows"):
+        check()
