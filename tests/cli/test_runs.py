@@ -283,9 +283,14 @@ def test_cancel_of_several_runs_reports_each(through: Agentctl, demo: Demo, sess
     assert through("runs", "cancel", "nowhere").code == 5
 
 
-@pytest.mark.parametrize("remotely", [False, True])
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code", "remotely"),
+    [
+        (signal.SIGINT, 130, False),
+        (signal.SIGINT, 130, True),
+        (signal.SIGTERM, 143, False),
+        (signal.SIGHUP, 129, True),
+    ],
 )
 def test_a_signal_cancels_the_run(
     agentctl: Agentctl,

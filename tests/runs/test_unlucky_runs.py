@@ -16,7 +16,7 @@ from tests.runs.unlucky_runs import KINDS, Search, UnluckyRuns, is_of_library, q
 
 __all__ = ["quick_retries"]
 
-SAMPLE_STEP = 37
+SAMPLE_STEP = 73
 """Of that many calls, a sample lets one fail; the calls differ between the kinds."""
 
 

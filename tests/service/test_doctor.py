@@ -467,8 +467,8 @@ def test_network_filesystem_low_space_and_large_log(
 def test_held_write_lock_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = create_database(tmp_path)
     holder = apsw.Connection(str(path))
-    holder.set_busy_timeout(5_000)
     holder.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr("agentctl.store.sqlite.connection.WAIT_MILLISECONDS", 20)
     findings = check_file(path)
     holder.execute("ROLLBACK")
     holder.close()
