@@ -46,7 +46,7 @@ SeenHash = Annotated[
     option(
         "--hash",
         "HASH",
-        f"Hash of the call that you have seen, {SHOWN_HASH} characters or more: asks nothing",
+        f"Hash of the call, {SHOWN_HASH} characters or more; skips the confirmation",
     ),
 ]
 
@@ -142,7 +142,7 @@ def confirm_call(
                 hint=f"copy the hash from: {look}",
             )
         if not approval["arguments_hash"].removeprefix("sha256:").startswith(digits):
-            raise Conflict("--hash is that of another call", hint=f"look at it with: {look}")
+            raise Conflict("--hash belongs to a different call", hint=f"look at it with: {look}")
 
     is_confirmed = yes or seen_hash is not None or approval["status"] != "pending"
     hint = "pass --hash HASH, the one of the call that you have seen, or --yes"
@@ -244,7 +244,7 @@ def build_waiting(
     pending = [row for row in approvals if row.get("status") in (None, "pending")]
     needs_others = any(row.get("policy") == "other" for row in pending)
 
-    hint = f"list what it waits for with: {target.command(f'approvals list --run {run_id}')}"
+    hint = f"list its approvals with: {target.command(f'approvals list --run {run_id}')}"
     if len(pending) == 1:
         hint = f"decide with: {name_command(target, pending[0])}"
     return WaitsForDecision(

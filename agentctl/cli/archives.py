@@ -191,7 +191,7 @@ async def _check_content(row: Row, first: bytes, pieces: AsyncIterator[bytes]) -
         yield piece, 0
     if hashed.hexdigest() != row["sha256"]:
         raise InvalidResponse(
-            f"the bytes are not those of file {row['file_id']}",
+            f"the content does not match file {row['file_id']}",
             hint="restore them from a backup, or delete the file, and export again",
         )
 

@@ -232,7 +232,7 @@ def _set_no_input(is_given: bool) -> None:
 
 def _set_quiet(is_given: bool) -> None:
     if is_given and current_io().verbose:
-        raise UsageError("--verbose and --quiet exclude each other")
+        raise UsageError("--verbose and --quiet cannot be used together")
     if is_given:
         current_io().quiet = True
 
@@ -244,7 +244,7 @@ def _declare_options(
             "--verbose",
             "-v",
             callback=_set_verbose,
-            help="Write the files, databases and requests that are used to stderr",
+            help="Print the files, databases and requests used (to stderr)",
         ),
     ] = False,
     quiet: Annotated[
@@ -253,7 +253,7 @@ def _declare_options(
             "--quiet",
             "-q",
             callback=_set_quiet,
-            help="Write no notes and no progress to stderr, only errors",
+            help="Print only errors to stderr, without notes and progress",
         ),
     ] = False,
     color: Annotated[
@@ -264,7 +264,7 @@ def _declare_options(
         _option(
             "--no-input",
             callback=_set_no_input,
-            help="Never ask: fail where a confirmation is required  [env: AGENTCTL_NO_INPUT]",
+            help="Never prompt; fail if confirmation is required  [env: AGENTCTL_NO_INPUT]",
         ),
     ] = False,
 ) -> None:

@@ -126,10 +126,9 @@ class ListOutput(FieldsOutput):
 class WatchedOutput(ListOutput):
     """The options of a list that can be watched."""
 
-    watch: Annotated[
-        bool,
-        flag("--watch -w", "Show the list again and again until Ctrl-C; -o jsonl: its changes"),
-    ] = False
+    watch: Annotated[bool, flag("--watch -w", "Refresh until Ctrl-C (-o jsonl prints changes)")] = (
+        False
+    )
     every: Annotated[
         float | None,
         option(

@@ -60,7 +60,7 @@ class LoopbackListener:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         """Answer the browser with the outcome of the block."""
-        text = "The sign-in failed: see the terminal." if error else "The terminal goes on."
+        text = "The sign-in failed: see the terminal." if error else "Continue in the terminal."
         self._outcome.set_result(f"{text} You can close this page.")
         self._server.close()
         # The answer is written before the command ends.

@@ -125,7 +125,7 @@ def check_list_options(context: typer.Context) -> None:
     is_by_use = "sort_by" in given_names and context.params["sort_by"] == "updated_at"
     if is_by_use and context.params.get("search") is not None:
         raise UsageError(
-            "--search and --sort-by updated_at exclude each other",
+            "--search and --sort-by updated_at cannot be used together",
             cause="a search finds sessions in the order of their creation",
         )
 
@@ -133,10 +133,10 @@ def check_list_options(context: typer.Context) -> None:
         return
     for name in ("limit", "page", "watch"):
         if name in given_names:
-            raise UsageError(f"--all and --{name} exclude each other")
+            raise UsageError(f"--all and --{name} cannot be used together")
     if is_by_use:
         raise UsageError(
-            "--all and --sort-by updated_at exclude each other",
+            "--all and --sort-by updated_at cannot be used together",
             cause="a row that changes meanwhile would change its place in the list",
         )
 
@@ -159,7 +159,7 @@ class ComponentChoice:
                 chosen_components.append((kind, component_id))
 
         if len(chosen_components) > 1:
-            raise UsageError("--agent, --team and --workflow exclude each other")
+            raise UsageError("--agent, --team and --workflow cannot be used together")
         return chosen_components[0] if chosen_components else None
 
 

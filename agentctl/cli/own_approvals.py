@@ -90,7 +90,7 @@ async def _read_page(operations: Operations, matching: ApprovalFilter) -> Docume
     page = matching.page
     cursor = page.cursor or str((page.page - 1) * page.limit)
     if not cursor.isdecimal():
-        raise UsageError("--cursor is that of another list")
+        raise UsageError("--cursor belongs to a different list")
 
     rows = list[Any]()
     async for run in _list_runs(operations, matching):

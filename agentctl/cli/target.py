@@ -196,7 +196,7 @@ async def open_target(
         reads: locally open these reads only, and no service; None for a service.
 
     Raises:
-        UsageError: the options exclude each other, or the token cannot be read or sent.
+        UsageError: the options cannot be used together, or the token cannot be read or sent.
         AgentctlError: the configuration or the database cannot be used.
     """
     url, context = resolve_server(options)
@@ -392,7 +392,7 @@ def resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context
     """Return the URL of the server, None for local work; and the context with its credential.
 
     Raises:
-        UsageError: the options exclude each other, or the context does not exist.
+        UsageError: the options cannot be used together, or the context does not exist.
     """
     if options.config is not None:
         options.reject(("url", "context"), "--config selects local mode")

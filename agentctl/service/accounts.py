@@ -153,7 +153,9 @@ def _check_account(account: NewAccount) -> tuple[list[str], int | None]:
     days = account.expires_in_days
     if account.never_expires:
         if days is not None:
-            raise errors.ValidationFailed("expires_in_days and never_expires exclude each other")
+            raise errors.ValidationFailed(
+                "expires_in_days and never_expires cannot be used together"
+            )
     elif days is None:
         days = DEFAULT_ACCOUNT_DAYS
     elif not 1 <= days <= MAXIMUM_ACCOUNT_DAYS:

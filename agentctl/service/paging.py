@@ -36,12 +36,12 @@ def check_run_filter(filter: RunFilter) -> None:
     """Check the filter of a list of runs; `build_slice` checks its page.
 
     Raises:
-        ValidationFailed: a value is not allowed, or two filters exclude each other.
+        ValidationFailed: a value is not allowed, or two filters cannot be used together.
     """
     if filter.page.sort_by != "created_at":
         raise errors.ValidationFailed("sort_by must be created_at: runs have no other order")
     if filter.live and filter.status is not None:
-        raise errors.ValidationFailed("live and status exclude each other: give one of them")
+        raise errors.ValidationFailed("live and status cannot be used together: give one of them")
 
     _check_ended(filter)
     _check_times(filter, ("created", "created"), ("finished", "finished"), ("created", "finished"))
@@ -101,14 +101,16 @@ def _check_times(filter: Any, *pairs: tuple[str, str]) -> None:
 
 
 def _refuse(first: str, second: str, reason: str) -> NoReturn:
-    raise errors.ValidationFailed(f"{first} and {second} exclude each other: {second} {reason}")
+    raise errors.ValidationFailed(
+        f"{first} and {second} cannot be used together: {second} {reason}"
+    )
 
 
 def check_approval_filter(filter: ApprovalFilter) -> None:
     """Check the filter of a list of approvals; `build_slice` checks its page.
 
     Raises:
-        ValidationFailed: a value is not allowed, or two filters exclude each other.
+        ValidationFailed: a value is not allowed, or two filters cannot be used together.
     """
     if filter.page.sort_by != "created_at":
         raise errors.ValidationFailed("sort_by must be created_at: approvals have no other order")
@@ -121,7 +123,7 @@ def check_session_filter(filter: SessionFilter) -> None:
     """Check the filter of a list of sessions; `build_slice` checks its page.
 
     Raises:
-        ValidationFailed: a value is not allowed, or two filters exclude each other.
+        ValidationFailed: a value is not allowed, or two filters cannot be used together.
     """
     check_filter(filter)
     check_filter(filter.where)

@@ -371,7 +371,9 @@ def _find_target(of_run: ComponentRef, request: ForkRequest) -> ComponentRef:
         given_targets.append(("team", request.team_id))
 
     if len(given_targets) > 1:
-        raise errors.ValidationFailed("agent_id and team_id exclude each other: give one of them")
+        raise errors.ValidationFailed(
+            "agent_id and team_id cannot be used together: give one of them"
+        )
     return given_targets[0] if given_targets else of_run
 
 

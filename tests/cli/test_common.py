@@ -51,7 +51,7 @@ def test_quiet_writes_errors_only(agentctl: Agentctl, at_demo: dict[str, str]) -
 def test_verbose_and_quiet_exclude_each_other(agentctl: Agentctl) -> None:
     ended = agentctl("config", "path", "-v", "-q")
     assert ended.code == 2
-    assert "--verbose and --quiet exclude each other" in ended.stderr
+    assert "--verbose and --quiet cannot be used together" in ended.stderr
 
 
 def test_no_input_fails_where_a_confirmation_is_required(

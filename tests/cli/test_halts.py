@@ -58,7 +58,11 @@ def test_command_names_its_end(through: Agentctl, demo: Demo) -> None:
     ("arguments", "code", "error"),
     [
         ((), 2, "nothing to halt is given"),
-        (("--agent", "echo", "--all", "--reason", "x"), 2, "--agent and --all exclude each other"),
+        (
+            ("--agent", "echo", "--all", "--reason", "x"),
+            2,
+            "--agent and --all cannot be used together",
+        ),
         (("--agent", "echo"), 2, "a halt needs a reason"),
         (("--agent", "echo", "--reason", " "), 2, "a halt needs a reason"),
         (("--agent", "eco", "--reason", "x"), 5, "agent not found: eco"),

@@ -86,7 +86,7 @@ def test_every_list_shows_that_work_goes_on(commands: Commands) -> None:
     assert f"{run_id}\t{live['total_tokens']}" in listed.lines
 
     cancelled = commands.run("runs", "cancel", run_id)
-    assert (cancelled.code, "1 run ended while the work goes on" in cancelled.stderr) == (8, True)
+    assert (cancelled.code, "1 run ended, but work continues" in cancelled.stderr) == (8, True)
     for place in (("sessions", "list"), ("runs", "list"), ("sessions", "runs", "h1")):
         shown = commands.run(*place, screen=True).stdout
         assert "stopped ! work goes on" in shown, place

@@ -97,7 +97,10 @@ def test_module_that_is_missing_is_noted(agentctl: Agentctl, home: Path) -> None
     [
         (("--object", "weather.py"), "error: --object 'weather.py' is not MODULE:NAME"),
         (("--object", "weather/agent.py:agent"), "is not MODULE:NAME"),
-        (("--object", "a:b", "--agent", "function"), "--object and --agent exclude each other"),
+        (
+            ("--object", "a:b", "--agent", "function"),
+            "--object and --agent cannot be used together",
+        ),
     ],
 )
 def test_wrong_object_leaves_no_files(

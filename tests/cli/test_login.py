@@ -248,7 +248,7 @@ async def _send_other_requests() -> None:
             assert b"404" in await ask("/")
         last = asyncio.ensure_future(ask("/callback?state=expected&code=c"))
         assert await waiting == {"state": "expected", "code": "c"}
-    assert b"The terminal goes on." in await last
+    assert b"Continue in the terminal." in await last
 
 
 def test_browser_that_never_returns_is_a_timeout(

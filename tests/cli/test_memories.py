@@ -128,7 +128,7 @@ def test_a_file_with_a_wrong_line_imports_nothing(
     ("arguments", "message"),
     [
         (["edit", "x"], "nothing to change"),
-        (["edit", "x", "--topic", "a", "--no-topics"], "exclude each other"),
+        (["edit", "x", "--topic", "a", "--no-topics"], "cannot be used together"),
         (["edit", "x", "--text", "y"], "memory not found"),
         (["delete", "x", "--yes"], "memory not found"),
         (["add", " "], "memory must be"),

@@ -145,7 +145,7 @@ def test_members_stop_with_their_team(
 @pytest.mark.parametrize(
     ("args", "part"),
     [
-        (("runs", "cancel", "some-id", "--all"), "--all and RUN_ID exclude each other"),
+        (("runs", "cancel", "some-id", "--all"), "--all and RUN_ID cannot be used together"),
         (("runs", "cancel"), "no runs given"),
         (("runs", "cancel", "--agent", "slow"), "no runs given"),
         (("runs", "cancel", "--older-than", "1h"), "--older-than is a filter and needs"),
@@ -166,7 +166,7 @@ def test_members_stop_with_their_team(
         ),
         (
             (*CANCEL, "--agent", "slow", "--team", "duo", "--yes"),
-            "--agent, --team and --workflow exclude each other",
+            "--agent, --team and --workflow cannot be used together",
         ),
         (CANCEL, "confirmation required, but"),
     ],

@@ -60,7 +60,7 @@ def test_list_filters(
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (("--live", "--status", "RUNNING"), "--live and --status exclude each other"),
+        (("--live", "--status", "RUNNING"), "--live and --status cannot be used together"),
         (("--agent", "echo", "--type", "team"), "exclude --type and --component"),
         (("--agent", "echo", "--component", "slow"), "exclude --type and --component"),
         (("--older-than", "soon"), "'soon' is not a time span"),

@@ -67,4 +67,4 @@ def test_earlier_texts_are_found_once_they_are_indexed(agentctl: Agentctl, home:
     assert (many.code, many.stderr.splitlines()[0]) == (2, "error: search must be at most 16 words")
     by_use = agentctl("sessions", "list", "--search", "refund", "--sort-by", "updated_at", *place)
     assert by_use.code == 2
-    assert "--search and --sort-by updated_at exclude each other" in by_use.stderr
+    assert "--search and --sort-by updated_at cannot be used together" in by_use.stderr

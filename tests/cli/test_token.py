@@ -211,7 +211,7 @@ def test_a_token_as_an_argument_is_rejected(
     [
         ((), "no token given"),
         (("nonsense",), "the only argument is -, for stdin"),
-        (("-", "--token-file", "f"), "- and --token-file exclude each other"),
+        (("-", "--token-file", "f"), "- and --token-file cannot be used together"),
         (("-",), "no token can be read from stdin"),
         (("--token-file", "none-there"), "no token can be read from none-there"),
         (("--token-file", "/"), "no token can be read from /"),

@@ -212,7 +212,7 @@ def test_export_needs_the_right_bytes_of_each_file(
     words = ("users", "export", "ada", "--out", str(tmp_path / "ada.zip"), *place)
     damaged = agentctl(*words)
     assert damaged.code != 0
-    assert "the bytes are not those of file" in damaged.stderr
+    assert "the content does not match file" in damaged.stderr
     bytes_of_ada.unlink()
     assert not list(tmp_path.glob("ada.zip*"))
     missing = agentctl(*words)

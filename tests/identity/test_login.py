@@ -94,7 +94,9 @@ def test_browser_signs_in_at_a_terminal(
     seen = terminal("login", "--url", office.url)
     assert seen.code == 0, seen.screen
     assert "signed in as ada" in seen.screen
-    assert "The terminal goes on." in seen.screen  # the page, which the browser of the test prints
+    assert (
+        "Continue in the terminal." in seen.screen
+    )  # the page, which the browser of the test prints
     stored = read_stored(home)
     for text in (stored["token"], stored["refresh_token"]):
         assert text not in seen.screen

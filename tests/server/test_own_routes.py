@@ -370,8 +370,8 @@ def test_wrong_application_is_explained(deploy: Deploy, module: str, workers: st
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (("--app", "shop:app", "--config", "x.toml"), "--app and --config exclude each other"),
-        (("--app", "shop:app", "--demo"), "--app and --demo exclude each other"),
+        (("--app", "shop:app", "--config", "x.toml"), "--app and --config cannot be used together"),
+        (("--app", "shop:app", "--demo"), "--app and --demo cannot be used together"),
         (("--app", "shop"), "--app shop cannot be used"),
     ],
 )

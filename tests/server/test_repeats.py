@@ -289,7 +289,7 @@ def test_what_cannot_be_forked(place: Place) -> None:
         "at must be 0 to 5: the run has 5 messages": {"at": 6},
         "at must not be 3, between tool calls and their results: use 2 or 4": {"at": 3},
         "message is required: the run cannot go on after message 5 alone": {"at": 5},
-        "agent_id and team_id exclude each other: give one of them": {
+        "agent_id and team_id cannot be used together: give one of them": {
             "at": 5, "agent_id": "echo", "team_id": "crew",
         },
     }  # fmt: skip

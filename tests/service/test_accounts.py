@@ -127,7 +127,7 @@ async def test_account_expires_as_requested(
         ({"expires_in_days": 0}, "expires_in_days"),
         ({"expires_in_days": 3651}, "expires_in_days"),
         ({"expires_in_days": -1}, "expires_in_days"),
-        ({"expires_in_days": 5, "never_expires": True}, "exclude each other"),
+        ({"expires_in_days": 5, "never_expires": True}, "cannot be used together"),
     ],
 )
 async def test_invalid_account_is_rejected(

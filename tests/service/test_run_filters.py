@@ -101,12 +101,12 @@ async def test_runs_are_counted_by_the_time_of_their_end(deployment: Deployment)
 
 
 NEVER_RUNS = (
-    (RunFilter(status="RUNNING", live=True), "live and status exclude each other"),
-    (RunFilter(live=True, search="x"), "live and search exclude each other"),
+    (RunFilter(status="RUNNING", live=True), "live and status cannot be used together"),
+    (RunFilter(live=True, search="x"), "live and search cannot be used together"),
     (RunFilter(status="PAUSED", search="x"), "status PAUSED and search exclude"),
-    (RunFilter(live=True, error_code="X"), "live and error_code exclude each other"),
+    (RunFilter(live=True, error_code="X"), "live and error_code cannot be used together"),
     (RunFilter(status="PENDING", at_work=True), "status PENDING and at_work exclude"),
-    (RunFilter(live=True, finished_after=1), "live and finished_after exclude each other"),
+    (RunFilter(live=True, finished_after=1), "live and finished_after cannot be used together"),
     (RunFilter(status="RUNNING", model="m", created_after=1), "status RUNNING and model exclude"),
     (RunFilter(status="COMPLETED", error="x"), "error finds failed runs only"),
     (RunFilter(created_after=2, created_before=2), "created_after must be earlier"),
@@ -134,7 +134,7 @@ async def test_filters_that_no_row_can_match_are_refused(deployment: Deployment)
             with pytest.raises(errors.ValidationFailed, match=text):
                 await operations.sessions.list(sessions)
         for status in ("pending", "rejected", "expired", "cancelled"):
-            with pytest.raises(errors.ValidationFailed, match="execution exclude each other"):
+            with pytest.raises(errors.ValidationFailed, match="execution cannot be used together"):
                 await operations.approvals.list(ApprovalFilter(status=status, execution="done"))
         # Bounds next to each other, and the statuses that match.
         await operations.runs.list(RunFilter(created_after=1, created_before=2, live=True))

@@ -73,7 +73,7 @@ async def create_account(
     ),
     output: CommonFormat | None = option(
         "--output -o",
-        "FORM",
+        "FORMAT",
         "Print the whole record, token included: table, wide, json, jsonl, tsv or name",
     ),
 ) -> None:
@@ -152,7 +152,7 @@ async def revoke_account(
 ) -> None:
     """Revoke an account; its token is rejected within a second.
 
-    Its sessions and runs stay. A new account with the same name does not see them.
+    Its sessions and runs are kept, but a new account with the same name cannot see them.
     """
     check_confirmable(yes=yes)
     account_id = account

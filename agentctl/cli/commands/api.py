@@ -34,9 +34,9 @@ async def call_api(
 ) -> None:
     """Send a request to the server and print the body of its response.
 
-    An event stream is printed as it arrives. A status from 300 is an error: the body is printed
-    too, and the exit code is that of the error. A POST waits without a limit for its response.
-    `agentctl api GET /openapi.json` prints every path.
+    An event stream is printed as it arrives. A status of 300 or higher is an error: the body is
+    printed, and the exit code is the exit code of the error. A POST waits for its response without
+    a time limit. `agentctl api GET /openapi.json` prints every path.
     """
     # Locally there is no connection: the operations are those of the service.
     connection: Connection | None = getattr(target.operations, "connection", None)

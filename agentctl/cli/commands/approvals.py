@@ -33,7 +33,7 @@ from agentctl.records.approvals import VALUES, ApprovalRecord, Verb
 from agentctl.records.text import find_json_problem
 
 app = CommandApp(
-    help="List what paused runs wait for, and decide about it.",
+    help="List and decide pending approvals.",
     epilog="Example: agentctl approvals list --status pending",
 )
 
@@ -62,8 +62,8 @@ _LIST_ORDER = (
 async def list_approvals(target: Target, out: ListOutput, filter: ApprovalFilter) -> None:
     """List approvals, newest first.
 
-    Without a scope for approvals these are the approvals of your paused runs, with --run or
-    --session those of all runs there.
+    Without a scope for approvals, the list contains the approvals of your paused runs; with --run
+    or --session, the approvals of all your runs there.
     """
     read = await find_reader(target) or target.operations.approvals.list
     await out.show(target, read, filter, approvals.APPROVALS, "approval_id")
@@ -74,7 +74,7 @@ async def list_approvals(target: Target, out: ListOutput, filter: ApprovalFilter
 async def get_approval(
     target: Target, out: output.FieldsOutput, approval_id: approvals.ApprovalId, db: DbId = None
 ) -> None:
-    """Show an approval, in a table with a line for each argument of its call."""
+    """Show an approval with the arguments of its call."""
     document = await read_whole(target, await approvals.find_approval(target, approval_id, db))
     is_table = out.is_table and out.fields is None
     columns = approvals.list_fields(dict(document.value)) if is_table else approvals.APPROVAL
@@ -97,10 +97,10 @@ async def approve_call(
     note: approvals.Note = None,
     db: DbId = None,
 ) -> None:
-    """Approve a call: show it, ask, and let its run go on.
+    """Show a call, ask for confirmation, and approve it.
 
-    The decision counts for the call that was shown: for its hash. Exit code 6 if the approval was
-    decided already.
+    The decision applies only to the call that was shown, identified by its hash. Exit code 6 if the
+    approval has already been decided.
     """
     await _decide(target, "approve", approval_id, db, out, note, arguments, hash, yes)
 
@@ -132,7 +132,7 @@ async def answer_question(
     note: approvals.Note = None,
     db: DbId = None,
 ) -> None:
-    """Answer the question of a run, which then goes on."""
+    """Answer the question of a run, which then continues."""
     hint = "pass --answer VALUE"
     check_confirmable(yes=answer is not None, what="an answer is", hint=hint)
     await _decide(target, "answer", approval_id, db, out, note, answer)
@@ -147,11 +147,11 @@ async def complete_call(
     result: str | None = option(
         "--result", "VALUE", "The result of the call, JSON or text (- reads stdin, @FILE a file)"
     ),
-    fail: bool = flag("--fail", "The call failed; --note has the reason"),
+    fail: bool = flag("--fail", "The call failed; give the reason with --note"),
     note: approvals.Note = None,
     db: DbId = None,
 ) -> None:
-    """Report the result of a call that the caller makes, or whose server died."""
+    """Report the result of a call that you made, or whose server died."""
     if (result is None) == (not fail):
         raise UsageError("give --result VALUE, or --fail with --note TEXT")
     verb: Verb = "fail" if fail else "complete"
@@ -169,7 +169,7 @@ async def retry_call(
     note: approvals.Note = None,
     db: DbId = None,
 ) -> None:
-    """Make a call again whose server died. It may have been made before."""
+    """Repeat a call whose server died. It may have been made before."""
     await _decide(target, "retry", approval_id, db, out, note, None, hash, yes)
 
 
@@ -222,8 +222,8 @@ async def get_receipt(
 ) -> None:
     """Print the receipt of a decided approval: who decided, which call, what followed.
 
-    The receipt is signed. Others verify it with the public key of the server, without the server:
-    with `approvals verify-receipt`, or any library for JWS.
+    The receipt is signed. Anybody can verify it with the public key of the server, without
+    contacting the server: with `approvals verify-receipt`, or with any JWS library.
     """
     found = await approvals.find_approval(target, approval_id, db)
     document = await target.operations.approvals.get_receipt(
@@ -279,9 +279,9 @@ async def watch_approvals(
         default=DEFAULT_SECONDS,
     ),
 ) -> None:
-    """Show pending approvals, and each new one as it comes, until Ctrl-C.
+    """Show pending approvals, and new ones as they arrive, until Ctrl-C.
 
-    With -o jsonl each one is a line of JSON, for scripts.
+    With -o jsonl, each approval is a line of JSON, for scripts.
     """
     page = Page(limit=MAXIMUM_LIMIT, sort_order="desc")
     matching = replace(filter, status="pending", page=page)

@@ -110,8 +110,8 @@ async def tail_audit(
 ) -> None:
     """Show recent audit entries and follow new ones.
 
-    Runs until Ctrl-C. Shows the oldest entry first; -o json writes one entry in each line. If the
-    setting [audit] reads is on, the requests of this command are shown too.
+    Runs until Ctrl-C. Shows the oldest entry first; -o json prints one entry per line. If the
+    setting [audit] reads is on, the requests of this command are also shown.
     """
     import asyncio
 
@@ -234,7 +234,8 @@ async def _dump_entries(
 async def list_heads(target: Target, out: ListOutput, filter: AuditHeadFilter) -> None:
     """List the signed heads of the audit log, newest first.
 
-    `-o jsonl` and the field `token` give the signed heads themselves, for a copy elsewhere.
+    `-o jsonl` and the field `token` print the signed heads themselves, so that you can keep a copy
+    elsewhere.
     """
     await out.show(
         target, target.operations.audit.list_heads, filter, _HEADS, "number", noun="heads"
@@ -252,8 +253,9 @@ async def verify_audit(
     """Verify the audit log: every signed head, and the entries that it covers.
 
     Finds entries that were changed, removed, inserted or reordered, and heads that were changed or
-    removed. Only a copy of the heads shows that the newest ones are missing, or that the log is an
-    earlier one: give it with --heads. Exit code 1 if anything is wrong. Changes nothing.
+    removed. Missing newest heads, or a log that was replaced by an earlier one, can be found only
+    with a copy of the heads: pass it with --heads. Exit code 1 if anything is wrong. Changes
+    nothing.
     """
     from agentctl.auth.audit_chain import load_verification_keys, verify_audit_log
 
@@ -332,7 +334,7 @@ def verify_export(
 ) -> None:
     """Verify an export without the service: its entries, and a copy of the heads.
 
-    The export must be of the whole audit log: a filter leaves out entries that are signed. Exit
+    The export must contain the whole audit log, because a filter leaves out signed entries. Exit
     code 1 if anything is wrong.
     """
     import asyncio

@@ -92,7 +92,7 @@ _OPTIONS = {
 async def whoami(target: Target, out: CommandOutput) -> None:
     """Show your identity and your scopes.
 
-    In local mode that is the user of this machine, with all rights.
+    In local mode you are the user of this machine, with all rights.
     """
     from agentctl.cli.show.tokens import token_times
 
@@ -120,7 +120,7 @@ async def can_i(
     """Check your permission: exit code 0 for yes, 1 for no.
 
     Give a scope (agents:run), an operation (create_agent_run), or a method with a path. The answer
-    ignores which sessions and runs you can see; `agentctl auth explain` covers that.
+    does not consider which sessions and runs you can see; `agentctl auth explain` does.
     """
     ids = {"agent_id": agent, "team_id": team, "workflow_id": workflow, "session_id": session}
     question = parse_question(what, path, {name: value for name, value in ids.items() if value})
@@ -146,14 +146,13 @@ async def explain_request(
 ) -> None:
     """Show the checks of a request, the one that fails, and the fix.
 
-    A table has the check that decides; the other formats have all checks, too.
-    In local mode the checks use the configuration and the database. On a server the caller must be
-    an administrator: AGENTCTL_TOKEN or the context authenticates the caller, --token-file is the
-    token to explain; if only one is given, it is both. Exit code 0 if the request is allowed, 1 if
-    not.
+    A table shows the check that decides; all other formats show every check. In local mode the
+    checks use the configuration and the database. On a server the caller must be an administrator:
+    AGENTCTL_TOKEN or the context authenticates the caller, --token-file is the token to explain; if
+    only one is given, it is both. Exit code 0 if the request is allowed, 1 if not.
     """
     if no_token and token_file is not None:
-        raise UsageError("--token-file and --no-token exclude each other")
+        raise UsageError("--token-file and --no-token cannot be used together")
     token: str | None = None
     if no_token:
         token = ""

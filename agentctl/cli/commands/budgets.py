@@ -9,7 +9,7 @@ from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
 from agentctl.records.kinds import Record
 
-app = CommandApp(help="List budgets and their use.", epilog="Example: agentctl budgets list")
+app = CommandApp(help="List budgets and their usage.", epilog="Example: agentctl budgets list")
 
 _STYLES = {"exceeded": "red", "warning": "yellow"}
 
@@ -52,6 +52,6 @@ async def list_budgets(
     out: FieldsOutput,
     user_id: str | None = option("--user", "USER", "User of budgets per user"),
 ) -> None:
-    """List the budgets in their present periods and their use."""
+    """List the budgets of the current periods and their usage."""
     document = await target.operations.usage.list_budgets(user_id=user_id)
     out.show_list(document, _BUDGETS, "budget_id")

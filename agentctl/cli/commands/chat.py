@@ -59,11 +59,11 @@ async def chat(
     workflow: WorkflowId = None,
     session: SessionOption = None,
 ) -> None:
-    """Hold a conversation with an agent, team or workflow.
+    """Chat with an agent, team or workflow.
 
-    A line is a message. Ctrl-C stops the run, a second one ends the command. What a run waits for
-    is asked in place. /help lists the commands. Off a terminal the lines of stdin are the messages,
-    and the first error ends the command.
+    Each line is a message. Ctrl-C stops the run; a second Ctrl-C ends the command. Approvals are
+    asked in the conversation. /help lists the commands. Without a terminal, each line of stdin is a
+    message, and the first error ends the command.
     """
     component = ComponentChoice(agent_id, team, workflow).resolve()
     if component is None:
@@ -86,7 +86,7 @@ async def chat(
 
     if is_person:
         name = component[1] if agent_id else f"--{component[0]} {component[1]}"
-        note(f"go on with: {target.command(f'chat {name} --session {session_id}')}")
+        note(f"continue with: {target.command(f'chat {name} --session {session_id}')}")
 
 
 async def _read_message(*, is_person: bool) -> str | None:

@@ -133,7 +133,7 @@ def build_group(kind: ComponentKind) -> CommandApp:
 
     @command(
         "diff",
-        f"Show what two versions of one {kind} differ in; by default the two newest.",
+        f"Show the differences between two versions of one {kind} (default: the two newest).",
         f"diff {_EXAMPLES[kind]}",
     )
     @with_target()

@@ -43,7 +43,8 @@ def add_context(
 ) -> None:
     """Add a named server.
 
-    The context stores the path of the token file, not the token. No other server gets the token.
+    The context stores the path of the token file, not the token. The token is not sent to other
+    servers.
     """
     from agentctl.remote.address import parse_address
 

@@ -53,12 +53,11 @@ async def doctor(
     url: str | None = option("--url", "URL", "Check this server"),
     token_file: GivenTokenFile = None,
     insecure_http: InsecureHttp = False,
-    production: bool = flag("--production", "Check what a server in production needs, too"),
+    production: bool = flag("--production", "Also check what a production server needs"),
     backups: Path | None = option(
         "--backups",
         "DIR",
-        "Folder with backups of the databases, for --production"
-        " (default: /var/lib/agentctl-backups)",
+        "With --production: folder with database backups (default: /var/lib/agentctl-backups)",
     ),
 ) -> None:
     """Check the installation, or a server; `HELP` has the rest."""
@@ -73,11 +72,11 @@ async def doctor(
     else:
         if production:
             raise UsageError(
-                "--url and --production exclude each other",
+                "--url and --production cannot be used together",
                 hint="run it on the machine of the server, as its user",
             )
         if config is not None:
-            raise UsageError("--url and --config exclude each other")
+            raise UsageError("--url and --config cannot be used together")
         options = TargetOptions(url=url, token_file=token_file, insecure_http=insecure_http)
         await _examine_server(options, findings)
 

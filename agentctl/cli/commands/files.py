@@ -58,15 +58,15 @@ async def upload_file(
     target: Target,
     out: CommandOutput,
     file: Annotated[str, argument("FILE", "File to upload (- reads stdin)")],
-    name: str | None = option("--name", "NAME", "Name of the file (default: that of FILE)"),
+    name: str | None = option("--name", "NAME", "Name of the file (default: the name of FILE)"),
     session: SessionOption = None,
     user: str | None = option("--user", "USER", "User of the file; administrators only"),
     db: DbId = None,
 ) -> None:
     """Upload a file: a picture, a document, a sound or a text.
 
-    The type is that of its bytes. A file without a session is deleted after 24 hours, unless a run
-    uses it.
+    The type is detected from the content. A file without a session is deleted after 24 hours,
+    unless a run uses it.
     """
     if file == "-" and name is None:
         raise UsageError("a file from stdin has no name", hint="pass --name NAME")
@@ -137,7 +137,7 @@ async def download_file(
                     size += len(piece)
                     counter.set(size // 1_000)
             if hashed.hexdigest() != record["sha256"]:
-                raise InvalidResponse("The bytes are not those of the file: nothing was written")
+                raise InvalidResponse("The content does not match the file: nothing was written")
     note(f"wrote {size} bytes to {path}")
 
 

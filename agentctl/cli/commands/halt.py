@@ -25,7 +25,7 @@ async def halt(
     agent: str | None = option("--agent", "ID", "Halt the runs of an agent"),
     team: str | None = option("--team", "ID", "Halt the runs of a team, with its members"),
     workflow: str | None = option("--workflow", "ID", "Halt the runs of a workflow"),
-    tool: str | None = option("--tool", "NAME", "Halt the calls of a tool, of every agent"),
+    tool: str | None = option("--tool", "NAME", "Halt the calls of a tool by all agents"),
     model: str | None = option("--model", "ID", "Halt the calls of a model of the configuration"),
     user: str | None = option("--user", "USER", "Halt the runs of a user"),
     all: bool = flag("--all", "Halt everything"),
@@ -33,14 +33,14 @@ async def halt(
         "--reason", "TEXT", "Reason, shown to everyone whose work it stops; required"
     ),
     until: str | None = option(
-        "--until", "TIME", "End by itself: in 15m, 2h or 7d, or at a time in RFC 3339"
+        "--until", "TIME", "End automatically: in 15m, 2h or 7d, or at a time in RFC 3339"
     ),
     stop_running: bool = flag("--stop-running", "Cancel the runs in its scope"),
 ) -> None:
-    """Stop work for everybody, until it is resumed.
+    """Stop work for everybody until it is resumed.
 
-    When the command returns, no server starts a call of a model or a tool in the scope. New runs
-    are refused, other work waits.
+    When the command returns, no server starts another model call or tool call in the scope. New
+    runs are refused; all other work waits.
     """
     given: dict[HaltScope, str | None] = {
         "agent": agent,
@@ -56,7 +56,7 @@ async def halt(
     if len(scopes) != 1:
         problem = "nothing to halt is given"
         if scopes:
-            problem = f"--{scopes[0]} and --{scopes[1]} exclude each other"
+            problem = f"--{scopes[0]} and --{scopes[1]} cannot be used together"
         raise UsageError(
             problem, hint="give one of: --agent, --team, --workflow, --tool, --model, --user, --all"
         )

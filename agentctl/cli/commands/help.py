@@ -47,7 +47,7 @@ ENVIRONMENT = {
     "NO_COLOR": "any text: no colours",
     "FORCE_COLOR": "1: colours off a terminal too",
     "CLICOLOR_FORCE": "the same as FORCE_COLOR",
-    "COLUMNS": "the width of tables, instead of that of the terminal",
+    "COLUMNS": "the width of tables (default: the width of the terminal)",
 }
 """The environment variables that commands read."""
 

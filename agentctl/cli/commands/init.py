@@ -48,11 +48,11 @@ _PACKAGES = {
 
 def init(
     directory: Path = argument("DIR", "Directory to write to; created if missing", default=Path()),
-    agent: AgentKind | None = option("--agent", "KIND", f"Write an agent in Python too: {_KINDS}"),
+    agent: AgentKind | None = option("--agent", "KIND", f"Also write a Python agent: {_KINDS}"),
     own_object: str | None = option(
-        "--object", "MODULE:NAME", "Host an agent that you have, such as weather:agent"
+        "--object", "MODULE:NAME", "Host an existing agent, such as weather:agent"
     ),
-    full: bool = flag("--full", "Write every key of the configuration, with its default"),
+    full: bool = flag("--full", "Write every configuration key with its default"),
 ) -> None:
     """Write a configuration and a key pair.
 
@@ -114,7 +114,7 @@ class _OwnComponent:
 
 def _build_own_component(own_object: str, agent: AgentKind | None) -> _OwnComponent:
     if agent is not None:
-        raise UsageError("--object and --agent exclude each other")
+        raise UsageError("--object and --agent cannot be used together")
     if _OBJECT.fullmatch(own_object) is None:
         raise UsageError(
             f"--object {own_object!r} is not MODULE:NAME",

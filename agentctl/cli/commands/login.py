@@ -28,7 +28,7 @@ SECONDS = 300.0
 async def login(
     url: Url = None,
     context: ContextName = None,
-    device: bool = flag("--device", "Show a code to enter in a browser of any machine"),
+    device: bool = flag("--device", "Show a code to enter in a browser on any machine"),
     no_open: bool = flag("--no-open", "Print the URL of the sign-in without opening a browser"),
     port: int = option(
         "--port", "PORT", "Port on 127.0.0.1 for the response", default=0, min=0, max=65_535
@@ -36,14 +36,14 @@ async def login(
     issuer: str | None = option("--issuer", "URL", "Provider (default: from the server)"),
     client_id: str | None = option("--client-id", "ID", "Client ID (default: from the server)"),
     scope: list[str] | None = option(
-        "--scope", "SCOPE", "Scope to ask for (repeatable; default: from the server)"
+        "--scope", "SCOPE", "Scope to request (repeatable; default: from the server)"
     ),
     insecure_storage: bool = flag(
-        "--insecure-storage", "Keep the tokens in a file, even if there is a keyring"
+        "--insecure-storage", "Store the tokens in a file instead of the system keyring"
     ),
     insecure_http: InsecureHttp = False,
 ) -> None:
-    """Sign in at a server through its identity provider.
+    """Sign in to a server through its identity provider.
 
     Opens a browser, or shows a code to enter where there is none, as over SSH. Later commands for
     this URL use the token and renew it. --token-file, AGENTCTL_TOKEN and the token file of a

@@ -11,7 +11,7 @@ EXAMPLE = "agentctl logout --url https://agents.example.com"
 
 
 async def logout(url: Url = None, context: ContextName = None) -> None:
-    """Sign out: revoke the tokens at the provider, and delete them here."""
+    """Sign out: revoke the tokens at the provider and delete the local copies."""
     from agentctl.cli import sign_ins
     from agentctl.remote.address import parse_address
 

@@ -22,11 +22,9 @@ app = CommandApp(
 )
 
 ServerId = Annotated[str, argument("ID", "Id of an MCP server")]
-UserId = Annotated[
-    str | None, option("--user-id", "ID", "User whose id the headers of the server contain")
-]
+UserId = Annotated[str | None, option("--user-id", "ID", "User id for the headers of the server")]
 Claims = Annotated[
-    list[str] | None, option("--claim", "NAME=VALUE", "Claim in the headers; repeatable")
+    list[str] | None, option("--claim", "NAME=VALUE", "Claim for the headers (repeatable)")
 ]
 
 _COLUMNS = [
@@ -48,7 +46,7 @@ _CHECK_COLUMNS = [
 
 @app.command("list", epilog="Example: agentctl mcp list -o json")
 def list_servers(out: FieldsOutput, config: Config = None) -> None:
-    """List the configured MCP servers; connects to none."""
+    """List the configured MCP servers without connecting."""
     from agentctl.config import load_settings
 
     settings = load_settings(config)
@@ -100,7 +98,7 @@ async def list_tools(
 @app.command("check", epilog="Example: agentctl mcp check")
 async def check_servers(
     out: CommandOutput,
-    server_ids: list[str] | None = argument("ID", "Ids of MCP servers; none: all"),
+    server_ids: list[str] | None = argument("ID", "Ids of MCP servers (default: all)"),
     user_id: UserId = None,
     claim: Claims = None,
     config: Config = None,

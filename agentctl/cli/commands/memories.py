@@ -87,7 +87,7 @@ async def get_memory(target: Target, out: FieldsOutput, memory_id: MemoryId) -> 
 @app.command("topics", epilog="Example: agentctl memories topics --user ada")
 @with_target()
 async def list_topics(target: Target, out: CommandOutput, user: UserId = None) -> None:
-    """List the topics of memories, one in each line."""
+    """List the topics of memories, one per line."""
     document = await target.operations.memories.list_topics(user_id=user)
     if out.format == "json":
         write_json(document.raw)
@@ -104,8 +104,8 @@ async def add_memory(
     text: Annotated[str, argument("TEXT", "Text of the memory (- reads stdin)")],
     topic: Topics = None,
     user: Owner = None,
-    agent: str | None = option("--agent", "ID", "Agent that it is from"),
-    team: str | None = option("--team", "ID", "Team that it is from"),
+    agent: str | None = option("--agent", "ID", "Agent that the memory comes from"),
+    team: str | None = option("--team", "ID", "Team that the memory comes from"),
 ) -> None:
     """Add a memory of a user."""
     memory = NewMemory(read_text_or_stdin(text, "text"), tuple(topic or ()), user, agent, team)
@@ -126,7 +126,7 @@ async def edit_memory(
 ) -> None:
     """Replace the text or the topics of a memory."""
     if topic and no_topics:
-        raise UsageError("--topic and --no-topics exclude each other")
+        raise UsageError("--topic and --no-topics cannot be used together")
     if text is None and not topic and not no_topics:
         raise UsageError("nothing to change", hint="pass --text, --topic or --no-topics")
     topics = tuple(topic or ()) if topic or no_topics else None
@@ -147,7 +147,7 @@ async def delete_memories(
     ],
     yes: Yes = False,
 ) -> None:
-    """Delete memories: all of them or none."""
+    """Delete memories: all of the given ids, or none."""
     unique = tuple(memory_ids)
     what = f"memory {unique[0]}" if len(unique) == 1 else f"{len(unique)} memories"
     confirm(f"Delete {what}, {target.place}?", yes=yes)

@@ -11,7 +11,7 @@ EXAMPLE = "agentctl resume 019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d21"
 
 @with_target()
 async def resume(target: Target, halt_id: HaltId) -> None:
-    """End a halt: the work in its scope continues, unless another halt stops it."""
+    """End a halt; its work continues unless another halt stops it."""
     try:
         await target.operations.halts.end(halt_id)
     except NotFound as failure:

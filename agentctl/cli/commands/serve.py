@@ -43,7 +43,8 @@ def serve(
     model: str | None = option(
         "--model",
         "MODEL",
-        "Real model of the demo's agents: gpt-5.2-mini, or PROVIDER/MODEL; its key is a variable",
+        "Use a real model in the demo: gpt-5.2-mini or PROVIDER/MODEL; set its key, "
+        "e.g. OPENAI_API_KEY",
     ),
     reload: bool = flag(
         "--reload", "Restart when the configuration or a module changes (development)"
@@ -67,11 +68,11 @@ def serve(
         )
     if demo and config is not None:
         raise UsageError(
-            "--demo and --config exclude each other", hint="the demo has its own configuration"
+            "--demo and --config cannot be used together", hint="the demo has its own configuration"
         )
     if app is not None and (demo or config is not None):
         raise UsageError(
-            f"--app and {'--demo' if demo else '--config'} exclude each other",
+            f"--app and {'--demo' if demo else '--config'} cannot be used together",
             hint="the application names its configuration: agentctl.create_app(PATH)",
         )
     real = None if model is None else find_model(model)

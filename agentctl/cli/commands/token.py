@@ -71,7 +71,7 @@ def mint_token(
 ) -> None:
     """Sign a token and print it on stdout.
 
-    The admin scope grants everything and needs a confirmation, off a terminal --yes.
+    The admin scope grants everything and needs a confirmation, or --yes without a terminal.
     """
     from agentctl.config import load_settings
 
@@ -165,7 +165,7 @@ def _read_token(source: str | None, token_file: str | None) -> str:
     if source not in (None, "-"):
         raise UsageError("the only argument is -, for stdin", hint=_TOKEN_HINT)
     if source and token_file:
-        raise UsageError("- and --token-file exclude each other", hint=_TOKEN_HINT)
+        raise UsageError("- and --token-file cannot be used together", hint=_TOKEN_HINT)
 
     file = source or token_file
     if file == "-" and current_io().stdin_is_terminal:

@@ -58,16 +58,16 @@ async def show_usage(
         "day, user, component, model or version, several with commas; or session (default: day,"
         " with --plot component)",
     ),
-    plot: bool = flag("--plot", "Draw runs, failures, times, tokens and cost over time"),
+    plot: bool = flag("--plot", "Plot runs, failures, durations, tokens and cost over time"),
     step: Step | None = option("--step", "STEP", "With --plot: hour or day"),
     choice: ComponentChoice = NO_CHOICE,
     output: OutputOption = None,
     fields: FieldsOption = None,
 ) -> None:
-    """Show tokens and cost of the runs that ended, by day, user, component, model or session.
+    """Show tokens and cost of finished runs by day, user, component, model or session.
 
-    Members and background work are included. Times are UTC. A cost in US dollars is an estimate,
-    without tokens whose price is not known; see the guide to usage.
+    Members and background work are included. Times are UTC. Costs are estimates in US dollars,
+    without tokens whose price is unknown; see the page on usage.
     """
     matching = select_component(filter, choice.resolve())
     group_keys = _parse_group_keys(group_by)

@@ -84,9 +84,9 @@ async def export_user(
 ) -> None:
     """Export the data of a person to a ZIP file.
 
-    Its files are JSON Lines; manifest.json has their SHA-256 hashes and README.txt describes them.
-    The file gets its name when it is complete and was read again; until then it is FILE.part. Only
-    administrators can export.
+    The archive contains JSON Lines; manifest.json has their SHA-256 hashes and README.txt describes
+    them. The archive gets its name when it is complete and has been read back; until then it is
+    FILE.part. Only administrators can export.
     """
     data = (await target.operations.users.get_data(user)).value
     db_ids = [database["db_id"] for database in data["databases"]]
@@ -190,7 +190,7 @@ async def erase_user(
     target: Target,
     out: CommandOutput,
     user: UserOfData,
-    dry_run: bool = flag("--dry-run", "Show what would be erased, erase nothing"),
+    dry_run: bool = flag("--dry-run", "Show what would be erased without erasing it"),
     yes: Yes = False,
     cancel: bool = flag("--cancel", "Cancel the live and paused runs of the user first"),
     vacuum: bool = flag("--vacuum", "Rewrite SQLite files of any size; writers wait"),
@@ -198,11 +198,12 @@ async def erase_user(
 ) -> None:
     """Erase the data of a person in every database, except for the audit log.
 
-    Held sessions are left, with exit code 6. The command can be interrupted and repeated. Withdraw
-    the access of the person first: a new run is new data. Only administrators can erase.
+    Held sessions are kept, and the exit code is then 6. You can interrupt and repeat the command.
+    First revoke the access of the person, because a new run creates new data. Only administrators
+    can erase.
     """
     if vacuum and no_vacuum:
-        raise UsageError("--vacuum and --no-vacuum exclude each other")
+        raise UsageError("--vacuum and --no-vacuum cannot be used together")
     if not dry_run:
         check_confirmable(yes=yes)
 

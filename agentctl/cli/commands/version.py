@@ -17,7 +17,7 @@ EXAMPLE = "agentctl version --url http://127.0.0.1:7777 -o json"
 async def show_version(
     out: CommandOutput, url: Url = None, context: ContextName = None, timeout: Timeout = None
 ) -> None:
-    """Show the version of agentctl and, with --url or a context, that of the server."""
+    """Show the versions of agentctl and, with --url or a context, of the server."""
     options = TargetOptions(url=url, context=context, timeout=timeout)
     record: dict[str, Any] = {
         "version": __version__,

@@ -18,7 +18,7 @@ from agentctl.interface.requests.administration import DeliveryFilter
 from agentctl.interface.requests.lists import read_rows
 
 app = CommandApp(
-    help="List and test webhooks, and deliver their events again.",
+    help="List and test webhooks, and redeliver events.",
     epilog="Example: agentctl webhooks deliveries --state dead",
 )
 
@@ -75,7 +75,7 @@ _TEST = plain_columns("webhook_id", "event_id", "delivered", "status", "error", 
 @app.command("list", epilog="Example: agentctl webhooks list")
 @with_target()
 async def list_webhooks(target: Target, out: FieldsOutput) -> None:
-    """List the endpoints of the configuration, with the numbers of their deliveries."""
+    """List the configured endpoints with their delivery counts."""
     document = await target.operations.webhooks.list()
     out.show_list(document, _WEBHOOKS, "webhook_id")
 
@@ -120,7 +120,7 @@ async def redeliver(
     webhook: str | None = option("--webhook", "ID", "With --dead: of this endpoint"),
     since: str | None = option("--since", "AGE", "With --dead: at most this old: 10m, 2h, 7d"),
 ) -> None:
-    """Deliver events again, with the same event ids."""
+    """Redeliver events with the same event ids."""
     ids = list(delivery_ids or ())
     if bool(ids) == dead:
         raise UsageError("give DELIVERY_ID, or --dead")
@@ -142,14 +142,14 @@ async def redeliver(
 @app.command("enable", epilog="Example: agentctl webhooks enable ops")
 @with_target()
 async def enable_webhook(target: Target, webhook_id: WebhookId) -> None:
-    """Send events again to an endpoint that a response with the status 410 has disabled."""
+    """Re-enable an endpoint that was disabled by a response with status 410."""
     await target.operations.webhooks.enable(webhook_id)
     target.report_done(f"webhook {webhook_id} is enabled")
 
 
 @app.command("secret", epilog="Example: agentctl webhooks secret")
 def create_secret() -> None:
-    """Print a new secret for the variable that `secret_env` names; nothing is stored."""
+    """Print a new secret for the variable in `secret_env` (nothing is stored)."""
     from agentctl.webhooks.signing import generate_secret
 
     write_line(generate_secret())

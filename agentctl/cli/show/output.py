@@ -56,7 +56,7 @@ def resolve_format(option: Format | None) -> Format:
 def build_output_option(formats: str) -> Any:
     """Return the option for one of these formats."""
     default = "[env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]"
-    return option("--output -o", "FORM", f"Output format: {formats}  {default}")
+    return option("--output -o", "FORMAT", f"Output format: {formats}  {default}")
 
 
 OutputOption = Annotated[

@@ -45,7 +45,7 @@ class AccountsFamily(Family):
     async def list(self, filter: AccountFilter) -> Document[AccountPage]:
         """List service accounts.
 
-        One page of all accounts of the instance, including expired and revoked ones.
+        One page of all accounts of the instance, including expired and revoked accounts.
         """
 
     @operation(

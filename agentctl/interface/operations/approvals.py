@@ -59,8 +59,8 @@ class ApprovalsFamily(Family):
     ) -> Document[ReceiptRecord]:
         """Get the receipt of an approval.
 
-        A signed statement of who decided, about which call, and what followed: others can verify it
-        without this server. A pending approval is a conflict.
+        A signed statement of who decided, about which call, and what followed: anybody can verify
+        it without this server. A pending approval is a conflict.
         """
 
     @component_operation(

@@ -33,5 +33,5 @@ class AuditFamily(Family):
     async def list_heads(self, filter: AuditHeadFilter) -> Document[AuditHeadPage]:
         """List signed heads of the audit log.
 
-        Newest first. Each covers the entries since the one before it, with their digest.
+        Newest first. Each head covers the entries since the previous head, with their digest.
         """

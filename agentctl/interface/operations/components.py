@@ -55,5 +55,5 @@ class ComponentsFamily(Family):
     ) -> Document[VersionDiff]:
         """Compare two versions of a component.
 
-        By default the two newest ones.
+        By default the two newest versions.
         """

@@ -61,8 +61,8 @@ class FilesFamily(Family):
     ) -> Document[FileRecord]:
         """Upload a file.
 
-        The body is the bytes of the file. Its type is that of the bytes: PNG, JPEG, GIF, WebP, PDF,
-        WAV, MP3, OGG, FLAC, M4A, plain text, Markdown, CSV or JSON.
+        The body contains the bytes of the file. The type is detected from the bytes: PNG, JPEG,
+        GIF, WebP, PDF, WAV, MP3, OGG, FLAC, M4A, plain text, Markdown, CSV or JSON.
         """
 
     @operation(

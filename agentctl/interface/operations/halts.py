@@ -28,7 +28,7 @@ class HaltsFamily(Family):
     async def list(self, filter: HaltFilter) -> Document[HaltPage]:
         """List halts.
 
-        One page of the halts of the instance, newest first, including ended ones.
+        One page of the halts of the instance, newest first, including ended halts.
         """
 
     @operation(

@@ -182,8 +182,8 @@ class RunsFamily(Family):
     ) -> AsyncIterator[StreamEvent]:
         """Read the events of a run of a component.
 
-        The same events as those of the resume operation, for callers that may read the component
-        and not run it. If the client disconnects, the run continues.
+        The same events as the resume operation, for callers that may read the component and not run
+        it. If the client disconnects, the run continues.
         """
 
     @component_operation(
@@ -242,8 +242,8 @@ class RunsFamily(Family):
     async def get_causes(self, run_id: RunId, *, db_id: DatabaseId = None) -> Document[RunCauses]:
         """Get the causes of the failures of a run.
 
-        The exceptions of the code of its agent and tools, and of those of the runs below it. No
-        record, event or export of a run has them.
+        The exceptions in the code of its agent and tools, and in the runs below it. No record,
+        event or export of a run has them.
         """
 
     @operation(
@@ -274,7 +274,7 @@ class RunsFamily(Family):
         run_id: RunId,
         *,
         db_id: DatabaseId = None,
-        after: Annotated[str | None, Query("Only calls after the one with this id")] = None,
+        after: Annotated[str | None, Query("Only calls after the call with this id")] = None,
         limit: Limit = MAXIMUM_LIMIT,
     ) -> Document[RunModelCalls]:
         """List the model calls of a run.
@@ -292,7 +292,9 @@ class RunsFamily(Family):
     async def get_model_call(
         self,
         run_id: RunId,
-        call_id: Annotated[str, Path("Id of the call, which is that of its span", "model_call")],
+        call_id: Annotated[
+            str, Path("Id of the call, the same as the id of its span", "model_call")
+        ],
         *,
         db_id: DatabaseId = None,
         cut: Cut = None,
@@ -338,7 +340,7 @@ class RunsFamily(Family):
         self,
         run_id: RunId,
         *,
-        after: Annotated[str | None, Query("Only messages after the one with this id")] = None,
+        after: Annotated[str | None, Query("Only messages after the message with this id")] = None,
         limit: Limit = MAXIMUM_LIMIT,
     ) -> Document[RunMessagePage]:
         """List the messages to a run.
@@ -365,10 +367,10 @@ class RunsFamily(Family):
         """Continue a paused run of a component.
 
         Stores the decisions of the user of the run about approvals with the policy `user`, all or
-        none. If the run still waits for others, it responds with the record of the paused run.
-        Otherwise it responds with the server-sent events of what follows; with `stream` false with
-        the run record, after the run has ended or paused again or, with `background`, at once. If
-        the client disconnects, the run continues.
+        none. If the run is still waiting for other decisions, it responds with the record of the
+        paused run. Otherwise it responds with the server-sent events of what follows; with `stream`
+        false with the run record, after the run has ended or paused again or, with `background`, at
+        once. If the client disconnects, the run continues.
 
         With an `Idempotency-Key` the request can be repeated for 24 hours.
         """
@@ -379,7 +381,7 @@ class RunsFamily(Family):
     ) -> AsyncIterator[StreamEvent]:
         """Continue a paused run and yield the events that follow.
 
-        There are none if the run still waits for other decisions.
+        There are no events if the run is still waiting for other decisions.
         """
 
     @component_operation(
@@ -397,11 +399,11 @@ class RunsFamily(Family):
         """Retry a run of a component that has ended.
 
         Starts a new run in the same session with the same input. It begins with the finished part
-        of the first one: answers and tool calls with their results. An agent in code and a
+        of the original run: answers and tool calls with their results. An agent in code and a
         broadcast work from the beginning, a workflow from its first step that did not complete.
 
         If effects may be repeated, it responds with 409 and the plan; the same request with
-        `confirm` of the plan starts the run. The response is that of a start.
+        `confirm` of the plan starts the run. The response is the same as for a start.
         """
 
     @stream_of(retry)
@@ -426,11 +428,11 @@ class RunsFamily(Family):
         """Fork a run of a component that has ended.
 
         Starts a new run whose conversation begins with the first `at` messages of the run, with
-        another message or another component, in a new session or in that of the run. The caller
-        needs the scope that starts a run of the component that goes on.
+        another message or another component, in a new session or in the session of the run. The
+        caller needs the scope that starts a run of the component that continues.
 
         If effects may be repeated, it responds with 409 and the plan; the same request with
-        `confirm` of the plan starts the run. The response is that of a start.
+        `confirm` of the plan starts the run. The response is the same as for a start.
         """
 
     @stream_of(fork)

@@ -272,8 +272,9 @@ class SessionsFamily(Family):
     async def prune(self, request: PruneRequest) -> Document[PruneRecord]:
         """Remove idle sessions.
 
-        Removes those of the given sessions that are still idle, with everything that belongs to
-        them, and names the others. Held sessions and those with a live or paused run stay.
+        Removes the given sessions that are still idle, with everything that belongs to them, and
+        lists the sessions that were kept. Held sessions and sessions with a live or paused run are
+        kept.
         """
 
     @operation(
@@ -290,7 +291,7 @@ class SessionsFamily(Family):
         """List the runs of a session.
 
         Oldest first, including the runs of members and steps. If there are as many as `limit`,
-        `after` with the id of the last one continues the list, or `before` if the order is `desc`.
+        `after` with the id of the last run continues the list, or `before` if the order is `desc`.
         """
 
     @operation(

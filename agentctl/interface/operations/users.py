@@ -32,7 +32,7 @@ class UsersFamily(Family):
     async def list_rows(self, filter: PersonalRowsFilter) -> Document[PersonalRowsPage]:
         """List data of a person.
 
-        One page of the rows of a person that no other list has.
+        One page of the rows of a person that no other list contains.
         """
 
     @operation(
@@ -48,5 +48,6 @@ class UsersFamily(Family):
     async def erase(self, erasure: Erasure) -> Document[ErasureRecord]:
         """Erase the data of a person.
 
-        Executes one part of the erasure. It is complete after a part without `next_cursor`.
+        Executes one part of the erasure. The erasure is complete after a part without
+        `next_cursor`.
         """

@@ -84,7 +84,7 @@ UserId = Annotated[
 ]
 DatabaseId = Annotated[
     str | None,
-    Query("Id of the database; by default the first one"),
+    Query("Id of the database (default: the first database)"),
     Option("--db", "ID", "Database id (default: the first database)"),
 ]
 ComponentId = Annotated[str | None, Query("Only of this agent, team or workflow")]
@@ -131,7 +131,7 @@ class SessionLocator:
 
     type: Annotated[
         ComponentKind | None,
-        Query("Type of the session; by default that of the stored session"),
+        Query("Type of the session (default: the type of the stored session)"),
         _KIND,
     ] = None
     user_id: UserId = None
@@ -244,7 +244,7 @@ class RunFilter:
     live: Annotated[
         bool,
         Query("Only live runs; cannot be combined with `status`"),
-        Option("--live", None, "Filter for live runs: PENDING or RUNNING"),
+        Option("--live", None, "Only live runs: PENDING or RUNNING"),
     ] = False
     created_after: Annotated[
         ParsedTimestamp | None, Query("Only runs created at or after this time")
@@ -257,8 +257,8 @@ class RunFilter:
     finished_after: Annotated[ParsedTimestamp | None, Query("Only runs ended since then")] = None
     at_work: Annotated[
         bool,
-        Query("Only runs that have ended while their work goes on"),
-        Option("--at-work", None, "Filter for runs that have ended while their work goes on"),
+        Query("Only ended runs whose work still continues"),
+        Option("--at-work", None, "Only ended runs whose work still continues"),
     ] = False
     finished_before: Annotated[
         ParsedTimestamp | None, Query("Only runs that ended before this time")
@@ -271,7 +271,7 @@ class RunFilter:
     model: Annotated[
         str | None,
         Query("Only ended runs that called this model first; needs a time, or a session"),
-        Option("--model", "ID", "Filter ended runs by the model that they called first"),
+        Option("--model", "ID", "Filter finished runs by the first model they called"),
     ] = None
     version: Annotated[
         str | None,
@@ -302,7 +302,7 @@ class DiffFilter:
     """The two versions that are compared."""
 
     before: Annotated[
-        str | None, Query("The earlier version; by default the one before the newest")
+        str | None, Query("The earlier version (default: the second newest version)")
     ] = None
     after: Annotated[str | None, Query("The later version; by default the newest")] = None
 
@@ -316,7 +316,7 @@ class SessionRunsQuery:
     after: Annotated[
         str | None,
         Query("Only runs after the run with this id", min_length=1),
-        Option("--after", "RUN_ID", "Return only the runs after this one", noun="run"),
+        Option("--after", "RUN_ID", "Return only runs after this run", noun="run"),
     ] = None
     before: Annotated[str | None, Query("Only runs before the run with this id", min_length=1)] = (
         None

@@ -140,8 +140,8 @@ _Version = Annotated[
 ]
 _Limit = Annotated[
     int,
-    Query("Maximum number of groups, the largest ones", ge=1, le=MAXIMUM_GROUPS),
-    Option("--limit", "NUMBER", "Maximum number of groups, the largest ones"),
+    Query("Maximum number of groups (the largest groups)", ge=1, le=MAXIMUM_GROUPS),
+    Option("--limit", "NUMBER", "Maximum number of groups (the largest groups)"),
 ]
 
 

@@ -55,10 +55,10 @@ class FileUpload:
         ),
     ] = ""
     session_id: Annotated[
-        str | None, Query("Session of the file; without one it is deleted after 24 hours")
+        str | None, Query("Session of the file; without a session it is deleted after 24 hours")
     ] = None
     user_id: Annotated[
-        str | None, Query("User of the file; only administrators can name another one")
+        str | None, Query("User of the file; only administrators can name a different user")
     ] = None
     db_id: DatabaseId = None
 

@@ -118,7 +118,7 @@ MetadataFilter = Annotated[
         "`KEY=VALUE`: only those whose metadata has this value under this key; may be repeated",
         max_items=MAXIMUM_PAIRS,
     ),
-    Option("--metadata", "KEY=VALUE", "Filter by a value of the metadata (repeatable)"),
+    Option("--metadata", "KEY=VALUE", "Filter by metadata value (repeatable)"),
 ]
 TagFilter = Annotated[
     tuple[str, ...],
@@ -126,7 +126,7 @@ TagFilter = Annotated[
         "Only those with this text in `tags` of their metadata; may be repeated",
         max_items=MAXIMUM_TAGS,
     ),
-    Option("--tag", "TAG", "Filter by a tag in the metadata (repeatable)"),
+    Option("--tag", "TAG", "Filter by metadata tag (repeatable)"),
 ]
 ErrorFilter = Annotated[
     str | None,
@@ -135,7 +135,7 @@ ErrorFilter = Annotated[
         min_length=1,
         max_length=MAXIMUM_ERROR_LENGTH,
     ),
-    Option("--error", "TEXT", "Filter failures by a text in the code or the detail of the error"),
+    Option("--error", "TEXT", "Filter failures by text in the error code or detail"),
 ]
 
 

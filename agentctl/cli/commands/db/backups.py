@@ -65,7 +65,7 @@ async def back_up(
         )
         if others:
             names = ", ".join(each.id for each in others)
-            note(f"it has one database; back up the others with --db: {names}")
+            note(f"the backup contains one database; back up the rest with --db: {names}")
         place = f"in backup-files next to {backup['file']}: keep both"
         if settings.files.store == "s3":
             place = (
@@ -104,7 +104,7 @@ def _report_files(copied: CopiedFiles, place: str) -> None:
 async def restore(
     out: CommandOutput,
     file: Annotated[Path, argument("FILE", "File of `db backup`")],
-    replace: bool = flag("--replace", "Move the present database aside first"),
+    replace: bool = flag("--replace", "Move the current database aside first"),
     sha256: str | None = option("--sha256", "HASH", "Hash that `db backup` printed"),
     *,
     chosen: OneDatabase,

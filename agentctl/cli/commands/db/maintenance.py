@@ -97,8 +97,8 @@ async def show_status(out: CommandOutput, chosen: AllDatabases) -> None:
 async def migrate(
     out: CommandOutput,
     chosen: AllDatabases,
-    dry_run: bool = flag("--dry-run", "Show the pending migrations, change nothing"),
-    finish: bool = flag("--finish", "End the upgrade: earlier versions will not work any more"),
+    dry_run: bool = flag("--dry-run", "List pending migrations without applying them"),
+    finish: bool = flag("--finish", "Finish the upgrade; earlier versions stop working"),
 ) -> None:
     """Apply pending migrations; create missing databases.
 

@@ -77,7 +77,7 @@ async def cancel_runs(
         "--status", "STATUS", "Filter by status: PENDING, RUNNING or PAUSED", case_sensitive=False
     ),
     ages: AgeOptions = NO_AGES,
-    dry_run: bool = flag("--dry-run", "With --all: show the runs, cancel none"),
+    dry_run: bool = flag("--dry-run", "With --all: list the runs without cancelling them"),
     yes: options.Yes = False,
     wait: float = option(
         "--wait",
@@ -91,13 +91,13 @@ async def cancel_runs(
 ) -> None:
     """Cancel runs by id, or all live runs that match the filters.
 
-    Exit code 8 if a run has not stopped yet, or has ended while its work goes on. With --session
-    and --agent, --team or --workflow a run is cancelled by id without reading it first.
+    Exit code 8 if a run has not stopped yet, or has ended but its work continues. With --session
+    and --agent, --team or --workflow, a run is cancelled by id without reading it first.
     """
     component = choice.resolve()
     request = CancelRequest(session, wait, reason)
     if all and run_ids:
-        raise UsageError("--all and RUN_ID exclude each other")
+        raise UsageError("--all and RUN_ID cannot be used together")
 
     if all:
         if not dry_run:
@@ -235,7 +235,7 @@ async def _cancel_all(
     counts = Tally[str](_find_outcome(record) for record in records)
     texts = {
         "stopped": "stopped",
-        "ended": "ended while their work goes on",
+        "ended": "ended, but work continues",
         "requested": "cancel requested and not stopped yet",
         "already_final": "already final",
     }
@@ -321,8 +321,7 @@ def _check_stopped(target: Target, records: Sequence[CancelRecord]) -> None:
     if held:
         look = target.command(f"runs get {held[0]['run_id']}")
         raise StillPending(
-            f"{_count_runs(len(held))} ended while the work goes on",
-            hint=f"check again with: {look}",
+            f"{_count_runs(len(held))} ended, but work continues", hint=f"check again with: {look}"
         )
 
 

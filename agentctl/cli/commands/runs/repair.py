@@ -42,11 +42,11 @@ async def retry_run(
     yes: Yes = False,
     db: DbId = None,
 ) -> None:
-    """Start a run that has ended again, from its last good step.
+    """Repeat a finished run from its last good step.
 
-    The new run has the same session and input. It begins with the finished tool calls of the first
-    one; agents in code and broadcasts work from the beginning. Calls that may be made again are
-    listed and confirmed first. Output and exit codes are those of `runs start`.
+    The new run has the same session and input. It reuses the finished tool calls of the original
+    run; agents in code and broadcasts start from the beginning. Calls that may be made again are
+    listed and confirmed first. Output and exit codes are the same as for `runs start`.
     """
     stream = start.choose_stream(stream, out, background=background)
     component = await _find_origin(target, run_id, db)
@@ -65,7 +65,7 @@ async def fork_run(
     out: CommandOutput,
     run_id: RunId,
     at: int | None = option(
-        "--at", "N", "Messages to begin with, as in `runs get --messages`", min=0
+        "--at", "N", "Number of messages to keep, as in `runs get --messages`", min=0
     ),
     message: str | None = option("--message -m", "TEXT", "Next message (- reads stdin)"),
     agent: AgentId = None,
@@ -73,7 +73,7 @@ async def fork_run(
     session: Annotated[
         str | None,
         ShortId("session"),
-        build_id_option("session", "Session of the run, or a new one (default: a new one)"),
+        build_id_option("session", "Session of the original run (default: a new session)"),
     ] = None,
     background: start.Background = False,
     stream: start.StreamOption = None,
@@ -81,11 +81,10 @@ async def fork_run(
     yes: Yes = False,
     db: DbId = None,
 ) -> None:
-    """Start a run whose conversation begins with the first messages of a run that has ended.
+    """Start a run from the first messages of a finished run.
 
-    It goes on with another message, or with another agent or team. Calls after these messages that
-    may be made again are listed and confirmed first. Output and exit codes are those of
-    `runs start`.
+    It continues with a different message, agent or team. Later calls that may be made again are
+    listed and confirmed first. Output and exit codes are the same as for `runs start`.
     """
     if at is None:
         look = target.command(f"runs get {run_id} --messages")
@@ -178,8 +177,9 @@ async def examine_runs(
 
     Finds runs whose worker died, runs in no valid state, runs that contradict their parent or their
     approvals, runs without a session, tool calls without a result, and workers that died or have no
-    heartbeat. Works only locally. Exit code 1 if there is a problem, with --fix if one is left. An
-    interrupted check shows the problems found so far, and the command that continues it.
+    heartbeat. Works only locally. Exit code 1 if there are problems; with --fix, if problems
+    remain. An interrupted check shows the problems found so far and the command that continues the
+    check.
     """
     from agentctl.admin.runs_doctor.find import RunsDoctor
 

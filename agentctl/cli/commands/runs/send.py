@@ -23,17 +23,18 @@ async def send_message(
     late: LateMessage = option(
         "--late",
         "FATE",
-        "Fate after the last model call of the run: next_run or refuse",
+        "If the run calls no model any more: next_run or refuse",
         default="next_run",
     ),
     idempotency_key: str | None = option(
-        "--idempotency-key", "KEY", "Send at most one message: a repeated command shows the first"
+        "--idempotency-key", "KEY", "Send at most one message; repeating the command shows it"
     ),
 ) -> None:
-    """Send a message to a run that works.
+    """Send a message to a run in progress.
 
-    The next model call of the run gets it. If the run makes no further one, or takes no messages
-    while it works, the message becomes the next run of the session, or is refused, as --late says.
+    The next model call of the run receives the message. If the run makes no further model call, or
+    accepts no messages while it works, the message starts the next run of the session or is
+    refused, depending on --late.
     """
     request = MessageRequest(read_text_or_stdin(text, "message"), late, idempotency_key)
     document = await target.operations.runs.send_message(run_id, request)

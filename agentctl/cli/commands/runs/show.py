@@ -73,12 +73,12 @@ async def list_runs(
 ) -> None:
     """List runs across sessions, newest first.
 
-    With --search those whose messages or answers have all words, in the order of their sessions;
+    --search finds runs whose messages or answers contain all words, in the order of their sessions;
     `refu*` finds words that begin with refu.
     """
     out.check()
     if filter.live and filter.status is not None:
-        raise UsageError("--live and --status exclude each other")
+        raise UsageError("--live and --status cannot be used together")
     # The record of a run can be large, and tables have none of its texts.
     matching = select_component(replace(filter, form=out.run_view), choice.resolve())
     read = ages.limit_each(target.operations.runs.list)
@@ -126,17 +126,15 @@ async def get_run(
     out: TranscriptOutput,
     run_id: RunId,
     session: SessionOption = None,
-    timeline: bool = flag("--timeline", "Show when models, tools and members worked"),
-    messages: bool = flag("--messages", "List its messages with their numbers, for runs fork"),
-    model_calls: bool = flag(
-        "--model-calls", "List its model calls, with the models that answered"
-    ),
-    call: str | None = option("--call", "ID", "List the messages that a model call was sent"),
+    timeline: bool = flag("--timeline", "Show a timeline of models, tools and members"),
+    messages: bool = flag("--messages", "List messages with their numbers, for `runs fork`"),
+    model_calls: bool = flag("--model-calls", "List model calls with the models that answered"),
+    call: str | None = option("--call", "ID", "List the messages that a model call received"),
     db: DbId = None,
 ) -> None:
     """Show one run as a transcript.
 
-    The formats json, jsonl and tsv are the record of the run.
+    The formats json, jsonl and tsv print the record of the run.
     """
     where = SessionLocator(db_id=db)
     if call is not None:
@@ -207,7 +205,7 @@ async def watch_run(
     """Follow a run until it ends.
 
     Ctrl-C does not cancel the run. Exit code 1 if the run ends as ERROR or is cancelled. With
-    --session and --agent, --team or --workflow the record of the run is not read first.
+    --session and --agent, --team or --workflow, the record of the run is not read first.
     """
     run = WatchedRun(target, run_id, choice.resolve(), session, db)
     component = run.component
@@ -254,11 +252,11 @@ async def wait_for_runs(
     session: SessionOption = None,
     db: DbId = None,
 ) -> None:
-    """Wait until runs have ended, and show them.
+    """Wait for runs to end, and show them.
 
-    Exit code 0 if every run is COMPLETED, 1 if one ended as ERROR or was cancelled, 8 if one has
-    not ended within --wait, 9 if one waits for a decision. Ctrl-C cancels no run. With --session
-    and --agent, --team or --workflow the runs are those of this component and session.
+    Exit code 0 if every run is COMPLETED, 1 if a run ended as ERROR or was cancelled, 8 if a run
+    has not ended within --wait, 9 if a run is waiting for approval. Ctrl-C does not cancel the
+    runs. --session and --agent, --team or --workflow name the session and component of the runs.
     """
     form = out.run_view
     deadline = None if wait is None else time.monotonic() + wait

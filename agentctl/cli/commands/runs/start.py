@@ -44,7 +44,7 @@ from agentctl.records.runs import RunRecord
 from agentctl.records.strict import parse_json
 
 Background = Annotated[
-    bool, flag("--background", "Return at once; the run continues on the server")
+    bool, flag("--background", "Return immediately; the run continues on the server")
 ]
 
 StreamOption = Annotated[
@@ -54,9 +54,7 @@ StreamOption = Annotated[
 KeyOption = Annotated[
     str | None,
     option(
-        "--idempotency-key",
-        "KEY",
-        "Start at most one run: a repeated command shows the run of the first",
+        "--idempotency-key", "KEY", "Start at most one run; repeating the command shows that run"
     ),
 ]
 
@@ -101,9 +99,9 @@ async def start_run(
 ) -> None:
     """Start a run of an agent, team or workflow, and show its output.
 
-    At a terminal it asks about calls that the user of the run may approve, and goes on. Ctrl-C
+    At a terminal it asks about calls that the user of the run may approve, and continues. Ctrl-C
     cancels the run, unless it has an --idempotency-key and a server executes it. Exit code 1 if the
-    run ends as ERROR or is cancelled, 9 if it waits for a decision.
+    run ends as ERROR or is cancelled, 9 if it is waiting for approval.
     """
     component = choice.resolve()
     if component is None:

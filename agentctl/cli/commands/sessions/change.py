@@ -65,14 +65,14 @@ async def import_sessions(
     target: Target,
     out: CommandOutput,
     file: Annotated[Path, argument("FILE", "File of sessions export (- is stdin)")],
-    dry_run: bool = flag("--dry-run", "Check the file and the database, change nothing"),
+    dry_run: bool = flag("--dry-run", "Check the file and the database without changing anything"),
     db: options.DbId = None,
 ) -> None:
     """Import sessions with all their runs.
 
     Reads the formats jsonl and json of `sessions export`. The whole file is checked before the
-    first change. What exists already is skipped, so an import can be repeated. Works only locally.
-    Exit code 1 if a session or run was left out; stderr lists it.
+    first change. Existing sessions and runs are skipped, so you can repeat an import. Works only
+    locally. Exit code 1 if sessions or runs were left out; stderr lists them.
     """
     from agentctl.admin.imports.exports import SessionFile
     from agentctl.store.database import Outbox
@@ -157,7 +157,7 @@ async def hold_sessions(
     reason: Annotated[str, option("--reason", "TEXT", "Reason, shown to administrators")],
     db: options.DbId = None,
 ) -> None:
-    """Hold sessions: nothing deletes them until they are released.
+    """Hold sessions, so that nothing deletes them until they are released.
 
     Only administrators can hold sessions, and see who holds them and why.
     """
@@ -173,7 +173,7 @@ async def hold_sessions(
 async def release_sessions(
     target: Target, session_ids: options.SessionIds, db: options.DbId = None
 ) -> None:
-    """End the holds of sessions, which can be deleted then."""
+    """Release held sessions, so that they can be deleted again."""
 
     async def release(session_id: str) -> None:
         await target.operations.sessions.release(session_id, SessionLocator(db_id=db))
@@ -216,24 +216,24 @@ async def prune_sessions(
         str, option("--idle", "DAYS", "Time since the last use of a session, such as 90d")
     ],
     choice: options.ComponentChoice = options.NO_CHOICE,
-    dry_run: bool = flag("--dry-run", "Show what would be removed, remove nothing"),
+    dry_run: bool = flag("--dry-run", "Show what would be removed without removing it"),
     export: Path | None = option(
         "--export", "FOLDER", "Write the sessions to files in this folder before they are removed"
     ),
     yes: options.Yes = False,
     db: options.DbId = None,
 ) -> None:
-    """Remove the sessions that were not used for some days, with their runs.
+    """Remove sessions that were not used for some days, with their runs.
 
-    Held sessions and those with a live or paused run are left. With --export each file is on the
-    disk and was read again before its sessions are removed; `sessions import` reads it. A ZIP
-    archive with the same name has the files of the sessions. The command can be interrupted and
-    repeated. Only administrators can remove sessions in this way.
+    Held sessions and sessions with a live or paused run are kept. With --export, each file is
+    written to disk and read back before its sessions are removed; `sessions import` reads it. A ZIP
+    archive with the same name contains the files of the sessions. You can interrupt and repeat the
+    command. Only administrators can prune sessions.
     """
     kind, component_id = choice.resolve() or (None, None)
     wanted = IdleFilter(parse_days(idle), kind, component_id, db)
     if dry_run and export is not None:
-        raise UsageError("--dry-run and --export exclude each other")
+        raise UsageError("--dry-run and --export cannot be used together")
 
     # Only a dry run and the question need the totals: to count them reads every page.
     idle_totals = PruneTotals()
@@ -322,12 +322,12 @@ async def delete_sessions(
     session_ids: options.SessionIds,
     yes: options.Yes = False,
     cancel: bool = flag("--cancel", "Cancel live runs first; deletes one session at a time"),
-    dry_run: bool = flag("--dry-run", "Print the sessions that would be deleted, delete none"),
+    dry_run: bool = flag("--dry-run", "List the sessions without deleting them"),
     db: options.DbId = None,
 ) -> None:
     """Delete sessions and their runs.
 
-    Several sessions are deleted together: all of them or none.
+    Several sessions are deleted together: either all of them or none.
     """
     where = SessionLocator(db_id=db)
     if dry_run:
@@ -408,7 +408,7 @@ class ExportFolder:
 
         try:
             if _hash_file(part_path) != digest.digest():
-                raise _build_export_error(path, "it has other bytes than were written")
+                raise _build_export_error(path, "its content differs from what was written")
             _check_sessions(part_path, written)
             await self._write_files(path.with_suffix(".zip"), written, where)
         except BaseException:

@@ -110,8 +110,8 @@ async def list_sessions(
 ) -> None:
     """List sessions, most recently used first.
 
-    With --search those whose messages, answers or name have all words, newest first; `refu*` finds
-    words that begin with refu.
+    --search finds sessions whose messages, answers or name contain all words, newest first; `refu*`
+    finds words that begin with refu.
     """
     out.check()
     read = ages.limit_each(target.operations.sessions.list)
@@ -146,13 +146,13 @@ async def get_session(
         min=1,
     ),
     all: bool = flag("--all", "Show all runs"),
-    follow: bool = flag("--follow", "Go on with live and new runs until Ctrl-C"),
+    follow: bool = flag("--follow", "Continue with live and new runs until Ctrl-C"),
     where: SessionLocator = DEFAULT_LOCATOR,
 ) -> None:
     """Show one session as a transcript.
 
-    The formats json, jsonl and tsv are the record of the session. Ctrl-C during --follow leaves the
-    runs alive.
+    The formats json, jsonl and tsv print the record of the session. Ctrl-C during --follow does not
+    stop the runs.
     """
     form = out.resolve(last=last is not None, all=all, follow=follow)
     view: SessionView = "full" if form is None else "summary"
@@ -221,7 +221,7 @@ class _SessionFollower:
                         raise
                     await retries.wait(failure, "trying again")
         except asyncio.CancelledError:
-            note(f"interrupted: session {self._session_id} and its runs go on")
+            note(f"interrupted: session {self._session_id} and its runs continue")
             raise
 
     async def _show_run(self, run: Record, number: int) -> None:
@@ -300,20 +300,20 @@ async def export_sessions(
     session_ids: OptionalSessionIds = None,
     all: bool = flag("--all", "Export every session that matches the filters"),
     file_format: ExportFormat = option(
-        "--format", "FORM", "jsonl, json or markdown", default="jsonl"
+        "--format", "FORMAT", "jsonl, json or markdown", default="jsonl"
     ),
     model_calls: bool = flag("--model-calls", "Add the model calls of each run"),
-    with_files: bool = flag("--with-files", "Write a ZIP archive that has the files, too"),
+    with_files: bool = flag("--with-files", "Write a ZIP archive that includes the files"),
     to_file: ToFile = None,
     where: SessionLocator = DEFAULT_LOCATOR,
 ) -> None:
     """Export sessions with all their runs.
 
-    With --with-files FILE is a ZIP archive: the export, the bytes of the files of the sessions, and
-    manifest.json, which names bytes that are missing; the exit code is 1 then.
+    With --with-files, FILE is a ZIP archive of the export, the files of the sessions, and
+    manifest.json, which lists missing files; if files are missing, the exit code is 1.
 
-    jsonl has a line for each session, `{"session": …, "runs": […]}`, json is an array of these, and
-    markdown is a transcript. A file is written completely or not at all.
+    jsonl has one line per session, `{"session": …, "runs": […]}`; json is an array of these
+    objects, and markdown is a transcript. A file is written completely or not at all.
     """
     if bool(session_ids) is all:
         raise UsageError("give a SESSION_ID, or --all", hint="--all takes filters such as --user")

@@ -102,8 +102,8 @@ class TranscriptOutput(FieldsOutput):
     output: Annotated[
         Format | None, build_output_option("table, text, markdown, json, jsonl, tsv or name")
     ] = None  # type: ignore[assignment]
-    full: Annotated[bool, flag("--full", "Show whole tool calls, prompts and reasoning")] = False
-    members: Annotated[bool, flag("--members", "Show the work of every member and step")] = False
+    full: Annotated[bool, flag("--full", "Show complete tool calls, prompts and reasoning")] = False
+    members: Annotated[bool, flag("--members", "Expand every member and step")] = False
     raw: Annotated[bool, flag("--raw", "Show answers as sent, not as Markdown")] = False
     local_time: Annotated[
         bool, flag("--local-time", "Show times in the local time zone instead of UTC")
