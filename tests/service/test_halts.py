@@ -13,6 +13,7 @@ from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
 from agentctl.interface.requests.halts import HaltFilter, NewHalt
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.desk.halting import end_due_halts
+from agentctl.runs.life.halts import ALIVE_SECONDS
 from agentctl.service.service import Service
 from tests.conditions import wait_until
 from tests.deployment import Deploy, Deployment
@@ -369,6 +370,33 @@ async def test_process_that_cannot_read_the_halts_starts_nothing(
             await wait_until(lambda: live.is_held)
             with pytest.raises(errors.Unavailable):
                 await user(service).runs.create("agent", "echo", RunRequest("hello"))
+            assert model_endpoint.requests("echo") == []
+
+        assert (await running).value["status"] == "COMPLETED"
+
+
+async def test_process_with_an_old_heartbeat_starts_nothing(
+    deployment: Deployment, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may have removed the row of its worker, so that a new halt does not wait for it."""
+    model_endpoint.forget()
+    async with open_service(deployment) as service:
+        halts = service.hosting.gate.halts
+        running = asyncio.create_task(
+            user(service).create_run("agent", "tool-wait", RunRequest('{"seconds": 0.5}'))
+        )
+        run = await wait_for_running(user(service), component_id="tool-wait")
+        live = service.hosting.engine.find_run(run["run_id"])
+        assert live is not None
+
+        with monkeypatch.context() as patch:
+            worker = service._worker
+            patch.setattr(halts, "_clock", lambda: worker.alive_at + ALIVE_SECONDS)
+            # The halts can be read all the time.
+            await halts.refresh()
+            await wait_until(lambda: live.is_held)
+            with pytest.raises(errors.Unavailable):
+                await user(service).create_run("agent", "echo", RunRequest("hello"))
             assert model_endpoint.requests("echo") == []
 
         assert (await running).value["status"] == "COMPLETED"

@@ -4,6 +4,9 @@ A process knows the halts of a change number. It may start a call only while it 
 number is still the last one: for `PERMIT_SECONDS` after the begin of a read, or of a heartbeat,
 that has returned it. A process that cannot read the halts starts nothing.
 
+A new halt waits for the processes whose workers have a row. So a process starts nothing either
+once its heartbeat is so old that others may declare it dead, and remove its row.
+
 So a new halt is obeyed everywhere `PERMIT_SECONDS` after its commit, whatever processes are stopped
 or cut off from the database. Normally that takes some milliseconds: the processes are notified,
 read the halts, and confirm it in the rows of their workers (decision 146).
@@ -21,7 +24,7 @@ from agentctl.records.halts import HaltScope
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import now
 from agentctl.runs.desk.halting import end_due_halts
-from agentctl.runs.workers.liveness import WorkerDeath, WorkerMonitor
+from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
 from agentctl.runs.workers.worker import PERMIT_SECONDS, Worker, read_boot_clock
 from agentctl.store.database import HALTS_TOPIC
 from agentctl.store.databases import Databases
@@ -33,6 +36,12 @@ Scope = tuple[HaltScope, str | None]
 
 CLOCK_MARGIN_SECONDS = 0.5
 """Time in addition to `PERMIT_SECONDS` that a new halt waits for processes that do not confirm it.
+
+The clocks of machines do not run equally fast.
+"""
+
+ALIVE_SECONDS = DEAD_AFTER_SECONDS * 2 / 3
+"""Time after a heartbeat for which no other process declares this one dead, with a margin.
 
 The clocks of machines do not run equally fast.
 """
@@ -113,6 +122,8 @@ class Halts:
         # A row that was written after the read: a halt in between has not waited for this process.
         if self._reader != self._worker.registered_id:
             return False
+        if not self._has_row:
+            return False
 
         permit = self._worker.permit
         read_at = self._read_at
@@ -123,6 +134,13 @@ class Halts:
                 read_at = max(read_at, permit.at)
 
         return self._clock() - read_at < PERMIT_SECONDS
+
+    @property
+    def _has_row(self) -> bool:
+        """False if another process may have removed the row of the worker: no halt waits for it."""
+        if self._worker.registered_id is None:
+            return True
+        return self._clock() - self._worker.alive_at < ALIVE_SECONDS
 
     @property
     def active(self) -> tuple[HaltRow, ...]:
@@ -159,6 +177,10 @@ class Halts:
         """Wait until a condition on the halts is true. It may be cancelled at any time."""
         while True:
             changed = self._changed
+            if not self._has_row:
+                _rate_limited.log("runs wait: the heartbeat of this process cannot be stored")
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
             if not self.is_known:
                 try:
                     await self.refresh()

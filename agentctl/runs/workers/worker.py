@@ -93,6 +93,7 @@ class Worker:
         heartbeat: the last stored heartbeat, a new object each time; None before the first one.
         beat_at: the time after which it was stored, in seconds on the monotonic clock.
         permit: what that heartbeat has read of the halts; None before the first one.
+        alive_at: the time before the last write of its row, on the clock of `read_boot_clock`.
         versions: the versions of the components of a server; set before `register`.
         id: the owner of new runs. It changes when the worker was declared dead.
         on_lost: called on the event loop with an id whose runs this process must stop: other
@@ -114,6 +115,7 @@ class Worker:
         self.heartbeat: workers.Heartbeat | None = None
         self.beat_at = 0.0
         self.permit: Permit | None = None
+        self.alive_at = float("-inf")
         self.versions: str | None = None
         self.id = new_id()
         self._lock: WorkerLock | None = None
@@ -152,6 +154,7 @@ class Worker:
     async def _register(self) -> None:
         database = self._databases.system
         lock = _acquire_lock(database, self.id)
+        alive_at = read_boot_clock()
         try:
             await database.write(workers.register(self._build_row(self.id)))
         except BaseException:
@@ -162,6 +165,7 @@ class Worker:
             raise
 
         self._lock = lock
+        self.alive_at = alive_at
         self._thread = threading.Thread(
             target=self._send_heartbeats,
             args=(asyncio.get_running_loop(), database),
@@ -195,6 +199,7 @@ class Worker:
                     self.heartbeat = heartbeat
                     self.beat_at = started
                     self.permit = Permit(heartbeat.halts_number, booted)
+                    self.alive_at = booted
             except errors.AgentctlError as error:
                 self._rate_limited.log("the heartbeat could not be written: %s", error.detail)
             except Exception as error:
@@ -221,6 +226,7 @@ class Worker:
         old_id = self.id
         worker_id = new_id()
         lock = _acquire_lock(database, worker_id)
+        alive_at = read_boot_clock()
         try:
             database.write_blocking(workers.register(self._build_row(worker_id)))
         except BaseException:
@@ -230,6 +236,7 @@ class Worker:
         _remove_lock(self._lock)
         self.id = worker_id
         self._lock = lock
+        self.alive_at = alive_at
         _log.warning("worker %s was declared dead; it continues as %s", old_id, worker_id)
         self._report_lost(loop, old_id)
 
