@@ -89,7 +89,8 @@ class PostgresUnderTest:
             await connection.execute(
                 "TRUNCATE files, sessions, workers, idempotency, service_accounts, memories,"
                 " store_items, audit_log, webhook_deliveries, disabled_webhooks, usage_ends,"
-                " usage_hourly, usage_daily, component_versions, halts, budget_periods CASCADE"
+                " usage_hourly, usage_daily, component_versions, halts, budget_periods,"
+                " breaker_failures CASCADE"
             )
 
     def connected(self) -> ConnectedTo:

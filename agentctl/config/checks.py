@@ -11,7 +11,7 @@ from agentctl.config.databases import is_sqlite_url
 from agentctl.config.mcp_servers import check_mcp_servers
 from agentctl.config.places import Place
 from agentctl.config.providers import check_models, find_cycle
-from agentctl.config.settings import Authorization, Database, Settings
+from agentctl.config.settings import Authorization, Breaker, Database, Settings
 from agentctl.config.tables import ENTRY_TABLES
 from agentctl.config.types import Reference, find_mark
 from agentctl.extensions import load_extensions
@@ -76,6 +76,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_databases,
         _check_agents,
         _check_next,
+        _check_breakers,
         _check_references,
         check_models,
         _check_steps,
@@ -324,6 +325,17 @@ def _check_next(settings: Settings, places: Places) -> None:
                 places[f"{key}.next"].refuse(
                     "must be another entry, which has no next itself",
                     hint="two versions are compared at a time",
+                )
+
+
+def _check_breakers(settings: Settings, places: Places) -> None:
+    for table in ("models", "agents", "teams", "workflows"):
+        for entry in getattr(settings, table):
+            place = places[f"{table}.{entry.id}.breaker"]
+            if place.given and not entry.breaker.failures and entry.breaker != Breaker():
+                place.item(".within_seconds").refuse(
+                    "has no effect without failures",
+                    hint="set failures, such as breaker = { failures = 5, within_seconds = 600 }",
                 )
 
 

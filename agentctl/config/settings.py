@@ -326,6 +326,17 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Breaker:
+    """The table `breaker` of a model, an agent, a team or a workflow (docs/halts.md "Breakers")."""
+
+    failures: Annotated[int, Field(ge=0, le=1_000)] = 0
+    """Number of failures after which a halt is written; 0 for never."""
+
+    within_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
+    """Time within which they have to happen."""
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """An entry of `[[models]]`. The variable in `api_key_env` has the API key."""
 
@@ -348,6 +359,9 @@ class Model:
 
     fallbacks: tuple[ModelId, ...] = ()
     """Ids of models that are called, in order, if this one is not available."""
+
+    breaker: Breaker = Breaker()
+    """Halts the model after failed calls."""
 
     price: ModelPrice | None = None
     """The price of its tokens; None for the price in the package `genai-prices`."""
@@ -419,6 +433,9 @@ class Agent:
     tool_result_tokens: Tokens = 0
     """Tokens of a tool result that the model is shown; 0 for all."""
 
+    breaker: Breaker = Breaker()
+    """Halts the agent after failed runs."""
+
     tools: tuple[Tool, ...] = ()
 
     external_tools: tuple[FilePath, ...] = ()
@@ -468,6 +485,7 @@ class Team:
     repeat_calls: RepeatCalls = 0
     repeat_calls_by_tool: dict[ToolNamePattern, RepeatCalls] = field(default_factory=dict)
     tool_result_tokens: Tokens = 0
+    breaker: Breaker = Breaker()
     tools: tuple[Tool, ...] = ()
     external_tools: tuple[FilePath, ...] = ()
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
@@ -503,6 +521,7 @@ class Workflow:
     steps: Annotated[tuple[Step, ...], Field(description=_STEPS)]
     name: str = ""
     description: str = ""
+    breaker: Breaker = Breaker()
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
     on_change: OnChange | None = None

@@ -242,6 +242,15 @@ class RunEnvironment(Protocol):
         A new halt is confirmed after them; at the latest some seconds from now.
         """
 
+    async def report_model_failure(self, model_id: str, code: str) -> None:
+        """Report that a call of a model failed for good, for the breaker of the model.
+
+        It does not fail. A halt that it has caused is known when it returns.
+
+        Args:
+            code: the code of the failure (docs/contract.md "Failures of a run").
+        """
+
     async def begin_model_call(self, *, may_ask: bool = False) -> Ask | None:
         """Check that the budgets of the run let it call a model.
 

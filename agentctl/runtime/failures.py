@@ -59,6 +59,25 @@ MODEL_FAILURES: frozenset[FailureCode] = frozenset(
 )
 """The codes of a model call that failed, after its repetitions and fallbacks."""
 
+UNCOUNTED_FAILURES: frozenset[str] = frozenset(
+    {
+        "APPROVALS_FULL",
+        "BUDGET_EXCEEDED",
+        "CONTEXT_EXCEEDED",
+        "GUARDRAIL",
+        "INTERNAL",
+        "MODEL_REJECTED",
+        "QUEUE_TIMEOUT",
+        "VERSION_CHANGED",
+        "WORKER_LOST",
+    }
+)
+"""The codes of runs and model calls that no breaker counts (docs/halts.md "Breakers").
+
+The cause is the request of a user, a bound that an operator has set, or the server: a halt of the
+component or the model would help nobody, and every user could provoke it.
+"""
+
 DETAILS: dict[FailureCode, str] = {
     "AGENT_FAILED": "The code of the agent failed",
     "APPROVALS_FULL": "Too many approvals are pending in this database",

@@ -29,6 +29,7 @@ from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.jobs.sweep import sweep_dead_workers
 from agentctl.runs.jobs.usage import UsageSums
 from agentctl.runs.life.admission import StoredVersions
+from agentctl.runs.life.breakers import Breakers
 from agentctl.runs.life.budgets import Budgets, Prices
 from agentctl.runs.life.cancel import Canceller
 from agentctl.runs.life.changes import DatabaseChanges, watch_cancel_requests
@@ -296,7 +297,8 @@ class Service:
                 stack.push_async_callback(tracer.close)
 
             halts = Halts(databases, worker)
-            gate = Gate(settings, budgets, halts)
+            breakers = Breakers(settings, databases, halts)
+            gate = Gate(settings, budgets, halts, breakers)
 
             engine = Engine(databases, catalog, settings, worker, gate, tracer)
             monitor.on_lost_run = functools.partial(_report_lost_run, engine, tracer)

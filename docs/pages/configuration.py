@@ -81,6 +81,10 @@ _MEANINGS = {
     "teams.repeat_calls_by_tool": "as for an agent, for the tools of the leader",
     "teams.model_calls": "maximum model calls of the leader in a run; each member has its own",
     "teams.tool_result_tokens": "as for an agent, for the tools of the leader",
+    "agents.breaker": "[breaker](#breaker): halts the agent after failed runs",
+    "models.breaker": "[breaker](#breaker): halts the model after failed calls",
+    "teams.breaker": "[breaker](#breaker): halts the team after failed runs",
+    "workflows.breaker": "[breaker](#breaker): halts the workflow after failed runs",
     "teams.tools": "tools of the leader, in addition to the one for delegation",
     "teams.external_tools": "as for an agent, for the leader",
     "teams.approve": "as for an agent, for the tools of the leader",
@@ -120,6 +124,8 @@ _MEANINGS = {
     "memory.model": "model that extracts facts; empty: that of the component",
     "summary.every_runs": "number of runs after which a session is summarized again; 0: never",
     "summary.model": "model that summarizes; empty: that of the component",
+    "breaker.failures": "number of failures after which a halt is written; 0: never",
+    "breaker.within_seconds": "time within which they have to happen",
     "settings.temperature": "randomness of the answer",
     "settings.max_tokens": "maximum number of tokens of an answer, including its thinking",
     "settings.top_p": "share of the probability from which tokens are chosen",
@@ -144,6 +150,9 @@ _MEMORY = """The table `memory` of an agent or a team, such as `memory = { mode 
 _SUMMARY = """The table `summary` of an agent or a team, such as `summary = { every_runs = 1 }`
 ([Memory](../memory.md#summaries))."""
 
+_BREAKER = """The table `breaker` of a model, an agent, a team or a workflow, such as
+`breaker = { failures = 5, within_seconds = 600 }` ([Halts](../halts.md#breakers))."""
+
 _ALSO = {
     "authorization.verification_keys": "`JWT_VERIFICATION_KEY` adds one",
     "authorization.jwks_file": "`JWT_JWKS_FILE` adds one",
@@ -155,7 +164,7 @@ _CONTINUED = re.compile(r"\s+#\s(?P<comment>.*)")
 
 def page() -> str:
     """Build `configuration.md`."""
-    from agentctl.config.settings import Memory, ModelSettings, Step, Summary
+    from agentctl.config.settings import Breaker, Memory, ModelSettings, Step, Summary
     from agentctl.config.tables import ENTRY_TABLES, list_sections
 
     comments = _comments()
@@ -173,6 +182,8 @@ def page() -> str:
     lines += _table("memory", Memory, comments, variables=False)
     lines += ["", "## Summary of an agent or a team", "", _SUMMARY, ""]
     lines += _table("summary", Summary, comments, variables=False)
+    lines += ["", "## Breaker", "", _BREAKER, ""]
+    lines += _table("breaker", Breaker, comments, variables=False)
     return "\n".join(lines) + "\n"
 
 

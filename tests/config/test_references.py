@@ -33,6 +33,9 @@ WRONG = {
     AGENT + "database = 'x'": (
         'agents.writer.database: no entry of [[databases]] has the id "x"; configured: main'
     ),
+    AGENT + "breaker = { within_seconds = 60 }": (
+        "agents.writer.breaker.within_seconds: has no effect without failures"
+    ),
     "[[agents]]\nid = 'a'\nmodel = 'x'": (
         'agents.a.model: no entry of [[models]] has the id "x"; configured: none'
     ),

@@ -22,6 +22,7 @@ _TABLES = (
     "run_messages", "runs", "files", "sessions", "idempotency", "usage_ends", "usage_hourly",
     "usage_daily", "webhook_deliveries", "service_accounts", "memory_terms", "memories",
     "store_terms", "store_items", "audit_log", "halts", "budget_periods",
+    "breaker_failures",
 )  # fmt: skip
 """The tables that a test fills; `workers` belongs to the running server."""
 

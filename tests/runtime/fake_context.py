@@ -97,6 +97,9 @@ class FakeContext:
         """Return nothing: nobody sends a message."""
         return ()
 
+    async def report_model_failure(self, model_id: str, code: str) -> None:
+        """Count nothing: there are no breakers."""
+
     def find_halt(self, *, tool: str | None = None, models: Sequence[str] = ()) -> None:
         """Return None: nothing is halted."""
 

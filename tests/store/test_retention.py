@@ -26,6 +26,7 @@ MARKER = "mark-7f3a"
 KEPT = {
     "audit_heads": "covers the audit log",
     "blob_checks": "hashes of bytes that the cleanup deletes",
+    "breaker_failures": "failures within the window of a breaker",
     "budget_periods": "decisions about budgets of a period",
     "audit_log": "the audit log is evidence, and has its own age",
     "component_versions": "configurations",

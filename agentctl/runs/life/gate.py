@@ -14,6 +14,7 @@ from agentctl.config.settings import Agent, Settings, Team
 from agentctl.records.halts import HaltScope
 from agentctl.records.runs import RunState
 from agentctl.records.times import now
+from agentctl.runs.life.breakers import Breakers
 from agentctl.runs.life.budget_periods import ChargedRun
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.halts import UNKNOWN, Halts, Scope
@@ -39,9 +40,12 @@ _NOUNS: Mapping[HaltScope, str] = {
 class Gate:
     """The gate of one process."""
 
-    def __init__(self, settings: Settings, budgets: Budgets, halts: Halts) -> None:
+    def __init__(
+        self, settings: Settings, budgets: Budgets, halts: Halts, breakers: Breakers
+    ) -> None:
         self.budgets = budgets
         self.halts = halts
+        self.breakers = breakers
         self._models = {model.id: model for model in settings.models}
         self._on_halt = settings.runs.on_halt
 

@@ -343,6 +343,9 @@ class LiveRun:
         may_ask = may_ask and self.spec.purpose is None
         return await self._gate.budgets.check(self, may_ask=may_ask)
 
+    async def report_model_failure(self, model_id: str, code: str) -> None:
+        await self._gate.breakers.count_failure("model", model_id, code)
+
     @property
     def scopes(self) -> frozenset[Scope]:
         """The scopes of halts that stop the run: its own, and those of the runs above it."""

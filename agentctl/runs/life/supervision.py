@@ -273,6 +273,8 @@ class Supervision:
         # The process that has written the end counts it.
         if not run.was_ended_elsewhere:
             self._counters.count_finished(run.component.kind, stored)
+            # Before the end is published: who reads it, and tries again, finds the halt.
+            await self._gate.breakers.count_run(run.spec, stored)
         return stored
 
     async def _execute(self, run: LiveRun) -> LegEnd:

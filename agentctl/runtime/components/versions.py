@@ -183,7 +183,7 @@ VERSION_LENGTH = 12
 
 _NEUTRAL = (
     "id", "name", "description", "database", "on_busy", "on_change", "next", "percent",
-    "retention_days", "trace", "durable",
+    "retention_days", "trace", "durable", "breaker",
 )  # fmt: skip
 """Keys of a component that change no answer and no approval."""
 
@@ -192,7 +192,7 @@ _RESOLVED = (
 )  # fmt: skip
 """Keys of a component whose entries are resolved."""
 
-_NEUTRAL_OF_MODEL = ("id", "base_url", "api_key_env", "retries", "price", "fallbacks")
+_NEUTRAL_OF_MODEL = ("id", "base_url", "api_key_env", "retries", "price", "fallbacks", "breaker")
 
 
 def describe_version(catalog: Catalog, component: Component) -> ComponentVersion | None:

@@ -247,6 +247,11 @@ class Attempts:
                 self.begin_call()
             return
 
+    async def report_failure(self, model: PreparedModel, code: str) -> None:
+        """Report that a model has failed for good, whether a fallback is called or not."""
+        if self.environment is not None:
+            await self.environment.report_model_failure(model.id, code)
+
     async def wait_after(self, failure: ModelFailure) -> bool:
         """Wait until the next attempt. Return False if there is none."""
         if failure.code not in _TEMPORARY:
@@ -349,14 +354,16 @@ async def call_model(
             return answer
         except ModelFailure as error:
             failure = classify_failure(error, attempts.run_id, model)
-            if sink.has_answer_begun:
-                attempts.keep_cause(error)
-                raise failure from error
-            if error.code == "CONTEXT_EXCEEDED":
+            if error.code == "CONTEXT_EXCEEDED" and not sink.has_answer_begun:
                 if not fitter.shrink(model):
                     attempts.keep_cause(error)
                     raise fitter.build_failure(model) from error
-            elif not await attempts.wait_after(error):
+                continue
+
+            can_continue = not sink.has_answer_begun and await attempts.wait_after(error)
+            if not can_continue or attempts.model is not model:
+                await attempts.report_failure(model, error.code)
+            if not can_continue:
                 attempts.keep_cause(error)
                 raise failure from error
 

@@ -103,10 +103,15 @@ _UNCONFIRMED = Sql("SELECT worker_id FROM workers WHERE halts_seen < :change_num
 LISTING = Listing(table="halts", columns=_COLUMNS, id="halt_id")
 
 
+def lock() -> Work[None]:
+    """Let no other transaction change halts until the end of this one."""
+    return _LOCK.execute(name="halts")
+
+
 @unit
 def create(row: HaltRow) -> Steps[HaltRow]:
     """Store a new halt; return it with its change number."""
-    yield Statement(_LOCK, {"name": "halts"})
+    yield from lock()
     ((number,),) = yield Statement(_NEXT)
     stored_row = replace(row, change_number=number)
     yield Statement(_CREATE, asdict(stored_row))
@@ -116,7 +121,7 @@ def create(row: HaltRow) -> Steps[HaltRow]:
 @unit
 def end(halt_id: str, ended_by: str, at: int) -> Steps[HaltRow | None]:
     """End a halt; return it, or None if it does not exist or has ended before."""
-    yield Statement(_LOCK, {"name": "halts"})
+    yield from lock()
     ((number,),) = yield Statement(_NEXT)
     values = {"halt_id": halt_id, "ended_by": ended_by, "ended_at": at, "change_number": number}
     rows = yield Statement(_END, values)

@@ -113,6 +113,7 @@ OTHER_TABLES = frozenset(
     {
         "audit_heads",
         "blob_checks",
+        "breaker_failures",
         "budget_periods",
         "component_versions",
         "copy_changes",
