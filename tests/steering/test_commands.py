@@ -1,4 +1,4 @@
-"""`agentctl runs send` and the client, on a server and locally."""
+"""`agentctl runs send`, `runs messages` and the client, on a server and locally."""
 
 from __future__ import annotations
 
@@ -48,8 +48,13 @@ def test_command_sends_a_message_that_the_run_answers(
         models.let_go()
         wait_for(lambda: client.runs.get(run["run_id"])["status"] == "COMPLETED")
         assert "only primes" in client.runs.get(run["run_id"])["content"]
-        (listed,) = client.runs.messages(run["run_id"])["messages"]
-        assert listed["status"] == "delivered"
+
+        listed = agentctl("runs", "messages", run["run_id"], "-o", "json")
+        assert json.loads(listed.stdout) == client.runs.messages(run["run_id"])["messages"]
+        table = agentctl("runs", "messages", run["run_id"], "-o", "table").stdout
+        assert table.split()[:3] == ["ID", "STATUS", "CONTENT"]
+        assert "delivered  only primes" in table
+        assert agentctl("runs", "messages", "nothing").code != 0
 
         late = agentctl("runs", "send", run["run_id"], "x", "--late", "refuse")
         assert late.code != 0

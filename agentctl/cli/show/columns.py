@@ -199,6 +199,23 @@ SUMMARIZED = [Column("session_id"), Column("session_summary", _summary_text, loo
 SENT = plain_columns(
     "message_id", "run_id", "session_id", "status", "late", "next_run_id", "reason", "created_at"
 )
+RUN_MESSAGES = Columns(
+    tsv=[
+        *plain_columns("message_id", "run_id", "session_id", "content", "status", "late"),
+        *plain_columns("model_call_id", "next_run_id", "reason"),
+        *plain_columns("created_by", "created_at", "settled_at"),
+    ],
+    table=[
+        Column("message_id", heading="id", look="id"),
+        Column("status"),
+        Column("content", look="text"),
+        Column("reason", look="text"),
+        Column("model_call_id", heading="call"),
+        Column("next_run_id", heading="next run", look="id"),
+        Column("created_by", heading="by"),
+        Column("created_at", heading="sent"),
+    ],
+)
 RENAMED = plain_columns("session_id", "session_name", "updated_at")
 _RUN_HEAD = [
     *plain_columns("run_id", "session_id"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentctl.cli.commands.runs import show
 from agentctl.cli.commands.runs.cancel import cancel_runs
+from agentctl.cli.commands.runs.messages import list_messages
 from agentctl.cli.commands.runs.repair import examine_runs, fork_run, retry_run
 from agentctl.cli.commands.runs.send import send_message
 from agentctl.cli.commands.runs.start import start_run
@@ -21,6 +22,7 @@ for command, words in (
     (show.watch_run, "watch RUN_ID"),
     (show.wait_for_runs, "wait RUN_ID --wait 60"),
     (send_message, 'send RUN_ID "only trains"'),
+    (list_messages, "messages RUN_ID"),
     (cancel_runs, 'cancel RUN_ID --reason "wrong question"'),
     (retry_run, "retry RUN_ID"),
     (fork_run, 'fork RUN_ID --at 4 --message "in French"'),
