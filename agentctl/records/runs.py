@@ -216,12 +216,15 @@ LARGE_FIELDS = (
 class RunSummary(RunRecord):
     """One run without its content, messages and tool calls, as `view=summary` returns it.
 
-    `input` has at most 200 characters. `tool_calls` is null until the run has ended, and if it is
-    not known.
+    `input` has at most 200 characters. `tool_calls` and `first_token_at` are null until the run has
+    ended, and if they are not known.
     """
 
     tool_calls: int | None
     member_count: int
+
+    first_token_at: Timestamp | None
+    """The time at which the first part of an answer of its own model calls arrived."""
 
 
 class RunSummaryPage(TypedDict):

@@ -340,10 +340,15 @@ def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:
     """Build the summary of a run, read with `SUMMARY_COLUMNS` (docs/contract.md "Run summary")."""
     # Damaged spans count as no spans: they must not fail a whole list.
     spans = None if row.spans is None else parse_stored(row.spans, list)
-    kinds = [span.get("kind") for span in spans or () if isinstance(span, dict)]
-    tool_calls = None if spans is None else kinds.count("tool")
-    counts = {"tool_calls": tool_calls, "member_count": facts.member_count}
-    build = {"input": cut_text(row.input, INPUT_LENGTH), **counts}
+    known_spans = [span for span in spans or () if isinstance(span, dict)]
+    kinds = [span.get("kind") for span in known_spans]
+    first_tokens = [span["first_token_at"] for span in known_spans if span.get("first_token_at")]
+    build = {
+        "input": cut_text(row.input, INPUT_LENGTH),
+        "tool_calls": None if spans is None else kinds.count("tool"),
+        "member_count": facts.member_count,
+        "first_token_at": min(first_tokens, default=None),
+    }
     return _write_whole(_SUMMARY, row, facts, lambda _: build)
 
 

@@ -3483,6 +3483,7 @@ export interface components {
             error: components["schemas"]["RunErrorRecord"] | null;
             files: components["schemas"]["RunFileRecord"][];
             finished_at: string | null;
+            first_token_at: string | null;
             holding: string[] | null;
             input: string;
             input_object: {
@@ -3585,6 +3586,7 @@ export interface components {
             damaged?: string[];
             error: components["schemas"]["RunErrorRecord"] | null;
             finished_at: string | null;
+            first_token_at: string | null;
             holding: string[] | null;
             input: string;
             late_result: "dropped" | null;
@@ -3727,6 +3729,7 @@ export interface components {
             damaged?: string[];
             error: components["schemas"]["RunErrorRecord"] | null;
             finished_at: string | null;
+            first_token_at: string | null;
             holding: string[] | null;
             input: string;
             late_result: "dropped" | null;

@@ -94,6 +94,15 @@ class ConsolePage:
         self.page.click("form[aria-label='Sign in'] button[type=submit]")
         expect(self.page.locator("form[aria-label='Sign in']")).to_have_count(0)
 
+    def choose(self, action: str, *, menu: str = "More actions of the session") -> None:
+        """Open a menu by its label, or by the beginning of it, and choose an action."""
+        self.page.locator(f"[data-menu^='{menu}']").first.click()
+        self.page.locator(".menu-list:popover-open").get_by_text(action, exact=True).click()
+
+    def sign_out(self) -> None:
+        """Sign out in the menu of the account."""
+        self.choose("Sign out", menu="Account")
+
     def go(self, place: str) -> None:
         """Open a place such as `#/runs`."""
         self.page.evaluate("place => { location.hash = place }", place)

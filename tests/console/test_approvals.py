@@ -113,7 +113,7 @@ def test_approver_edits_and_approves_the_shown_call(people: People, browser: Bro
         expect(shown.page.locator("nav [data-waiting]")).to_have_text("1 waiting")
         shown.page.keyboard.press("j")
         shown.page.keyboard.press("Enter")
-        shown.see("A decision about pay", "an approver who is not the user", "edited")
+        shown.see("payer wants to pay", "an approver who is not the user", "edited")
         expect(shown.page.locator("dd a")).to_have_count(0)  # no right to read the session
         shown.page.click("text=Edit the arguments")
         field = shown.page.locator("textarea[name=arguments]")
@@ -147,7 +147,7 @@ def test_page_shows_the_turn_that_led_to_the_call(people: People, browser: Brows
         check_accessibility(shown)
     for scopes in (APPROVER, (*APPROVER, "sessions:read")):  # no right, and not her session
         with open_as(people, browser, "eve", place, *scopes) as shown:
-            shown.see("A decision about pay", "who may decide")
+            shown.see("planner wants to pay amount 5", "who may decide")
             expect(turn).to_have_count(0)
 
 
@@ -214,7 +214,7 @@ def test_answers_results_and_outcomes(people: People, browser: Browser) -> None:
     ask, form, opened, lost = (people.start(word) for word in ("ask", "form", "open", "lost"))
     with open_as(people, browser, "eve", place_of(people, ask)) as shown:
         page = shown.page
-        shown.see("Which way?", "An answer to ask")
+        shown.see("Which way?", "Question")
         page.click("button[type=submit]")
         shown.see("The answer is required")
         page.select_option("select[name=answer-]", label="left")
@@ -302,10 +302,10 @@ def test_new_approvals_are_notified_on_request(people: People, browser: Browser)
         approval = people.approvals(run)[0]
         wait_for(lambda: shown.evaluate("sent.length") == 1)
         assert shown.evaluate("sent.map(each => each.texts)") == [
-            [f"{approval['tool_name']} waits for a decision", approval["component_id"]]
+            [f"Approval needed: {approval['tool_name']}", approval["component_id"]]
         ]
         shown.evaluate("sent[0].onclick()")
-        expect(shown.page.locator("h1")).to_have_text(approval["tool_name"])
+        expect(shown.page.locator("h1")).to_have_text(approval["question"])
         assert shown.evaluate("location.hash").endswith(approval["approval_id"])
 
 
@@ -324,7 +324,7 @@ def test_list_is_filtered(people: People, browser: Browser) -> None:
     runs = [people.start(word, name="ben") for word in ("ask", "user")]
     people.decide(people.approvals(runs[0])[0], "reject")
     with open_as(people, browser, "eve", "#/access") as shown:
-        shown.see("Who am I")
+        shown.see("Identity")
         shown.evaluate(PRESS, ["g", "p"])
         shown.filter("user:ben")
         rows = shown.page.locator("tbody tr[data-approval]")
@@ -333,7 +333,7 @@ def test_list_is_filtered(people: People, browser: Browser) -> None:
         expect(rows).to_have_count(2)
         shown.filter("status:rejected")
         expect(rows).to_have_count(1)
-        expect(rows).to_contain_text("by eve · Which way?")
+        expect(rows).to_contain_text("by eve · ask(")
         shown.go("#/approvals?all=1&user=ben&tool=pay")
         expect(rows).to_have_count(1)
         expect(rows).to_contain_text("amount=10")
@@ -350,8 +350,8 @@ def test_user_decides_in_the_transcript(people: People, browser: Browser) -> Non
         shown.see("Results:")
         page.fill("[data-message]", "user | ask")
         page.keyboard.press("Enter")
-        shown.see("for a decision about pay", "‖ paused")
-        page.click("[aria-label='Decide: a decision about pay']")
+        shown.see("for approval of pay", "‖ paused")
+        page.click("[aria-label='Decide: approval of pay']")
         dialog = page.locator("dialog")
         expect(dialog).to_contain_text("amount10")
         page.fill("dialog input[name=note]", "as agreed")
@@ -429,7 +429,7 @@ def test_hostile_arguments_are_shown_as_text(people: People, browser: Browser) -
 def test_transcript_goes_on_after_the_decision_of_another(people: People, browser: Browser) -> None:
     run = people.start("other", session_id="elsewhere")
     with open_as(people, browser, "ann", "#/sessions/elsewhere") as shown:
-        shown.see("for a decision about pay", "needs approvals:payer:write")
+        shown.see("for approval of pay", "needs approvals:payer:write")
         expect(shown.page.locator("[data-waits] button")).to_have_count(0)
         people.decide(people.approvals(run)[0], "approve", note="checked")
         expect(shown.page.locator(".turn")).to_contain_text("Results: paid")

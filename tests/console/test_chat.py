@@ -23,6 +23,8 @@ MARKUP = "<img src=x onerror=alert(1)>"
 
 PHONE = 390
 
+COMPLETED = ".turn[data-phase=completed]"
+
 
 def open_chat(browser: Browser, server: ThreadedServer, key: str, place: str = "") -> Any:
     """Open the chat with a token."""
@@ -38,12 +40,12 @@ def test_a_message_is_answered_and_its_chat_is_listed(
         page.fill("[data-message]", f"first **bold** {MARKUP}")
         page.keyboard.press("Enter")
         expect(page.locator(".turn strong")).to_have_text("bold")
-        expect(page.locator(".turn .status")).to_contain_text("completed")
+        expect(page.locator(COMPLETED)).to_have_count(1)
         expect(page.locator(".threads a[aria-current]")).to_contain_text("first **bold**")
         expect(page.locator("[data-message]")).to_be_focused()
         page.keyboard.type("second")
         page.keyboard.press("Enter")
-        expect(page.locator(".turn .status")).to_have_text(["✓ completed"] * 2)
+        expect(page.locator(COMPLETED)).to_have_count(2)
         assert shown.evaluate("document.querySelectorAll('#app img').length") == 0
         check_accessibility(shown)
         page.click("text=New chat")
@@ -70,7 +72,6 @@ def test_a_stream_goes_on_after_a_reload_and_is_stopped(
         assert words == [f"w{number}" for number in range(len(words))]
         shown.page.click(".compose .danger")
         expect(shown.page.locator(".turn .status")).to_have_text("■ stopped")
-        expect(shown.page.locator("[data-facts]")).to_contain_text("Cancel requested")
         expect(shown.page.locator(".compose .danger")).to_have_count(0)
         run = shown.page.locator("[data-run]").get_attribute("data-run")
         session = shown.evaluate("location.hash").removeprefix("#/sessions/").partition("?")[0]
@@ -84,7 +85,7 @@ def test_a_stream_goes_on_after_a_reload_and_is_stopped(
 def test_a_stop_says_that_a_tool_goes_on(server: ThreadedServer, browser: Browser) -> None:
     start(server, "agents/hold", "chat-held", '{"name": "chat"}', background=True)
     with open_chat(browser, server, token(server), "#/sessions/chat-held") as shown:
-        shown.see('hold(name="chat")')
+        shown.see("Using hold")
         expect(shown.page.locator("[data-message]")).to_be_focused()
         shown.page.keyboard.press("Escape")
         shown.page.keyboard.press("x")
@@ -100,14 +101,15 @@ def test_a_call_is_approved_in_place_on_a_phone(server: ThreadedServer, browser:
     with open_chat(browser, server, token(server), "#/sessions/chat-refund") as shown:
         shown.page.set_viewport_size({"width": PHONE, "height": 844})
         form = shown.page.locator("[data-waits]")
-        expect(form).to_contain_text("May the agent call")
-        expect(form).to_contain_text("amount 3")
+        expect(form.locator(".question")).to_have_text("Refunds wants to refund order A, amount 3")
+        form.locator("summary", has_text="Details").click()
+        expect(form).to_contain_text("amount3")
         check_layout(shown)
         assert shown.evaluate(SMALL_TARGETS) == []
         check_accessibility(shown)
         form.locator("button[type=submit]").click()
         expect(shown.page.locator("[data-decided]")).to_contain_text("approved")
-        expect(shown.page.locator(".turn .status").first).to_have_text("✓ completed")
+        expect(shown.page.locator(COMPLETED)).to_have_count(1)
         shown.page.click(".menu")
         expect(shown.page.locator(".threads")).to_be_visible()
         assert shown.evaluate(SMALL_TARGETS) == []
@@ -127,7 +129,7 @@ def test_chat_of_another_database_is_opened_and_listed(
         page.get_by_label("Who answers").select_option(label="Apart")
         page.fill("[data-message]", "A chat apart")
         page.keyboard.press("Enter")
-        expect(page.locator(".turn .status")).to_have_text("✓ completed")
+        expect(page.locator(COMPLETED)).to_have_count(1)
         expect(threads).to_have_text([re.compile("A chat apart")])
         page.reload()
         expect(page.locator(".bubble")).to_have_text("A chat apart")
@@ -170,7 +172,7 @@ def test_a_caller_that_only_runs_is_refused_nothing(
             shown.page.fill("[data-message]", f"message *{number}*")
             shown.page.keyboard.press("Enter")
             expect(shown.page.locator(".turn em").nth(number)).to_have_text(str(number))
-        expect(shown.page.locator(".turn .status")).to_have_text(["✓ completed"] * 2)
+        expect(shown.page.locator(COMPLETED)).to_have_count(2)
     query = "/audit?outcome=denied&principal=runner"
     denied = server.client.get(query, headers=server.bearer("boss", ADMIN)).json()["data"]
     assert [(each["operation"], each["status"]) for each in denied] == []
@@ -183,3 +185,48 @@ def test_the_chat_is_switched_off(server: ThreadedServer) -> None:
         with serve_in_thread(server.deployment, create_app(off)) as host:
             assert host.client.get("/chat").status_code == 404
             assert host.client.get("/console").status_code == status
+
+
+def test_chat_shows_neither_code_nor_json(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/tool-add", "chat-plain", '{"a": 1234, "b": 4321}')
+    start(server, "agents/http-500", "chat-plain", "a failure")
+    with open_chat(browser, server, token(server), "#/sessions/chat-plain") as shown:
+        answers = shown.page.locator(".answer")
+        expect(answers.last).to_contain_text("Something went wrong")
+        call = answers.first.locator(".plain-call")
+        expect(call.locator("summary")).to_have_text("Used add")
+        call.locator("summary").click()
+        expect(call.locator("dt")).to_have_text(["a", "b"])
+        expect(call).to_contain_text("5555")
+        failure = answers.last.locator(".bar")
+        failure.locator("summary").click()
+        expect(failure).to_contain_text("MODEL_UNAVAILABLE")
+        text = shown.page.locator(".talk").inner_text()
+        for sign in ("ƒ", "JSON", "sha256", "tokens", "add("):
+            assert sign not in text, sign
+
+
+def test_long_or_nested_arguments_are_listed_below_the_question(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    message = '{"order": "A order with \\u202e words ' + "that is long " * 8 + '", "amount": 3}'
+    start(server, "agents/refunds", "chat-long", message)
+    with open_chat(browser, server, token(server), "#/sessions/chat-long") as shown:
+        form = shown.page.locator("[data-waits]")
+        expect(form.locator(".question")).to_have_text("Refunds wants to refund")
+        expect(form.locator(".asks > .facts dt")).to_have_text(["order", "amount"])
+        expect(form.locator(".asks > .facts dd").first).to_contain_text(
+            "\\u202e words that is long"
+        )
+        form.get_by_role("button", name="Change the values").click()
+        form.locator("[name=answer-order]").fill("A-7")
+        form.locator("[name=answer-amount]").fill("three")
+        expect(form.locator("[role=alert]")).to_have_text("amount must be a number")
+        expect(form.locator("button[type=submit]")).to_be_disabled()
+        form.locator("[name=answer-amount]").fill("2")
+        check_accessibility(shown)
+        with shown.page.expect_request("**/continue") as sent:
+            form.get_by_role("button", name="Approve with changes").click()
+        (decision,) = sent.value.post_data_json["decisions"]
+        assert decision["arguments"] == {"order": "A-7", "amount": 2}
+        expect(shown.page.locator(COMPLETED)).to_have_count(1)

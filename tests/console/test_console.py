@@ -104,7 +104,7 @@ def test_bad_token_is_refused_and_not_kept(server: ThreadedServer, browser: Brow
         shown.sign_in(token(server))
         shown.see("Shown after the sign-in")
         assert shown.evaluate("[localStorage.length, document.cookie]") == [0, ""]
-        shown.page.click("text=Sign out")
+        shown.sign_out()
         expect(shown.page.locator("textarea[name=token]")).to_have_value("")
 
 
@@ -324,7 +324,7 @@ def test_cancel_of_a_finished_run_changes_nothing(server: ThreadedServer, browse
         (server.deployment.folder / "now").touch()
         wait_for_status(server, place, "COMPLETED")
         shown.page.click("dialog .danger")
-        expect(shown.page.locator("dialog")).to_contain_text("had ended before1")
+        expect(shown.page.locator("dialog")).to_contain_text("had already ended1")
         expect(shown.page.locator("dialog dd").first).to_contain_text("0 of 1")
     record = server.client.get(place, headers=server.bearer("me", *READS)).json()
     assert record["cancel_requested_at"] is None
@@ -397,7 +397,7 @@ def test_hostile_texts_are_shown_as_text(server: ThreadedServer, browser: Browse
         expect(shown.page.locator(".markdown")).to_contain_text("\\u202e")
         link = shown.page.locator(".markdown a")
         expect(link).to_have_attribute("rel", "noreferrer noopener nofollow")
-        shown.page.locator("[aria-label='Session as JSON']").click()
+        shown.choose("Show as JSON")
         shown.see(f'"{MARKUP}": "{MARKUP}"')
 
 

@@ -50,7 +50,7 @@ def test_costs_do_not_grow_with_the_history(
         fill(server, f"cost-{count}", count, tmp_path)
         key = token(server)
         with open_console(browser, server.url, "#/access", token=key, fresh=True) as shown:
-            shown.see("Who am I")
+            shown.see("Identity")
             wait_until_idle(shown)
             finished = record_requests(shown)
             shown.go(f"#/sessions/cost-{count}")
@@ -68,7 +68,7 @@ def test_timeline_of_a_live_run_reads_no_texts(server: ThreadedServer, browser: 
     body = '{"name": "timeline"}'
     run = start(server, "agents/hold", "cost-timeline", body, background=True).json()["run_id"]
     with open_console(browser, server.url, "#/access", token=token(server)) as shown:
-        shown.see("Who am I")
+        shown.see("Identity")
         finished = record_requests(shown)
         shown.go(f"#/runs/{run}/timeline")
         shown.see("tool hold")

@@ -364,7 +364,7 @@ def test_a_caller_without_the_scope_attaches_nothing(
     with open_console(browser, site.url, place, token=key, name="chat") as shown:
         shown.page.fill("[data-message]", "hello")
         shown.page.keyboard.press("Enter")
-        expect(shown.page.locator(".turn .status")).to_have_text("✓ completed")
+        expect(shown.page.locator(".turn[data-phase=completed]")).to_have_count(1)
         expect(shown.page.locator("button.attach")).to_have_count(0)
     query = "/audit?outcome=denied&principal=ivy"
     denied = site.client.get(query, headers=site.bearer("boss", ADMIN)).json()["data"]
@@ -400,7 +400,7 @@ def test_a_picture_is_sent_without_text(
         choose(shown, dot_png=build_png(27))
         expect(send).to_be_enabled()
         send.click()
-        expect(page.locator(".turn .status")).to_have_text("✓ completed")
+        expect(page.locator(".turn[data-phase=completed]")).to_have_count(1)
         wait_for_picture(shown, ".asked")
         check_accessibility(shown)
     (part,) = model_endpoint.requests("history")[-1]["messages"][-1]["content"]

@@ -76,7 +76,7 @@ def test_wrong_words_name_the_right_ones(server: ThreadedServer, browser: Browse
         field = shown.page.get_by_role("combobox", name="Filters")
         message = shown.page.get_by_role("alert")
         for words, text in {
-            "stauts:failed": "There is no filter stauts. Filters of this list: status, component",
+            "stauts:failed": "Unknown filter stauts. This list has: status, component",
             "status:wrong": "status cannot be wrong: running, queued, paused, completed, failed",
             "user:": "user needs a value: the user of the run.",
         }.items():
@@ -91,7 +91,7 @@ def test_list_without_a_search_says_so(server: ThreadedServer, browser: Browser)
     admin = server.deployment.token("boss", ADMIN)
     with open_console(browser, server.url, "#/audit", token=admin) as shown:
         shown.filter("cake")
-        text = "This list has no search for words: write a filter and its value"
+        text = "This list has no text search. Use a filter and a value"
         expect(shown.page.get_by_role("alert")).to_contain_text(text)
 
 
@@ -120,7 +120,7 @@ def test_views_are_saved_in_the_browser(server: ThreadedServer, browser: Browser
     place = "#/runs?all=1&status=ERROR"
     with open_console(browser, server.url, place, token=token(server)) as shown:
         page = shown.page
-        page.click("summary:has-text('Views')")
+        page.click("summary:has-text('Saved views')")
         check_accessibility(shown)
         page.fill("[aria-label='Name of the view']", "Failed")
         page.click(".views button:text-is('Save')")
@@ -128,16 +128,16 @@ def test_views_are_saved_in_the_browser(server: ThreadedServer, browser: Browser
         views = json.loads(json.loads(stored)["console.views"])
         assert views == [{"name": "Failed", "place": place}]
         shown.go("#/runs")
-        page.click("summary:has-text('Views (1)')")
+        page.click("summary:has-text('Saved views (1)')")
         page.click(".views a:text-is('Failed')")
         expect(page.locator("[data-given]")).to_have_text("status:failed ✕")
-        page.click("summary:has-text('Views (1)')")
+        page.click("summary:has-text('Saved views (1)')")
         page.click("[aria-label='Delete the view Failed']")
         assert shown.evaluate("localStorage['console.views']") == "[]"
         bad = [{"name": "bad", "place": "javascript:alert(1)"}, {"name": 1}, None]
         shown.evaluate("each => { localStorage['console.views'] = each }", json.dumps(bad))
         shown.go("#/sessions")
-        expect(page.locator("summary:text-is('Views')")).to_have_count(1)
+        expect(page.locator("summary:text-is('Saved views')")).to_have_count(1)
 
 
 @pytest.mark.parametrize("width", [360, 390])

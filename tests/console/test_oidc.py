@@ -75,7 +75,7 @@ def test_user_signs_in_at_the_provider(provided: SignedInServer, browser: Browse
         check_accessibility(shown)
         log_in(shown.page, "alice")
         expect(shown.page.locator("header .name")).to_have_text("alice")
-        shown.see("Who am I", provided.issuer)
+        shown.see("Identity", provided.issuer)
         assert shown.evaluate("location.href") == f"{provided.url}/console#/access?method=GET"
         shown.page.reload()
         expect(shown.page.locator("header .name")).to_have_text("alice")

@@ -37,13 +37,13 @@ def test_list_keeps_its_data_and_recovers(server: ThreadedServer, browser: Brows
 
         page.context.set_offline(True)
         expect(retry).to_contain_text("No answer since")
-        expect(page.locator("header .dot")).to_contain_text("no answer since")
+        expect(page.locator("header .dot")).to_contain_text("No answer since")
         shown.see("the first one")
         start(server, "agents/hang", "outage", "the second one", background=True)
         page.context.set_offline(False)
         shown.evaluate(TRY_NOW)
         shown.see("the second one", "2 running")
-        expect(page.locator("header .dot")).to_have_text("live")
+        expect(page.locator("header .dot")).to_have_text("Connected")
 
         field = page.get_by_role("combobox", name="Filters")
         with page.expect_response(lambda answer: answer.status == 304):
@@ -57,7 +57,7 @@ def test_kept_data_is_as_readable_as_before(server: ThreadedServer, browser: Bro
     start(server, "agents/echo", "readable", "hello")
     start(server, "agents/http-500", "readable", "a failure")
     views = (
-        ("#/overview", "**/usage/overview?**", "Waits for a person"),
+        ("#/overview", "**/usage/overview?**", "Waiting for approval"),
         ("#/approvals", "**/approvals?**", "Approvals"),
         ("#/webhooks", "**/webhooks", "Webhooks"),
     )
@@ -107,9 +107,10 @@ def test_session_is_exported_as_by_the_command(server: ThreadedServer, browser: 
         for name in names:
             shown.go(f"#/sessions/{name}")
             shown.see(name.replace("exported-team", "Sing").replace("exported", "add(a=1, b=2)"))
-            for form in ("jsonl", "json", "markdown"):
+            labels = {"jsonl": "JSON Lines", "json": "JSON", "markdown": "Markdown"}
+            for form, label in labels.items():
                 with shown.page.expect_download() as download:
-                    shown.page.select_option("[aria-label='Export the session']", form)
+                    shown.choose(f"Export as {label}")
                 files[name, form] = download.value.path().read_text()
                 assert download.value.suggested_filename.startswith(f"{name}.")
     env = {**base_environment(), "AGENTCTL_TOKEN": key, "HOME": str(server.deployment.folder)}

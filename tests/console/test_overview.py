@@ -40,7 +40,7 @@ HOURS_AGO = {"priced": 0, "http-500": 1, "tool-add": 3, "crew": 5, "echo": 5}
 COUNT = 7
 """The runs without that of the member `echo`."""
 
-PICTURES = ("Runs", "Time to the first token", "Time to the end", "Tokens", "Cost")
+PICTURES = ("Runs", "Time to first token", "Duration", "Tokens", "Cost")
 
 SHIFTS = """
 window.shifts = [];
@@ -97,7 +97,7 @@ def test_first_page_is_the_overview_with_the_numbers_of_the_api(
         expect(_tile(shown, "Runs")).to_contain_text(str(COUNT))
         expect(_tile(shown, "Failed")).to_have_text("2 28.6 % of the runs")
         expect(_tile(shown, "Tokens")).to_contain_text(f"{total['total_tokens']:,}")
-        expect(_tile(shown, "Cost")).to_contain_text("at least")
+        expect(_tile(shown, "Cost")).to_contain_text("≥ $")
         for title, values in {
             "Runs": lambda row: [
                 *(row[name] for name in ("completed", "failed", "cancelled", "runs")),
@@ -108,8 +108,8 @@ def test_first_page_is_the_overview_with_the_numbers_of_the_api(
                 *(row[name] for name in ("cache_read_tokens", "model_calls")),
             ],
             "Cost": lambda row: [_show_cost(row["cost"]), row["unpriced_tokens"]],
-            "Time to the first token": lambda row: _show_times(row["first_token"]),
-            "Time to the end": lambda row: _show_times(row["duration"]),
+            "Time to first token": lambda row: _show_times(row["first_token"]),
+            "Duration": lambda row: _show_times(row["duration"]),
         }.items():
             rows = _read_table(shown, title)
             assert list(rows) == [
@@ -154,7 +154,7 @@ def test_brush_leads_to_the_runs_behind_a_bar_and_a_span(
         expect(brushed).to_contain_text("Show 4 runs")
         expect(brushed).to_have_css("position", "sticky")
         shown.page.keyboard.press("Escape")
-        expect(brushed).to_contain_text("Drag over a picture")
+        expect(brushed).to_contain_text("Drag across a chart")
         expect(brushed).to_have_css("position", "static")
         # The last three hours, in another picture.
         cost = shown.page.get_by_role("slider", name="Cost: hours")
@@ -194,7 +194,7 @@ def test_numbers_lead_to_lists_with_the_same_count(
         _open_table(shown, "Runs").locator("tfoot a").first.click()
         _expect_runs(shown, 5, {"status": ["COMPLETED"]})
         shown.page.go_back()
-        shown.page.select_option("label:has-text('Groups by') select", "model")
+        shown.page.select_option("label:has-text('Group by') select", "model")
         _group(shown, "priced").locator("th a").click()
         expect(_tile(shown, "Runs")).to_contain_text("3")
         _tile(shown, "Runs").locator("a").click()
@@ -288,14 +288,14 @@ def test_period_and_place_are_part_of_the_link(
 def test_users_see_their_own_numbers(server: ThreadedServer, browser: Browser, seer: str) -> None:
     other = server.deployment.token("nobody-else", *SEER)
     with open_console(browser, server.url, "#/overview", token=other) as shown:
-        shown.see("No run ended in this period", "Start a run")
+        shown.see("No runs ended in this period", "Start a run")
         expect(_tile(shown, "Runs")).to_contain_text("0")
         shown.go("#/overview?user=seer")
-        shown.see("No run ended in this period and matches", "Clear filters")
+        shown.see("No runs match these filters in this period", "Clear filters")
     boss = server.deployment.token("boss", ADMIN)
     with open_console(browser, server.url, "#/overview?user=seer", token=boss) as shown:
         expect(_tile(shown, "Runs")).to_contain_text(str(COUNT))
-        shown.page.select_option("label:has-text('Groups by') select", "user")
+        shown.page.select_option("label:has-text('Group by') select", "user")
         expect(_group(shown, "seer").locator("td a").first).to_have_text(str(COUNT))
 
 
@@ -318,7 +318,7 @@ def test_count_of_waiting_calls_links_to_a_list_that_the_caller_may_read(
     for scopes, links in ((SEER, 0), ((*SEER, "approvals:read"), 1)):
         key = server.deployment.token("me", *scopes)
         with open_console(browser, server.url, "#/overview", token=key) as shown:
-            tile = _tile(shown, "Waits for a person")
+            tile = _tile(shown, "Waiting for approval")
             expect(tile).to_contain_text(re.compile(r"[1-9]\d* since"))
             expect(tile.locator("a")).to_have_count(links)
     cancel = f"/agents/refunds/runs/{run.json()['run_id']}/cancel?session_id=waits-for-a-person"

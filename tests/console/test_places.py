@@ -22,7 +22,7 @@ def test_unknown_places_lead_to_the_first_page(server: ThreadedServer, browser: 
     with open_console(browser, server.url, "#/__proto__/x", token=key) as shown:
         for place in ("#/__proto__/x", "#/constructor", "#/signin", "#/toString/x/y", "#/%E0"):
             shown.go("#/access")
-            shown.see("Who am I")
+            shown.see("Identity")
             shown.go(place)
             expect(shown.page.locator("h1")).to_have_text("Overview")
 
@@ -77,7 +77,7 @@ def test_counts_of_ended_runs_are_the_counts(server: ThreadedServer, browser: Br
     with open_console(browser, server.url, "#/runs", token=counted) as shown:
         ended = shown.page.locator("[data-ended]")
         expect(ended).to_contain_text(f"{COMPLETED} ✓ {FAILED} ✗ 0 ■")
-        shown.page.click("text=show")
+        shown.page.click("button:text-is('Show')")
         shown.see(f"the newest 100 of {FAILED + COMPLETED}")
         shown.go("#/agents/agents/http-500")
         shown.see(f"{FAILED} runs")

@@ -28,17 +28,16 @@ def test_a_run_is_retried_after_its_calls_were_shown(place: Place, browser: Brow
     with open_console(
         browser, place.server.url, f"#/sessions/{run['session_id']}", token=key
     ) as shown:
-        turn = shown.page.locator(f"[data-run='{run['run_id']}']")
-        turn.get_by_role("button", name="Retry").click()
+        shown.choose("Retry…", menu="More actions of run")
         dialog = shown.page.locator("dialog")
         dialog.get_by_role("button", name="Retry", exact=True).click()
-        expect(dialog.locator("[data-plan]")).to_contain_text("It begins after message 4")
+        expect(dialog.locator("[data-plan]")).to_contain_text("Starts after message 4")
         expect(dialog.locator("[data-plan] li")).to_contain_text(
             'hold {"entry":"two"} outcome not known'
         )
         assert place.ledger() == ["one", "two"]
         check_accessibility(shown)
-        dialog.get_by_role("button", name="Retry, and repeat this").click()
+        dialog.get_by_role("button", name="Retry and repeat these calls").click()
         expect(dialog).to_have_count(0)
         retried = shown.page.locator("article.turn").nth(1)
         expect(retried).to_contain_text("finished")
@@ -53,14 +52,13 @@ def test_a_run_is_forked_from_a_message_to_another_agent(place: Place, browser: 
     with open_console(
         browser, place.server.url, f"#/sessions/{run['session_id']}", token=key
     ) as shown:
-        turn = shown.page.locator(f"[data-run='{run['run_id']}']")
-        turn.get_by_role("button", name="Fork").click()
+        shown.choose("Fork…", menu="More actions of run")
         dialog = shown.page.locator("dialog")
-        messages = dialog.get_by_label("After message")
+        messages = dialog.get_by_label("Keep messages up to")
         expect(messages).to_have_value("5")
         expect(messages.locator("option").nth(3)).to_contain_text("3 assistant next c1 ƒ record")
-        dialog.get_by_label("Next message").fill("what was said?")
-        dialog.get_by_label("Goes on with").select_option(label="History")
+        dialog.get_by_label("New message").fill("what was said?")
+        dialog.get_by_label("Continue with").select_option(label="History")
         check_accessibility(shown)
         dialog.get_by_role("button", name="Fork", exact=True).click()
         expect(dialog).to_have_count(0)

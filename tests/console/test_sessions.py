@@ -44,7 +44,7 @@ def test_administrator_holds_and_releases_a_session(
     with open_console(browser, server.url, "#/sessions/evidence", token=admin) as shown:
         click = shown.page.click
         dialog = shown.page.locator("dialog")
-        click("button:text-is('Hold')")
+        shown.choose("Hold…")
         shown.page.fill("dialog input", "claim \u202e17")
         click("dialog button:text-is('Hold')")
         held = shown.page.locator("[data-hold]")
@@ -66,11 +66,13 @@ def test_administrator_holds_and_releases_a_session(
             expect(owned.page.locator("dialog [role=alert]")).to_have_text(refused)
             owned.page.click("dialog button:text-is('Keep')")
             owned.page.click("tbody [data-row]")
-            expect(owned.page.locator("button:text-is('Rename')")).to_have_count(1)
-            for name in ("Hold", "Release"):
+            owned.page.click("[aria-label='More actions of the session']")
+            expect(owned.page.locator("button:text-is('Rename…')")).to_have_count(1)
+            for name in ("Hold…", "Release…"):
                 expect(owned.page.locator(f"button:text-is('{name}')")).to_have_count(0)
         shown.page.click("tbody [data-row]")
-        click("button:text-is('Release')")
+        shown.choose("Release…")
         click("dialog button:text-is('Release')")
         expect(held).to_have_count(0)
-        expect(shown.page.locator("button:text-is('Hold')")).to_have_count(1)
+        shown.page.click("[aria-label='More actions of the session']")
+        expect(shown.page.locator("button:text-is('Hold…')")).to_have_count(1)

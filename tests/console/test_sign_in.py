@@ -47,9 +47,9 @@ def test_reload_keeps_the_session(server: ThreadedServer, browser: Browser) -> N
 
 def test_sign_out_forgets_the_kept_token(server: ThreadedServer, browser: Browser) -> None:
     with open_console(browser, server.url, "#/access", token=token(server)) as shown:
-        shown.see("Who am I")
+        shown.see("Identity")
         with shown.page.expect_response(lambda answer: answer.request.method == "DELETE"):
-            shown.page.click("text=Sign out")
+            shown.sign_out()
         shown.page.reload()
         expect(shown.page.locator(FORM)).to_have_count(1)
         assert shown.evaluate("sessionStorage.length") == 0
@@ -61,7 +61,7 @@ def test_sign_out_removes_the_page(server: ThreadedServer, browser: Browser) -> 
     with open_console(browser, server.url, "#/sessions/left", token=token(server)) as shown:
         shown.see("A text of this user")
         expect(shown.page).to_have_title("A text of this user · World")
-        shown.page.click("text=Sign out")
+        shown.sign_out()
         expect(shown.page.locator(FORM)).to_have_count(1)
         expect(shown.page.locator("#app")).not_to_contain_text("A text of this user")
         assert shown.page.locator("main").inner_html() == ""
@@ -98,7 +98,7 @@ def test_page_that_was_hidden_for_long_asks_again(server: ThreadedServer, browse
     key = server.deployment.token("me", *READS, seconds=7_200)
     with open_console(browser, server.url, "#/access", token=key, fresh=True) as shown:
         for minutes, forms in ((20, 0), (31, 1)):
-            shown.see("Who am I")
+            shown.see("Identity")
             shown.page.goto(f"{server.url}/health")
             shown.page.clock.set_fixed_time(time.time() + minutes * 60)
             shown.page.goto(f"{server.url}/console")

@@ -35,6 +35,7 @@ class View(NamedTuple):
         place: the hash, with the names of `records`.
         text: a text that shows that it is complete.
         click: the element that is clicked first.
+        menu: the beginning of the label of a menu that is opened before.
         fill: a field, and its text.
     """
 
@@ -42,17 +43,26 @@ class View(NamedTuple):
     text: str
     click: str = ""
     fill: tuple[str, str] | None = None
+    menu: str = ""
 
 
 ALL = (
-    View("#/overview", "Groups by"),
+    View("#/overview", "Group by"),
     View("#/sessions", "Last used"),
     View("#/sessions?search=failure", "a failure"),
     View("#/sessions/axe", "add(a=1, b=2)", click="text=add(a=1, b=2)"),
-    View("#/sessions/axe", "add(a=1, b=2)", click="button:text-is('Rename')"),
-    View("#/sessions/axe", "add(a=1, b=2)", click="button:text-is('Release')"),
+    View(
+        "#/sessions/axe", "add(a=1, b=2)", menu="More actions of the session", click="text=Rename…"
+    ),
+    View(
+        "#/sessions/axe", "add(a=1, b=2)", menu="More actions of the session", click="text=Release…"
+    ),
     View("#/sessions", "Last used", click="button:text-is('Files')"),
-    View("#/sessions/song", "Sing about tea", click="[aria-label='Show as JSON'] >> nth=0"),
+    View("#/sessions/song", "Sing about tea", menu="More actions of run"),
+    View(
+        "#/sessions/song", "Sing about tea", menu="More actions of run", click="text=Show as JSON"
+    ),
+    View("#/sessions", "Last used", menu="Account"),
     View("#/runs", "stopping ·"),
     View("#/runs?all=1", "completed"),
     View("#/runs?all=1&status=ERROR&group=1", "MODEL_UNAVAILABLE"),
@@ -67,7 +77,7 @@ ALL = (
         "text=Edit the arguments",
         ("[name=arguments]", '{"order": "A-130", "amount": 100}'),
     ),
-    View("#/sessions/refunds", "for a decision about refund", "[data-waits] button >> nth=0"),
+    View("#/sessions/refunds", "for approval of refund", "[data-waits] button >> nth=0"),
     View("#/agents", "Workflows"),
     View("#/agents/agents/tool-add", "Last runs"),
     View("#/agents/agents/refunds", "Configuration of version"),
@@ -77,11 +87,11 @@ ALL = (
     View("#/operate", "Retention"),
     View("#/audit", "create_agent_run"),
     View("#/access?method=GET&path=/agents", "checks passed"),
-    View("#/sessions/unknown", "Not here, or not yours"),
-    View("#/runs/unknown/timeline", "Not here, or not yours"),
-    View("#/agents/agents/unknown", "Not here, or not yours"),
-    View("#/approvals/agent/refunds/unknown", "Not here, or not yours"),
-    View("#/overview", "Waits for a person", click="button:has-text('Shortcuts')"),
+    View("#/sessions/unknown", "Not found, or you have no access"),
+    View("#/runs/unknown/timeline", "Not found, or you have no access"),
+    View("#/agents/agents/unknown", "Not found, or you have no access"),
+    View("#/approvals/agent/refunds/unknown", "Not found, or you have no access"),
+    View("#/overview", "Waiting for approval", click="button:has-text('Shortcuts')"),
 )
 """The pages of an administrator, and the states of them."""
 
@@ -95,16 +105,17 @@ EMPTY = (
     View("#/webhooks", "webhooks:read"),
     View("#/operate", "Server"),
     View("#/audit", "audit:read"),
-    View("#/access", "Who am I"),
+    View("#/access", "Identity"),
 )
 """The pages of a caller without a session and without the other scopes."""
 
 CHAT = (
     View("", "New chat"),
     View("#/sessions/song", "Sing about tea"),
-    View("#/sessions/axe", "MODEL_UNAVAILABLE", click="text=add(a=1, b=2)"),
-    View("#/sessions/refunds", "amount", click="text=Edit the arguments"),
-    View("#/sessions/unknown", "Not here, or not yours"),
+    View("#/sessions/axe", "Something went wrong", click="text=Used add"),
+    View("#/sessions/refunds", "Refunds wants to refund", click="text=Change the values"),
+    View("#/sessions/axe", "Used add", menu="Account"),
+    View("#/sessions/unknown", "Not found, or you have no access"),
     View("#/none", "New chat", click="button:has-text('Shortcuts')"),
 )
 """The pages of the chat, and the states of them."""
@@ -154,6 +165,8 @@ def test_views_are_accessible_and_whole(
             shown.page.set_viewport_size({"width": 1280, "height": 720})
             shown.go(view.place.format(**records))
             shown.see(view.text)
+            if view.menu:
+                shown.page.locator(f"[data-menu^='{view.menu}']").first.click()
             if view.click:
                 shown.page.click(view.click)
             if view.fill:

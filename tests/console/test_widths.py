@@ -117,7 +117,7 @@ def test_top_and_agents_hold_with_unusual_facts_of_the_server(
     with _open(browser, server, "#/access", server.deployment.token("boss", ADMIN), width) as shown:
         shown.page.route("**/info", rename)
         shown.page.reload()
-        shown.see("Agents of the Company", "Who am I")
+        shown.see("Agents of the Company", "Identity")
         check_layout(shown)
         shown.go("#/agents")
         shown.see("Left out, because their code cannot be loaded: 2")
@@ -147,7 +147,7 @@ def test_transcript_holds_with_long_texts(
         for place, text in {
             "#/agents": "Workflows",
             "#/agents/teams/crew": "Members",
-            "#/access": "Who am I",
+            "#/access": "Identity",
         }.items():
             shown.go(place)
             shown.see(text)
@@ -193,7 +193,7 @@ def test_targets_on_a_phone_are_large(
             "#/agents": "Workflows",
             "#/agents/agents/tool-add": "add(a, b)",
             "#/audit": "create_agent_run",
-            "#/access": "Who am I",
+            "#/access": "Identity",
         }.items():
             shown.go(place)
             shown.see(text)

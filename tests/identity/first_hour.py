@@ -146,6 +146,7 @@ def use_console(walk: Walk, page: Page) -> None:
         page.click("dialog button[type=submit]")
         expect(page.locator("#app")).to_contain_text("Order 7 is paid back.")
     with walk.step("browser", "sign out"):
+        page.click("[data-menu^='Account']")
         page.click("button:has-text('Sign out')")
         page.wait_for_selector("form[aria-label='Sign in']")
 

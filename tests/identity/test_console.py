@@ -32,7 +32,7 @@ def test_user_sees_what_the_token_allows(office: Office, browser: Browser) -> No
         shown.see("Starting needs agents:echo:run.")
         shown.go("#/sessions")
         shown.see("This needs sessions:read; your token has agents:read.")
-        shown.page.click("button:has-text('Sign out')")
+        shown.sign_out()
         shown.page.reload()
         expect(shown.page.locator("form[aria-label='Sign in']")).to_have_count(1)
         expect(shown.page.locator("header .name")).to_have_count(0)

@@ -131,7 +131,7 @@ def test_two_tabs_use_each_refresh_token_once(office: Office, browser: Browser) 
         shown.page.context.unroute_all(behavior="wait")
         for page in (shown.page, other):
             page.evaluate("location.hash = '#/access?method=GET'")
-            expect(page.locator("#app")).to_contain_text("Who am I")
+            expect(page.locator("#app")).to_contain_text("Identity")
         forget_provider(shown, office)
 
 
@@ -157,7 +157,7 @@ def test_sign_out_of_one_tab_ends_the_other(office: Office, browser: Browser) ->
         log_in(shown.page, "ada")
         other = open_same_tab(shown)
         with shown.page.expect_response(lambda answer: answer.request.method == "DELETE"):
-            shown.page.click("text=Sign out")
+            shown.sign_out()
         # By this clock the token of the other tab is due, so the tab requests another one.
         other.clock.set_fixed_time(time.time() + SECONDS)
         other.bring_to_front()

@@ -30,6 +30,8 @@ async def test_summaries_parts_and_cuts(deployment: Deployment) -> None:
         team = found[first["run_id"]]
         assert team["input"] == f"{long[:199]}…"
         assert (team["member_count"], team["tool_calls"]) == (1, 1)
+        calls = [span["first_token_at"] for span in first["spans"] if span["kind"] == "model"]
+        assert team["first_token_at"] == min(calls)
         own = first["metrics"]["total_tokens"]
         member = found[first["member_runs"][0]]
         assert team["total_tokens"] == own + member["total_tokens"] > own

@@ -63,6 +63,7 @@ _CONTENT_TYPES = {
 _FOLDERS = ("app", "pages", "vendor")
 _PLACE = b"{assets}"
 _ISSUER = b"{issuer}"
+_CHAT = b"{chat}"
 _NAME = b"{name}"
 _MAIN = b"{main}"
 
@@ -155,12 +156,14 @@ async def get_chat(call: Call) -> Response:
 def _show(call: Call, name: bytes, main: bytes) -> Response:
     """Return a page by its name and its main module."""
     _require_console(call)
-    issuer = call.caller.app_state.settings.console.oidc_issuer
+    settings = call.caller.app_state.settings.console
+    chat = b"chat" if settings.chat else b""
 
     page = _load_console().page
     page = page.replace(_NAME, name)
     page = page.replace(_MAIN, main)
-    page = page.replace(_ISSUER, escape(urlsplit(issuer).netloc).encode())
+    page = page.replace(_CHAT, chat)
+    page = page.replace(_ISSUER, escape(urlsplit(settings.oidc_issuer).netloc).encode())
     return _compressible(call, page, b"text/html; charset=utf-8", _PAGE_HEADERS)
 
 

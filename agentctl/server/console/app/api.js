@@ -157,6 +157,9 @@ function writeTab(changes) {
 /** The provider at which one signs in; empty for a sign-in with a token only. */
 export const issuer = document.querySelector("meta[name=issuer]").content;
 
+/** The page of the chat, relative to this one; empty if the server has none. */
+export const chatUrl = document.querySelector("meta[name=chat]").content;
+
 /** The response of the provider, which leaves the URL at once. */
 const search = new URLSearchParams(location.search);
 let returned = search.has("state") ? search : null;

@@ -11,6 +11,7 @@ import {
   useNow, useRef, useState,
 } from "./ui.js";
 import { readExact, writeExact } from "./exact.js";
+import { describeRequest, isScalar, PlainFacts, wordsOf } from "./plain.js";
 import { Decided, describeWait, waitedSeconds, wayOf } from "./waits.js";
 
 export const formatMoment = (time) => `${printable(time).slice(0, 19).replace("T", " ")} UTC`;
@@ -150,6 +151,19 @@ async function sendDecision(approval, decision, { run, db }) {
   return postOnce(place, writeExact(body));
 }
 
+/** A request as a sentence. What the sentence lacks is below it, so that nobody approves what is not shown. */
+function PlainRequest({ approval, name }) {
+  const { arguments: values, tool_name: tool } = approval;
+  const { sentence, isWhole } = describeRequest(approval, name);
+  const entries = Object.entries(values || {});
+  return html`<div class="asks">
+    <p class="question" dir="auto">${sentence}</p>
+    ${isWhole ? null : html`<${PlainFacts} values=${values} />`}
+    ${entries.length ? html`<details><summary>Details</summary>
+      <p class="dim">The agent calls <code>${cut(tool, 64)}</code> with exactly these values:</p><${Arguments} values=${values} /></details>` : null}
+  </div>`;
+}
+
 /** A value of an argument: a text as it is, unless it looks like another value. */
 function Value({ value }) {
   if (typeof value !== "string") return html`<code>${printable(writeExact(value, 2))}</code>`;
@@ -184,7 +198,7 @@ function Difference({ before, after }) {
 }
 
 /** The decision about an approval: its form, or who may decide. `run` is the root run, if known. */
-export function Decision({ approval, run, db, onDecided, onStale }) {
+export function Decision({ approval, run, db, onDecided, onStale, plain }) {
   const [note, setNote] = useState("");
   const now = useNow(1000);
   const [decide, failure, busy] = useAction(async (decision) => {
@@ -206,12 +220,19 @@ export function Decision({ approval, run, db, onDecided, onStale }) {
   if (wayOf(approval) === null) return html`<${NotAllowed} approval=${approval} />`;
   const Form = FORMS[approval.kind] || CallForm;
   return html`<div class="decision" data-decision>
-    <p class="yellow"><span aria-hidden="true">‖</span> waits ${formatSpan(waitedSeconds(approval, now))} for ${describeWait(approval)}${
-      approval.expires_at ? `, expires ${formatMoment(approval.expires_at)}` : ""}</p>
-    <${Form} key=${approval.arguments_hash} approval=${approval} busy=${busy} decide=${decide} note=${html`<label class="field">Note
-      <input maxlength="500" dir="auto" name="note" value=${note} onInput=${(event) => setNote(event.target.value)} /></label>`} />
+    ${plain ? null : html`<p class="yellow"><span aria-hidden="true">‖</span> Waiting ${formatSpan(waitedSeconds(approval, now))}${
+      approval.expires_at ? `, expires ${formatMoment(approval.expires_at)}` : ""}</p>`}
+    <${Form} key=${approval.arguments_hash} approval=${approval} busy=${busy} decide=${decide} plain=${plain}
+      note=${html`<${NoteField} note=${note} setNote=${setNote} folded=${plain} />`} />
     ${refused}
   </div>`;
+}
+
+/** The note of a decision, which the agent reads. `folded` shows it on request only. */
+function NoteField({ note, setNote, folded }) {
+  const field = html`<label class="field">Note
+    <input maxlength="500" dir="auto" name="note" value=${note} placeholder="optional" onInput=${(event) => setNote(event.target.value)} /></label>`;
+  return folded ? html`<details><summary>Add a note</summary>${field}</details>` : field;
 }
 
 function NotAllowed({ approval }) {
@@ -231,7 +252,61 @@ function Refusal({ failure, approval }) {
   return html`<div class="bar red" role="alert" data-refusal>${printable(failure.message)}${needed ? html`: needs <code>${needed}</code>` : null}</div>`;
 }
 
-function CallForm({ approval, busy, decide, note }) {
+/** A field for each argument of a call, whose values are texts, numbers, yes or no. */
+function PlainArguments({ values, shown, onChange }) {
+  const entries = Object.entries(shown);
+  return entries.map(([name, before]) => {
+    const schema = { title: wordsOf(name), type: typeof before === "boolean" ? "boolean" : typeof before === "string" ? "string" : "number" };
+    const field = { name, schema, required: true };
+    const value = values[name];
+    const text = typeof value === "string" ? value : writeExact(value);
+    const change = (typed) => {
+      let read = typed;
+      try {
+        read = readField(field, typed);
+      } catch {
+        // The text stays until it is a number; the difference shows it as it is.
+      }
+      onChange({ ...values, [name]: read });
+    };
+    return html`<${Field} key=${name} field=${field} text=${text} onChange=${change} />`;
+  });
+}
+
+/** The decision about a call for people who read no code. */
+function PlainCallForm({ approval, busy, decide, note }) {
+  const shown = approval.arguments || {};
+  const [values, setValues] = useState(null);
+  const isEditable = Object.keys(shown).length > 0 && Object.values(shown).every((each) => each !== null && isScalar(each));
+  const wrong = values && Object.keys(shown).find((name) => typeof shown[name] !== typeof values[name] && !isBothNumber(shown[name], values[name]));
+  const edited = values !== null && writeExact(values) !== writeExact(shown);
+  const approve = (event) => {
+    event.preventDefault();
+    if (!wrong) decide(edited ? { decision: "approve", arguments: values } : { decision: "approve" });
+  };
+  return html`<form onSubmit=${approve}>
+    ${values ? html`<${PlainArguments} values=${values} shown=${shown} onChange=${setValues} />
+      ${wrong ? html`<p class="error" role="alert">${wordsOf(wrong)} must be a number</p>` : html`<${Difference} before=${shown} after=${values} />`}` : null}
+    ${note}
+    <div class="buttons">
+      ${isEditable && !values ? html`<button type="button" class="link" onClick=${() => setValues(shown)}>Change the values</button>` : null}
+      ${values ? html`<button type="button" class="link" onClick=${() => setValues(null)}>Discard the changes</button>` : null}
+      <span class="grow"></span>
+      <button type="button" class="danger" disabled=${busy} onClick=${() => decide({ decision: "reject" })}>Reject</button>
+      <button type="submit" class="primary" disabled=${busy || Boolean(wrong)}>${edited ? "Approve with changes" : "Approve"}</button>
+    </div>
+  </form>`;
+}
+
+const isNumber = (value) => typeof value === "number" || typeof value === "bigint";
+const isBothNumber = (one, other) => isNumber(one) && isNumber(other);
+
+function CallForm({ approval, busy, decide, note, plain }) {
+  if (plain) return html`<${PlainCallForm} approval=${approval} busy=${busy} decide=${decide} note=${note} />`;
+  return html`<${JsonCallForm} approval=${approval} busy=${busy} decide=${decide} note=${note} />`;
+}
+
+function JsonCallForm({ approval, busy, decide, note }) {
   const shown = approval.arguments || {};
   const [text, setText] = useState(null);
   const { value, problem } = text === null ? { value: shown } : readObject(text);
@@ -315,7 +390,7 @@ function ExternalForm({ approval, busy, decide, note }) {
 
 const OUTCOMES = [
   ["complete", "It was made", "The call had its effect. The agent gets the result that you enter, and the call is not made again."],
-  ["fail", "It was not made, and shall not be", "The agent reads that the call failed, with your note."],
+  ["fail", "It was not made; do not make it", "The agent reads that the call failed, with your note."],
   ["retry", "It was not made: make it now", "The call is made again with the same arguments. If it had its effect after all, it has it twice."],
 ];
 
@@ -345,29 +420,14 @@ function OutcomeForm({ approval, busy, decide, note }) {
 
 const FORMS = { approval: CallForm, input: InputForm, external: ExternalForm, outcome: OutcomeForm };
 
-/** Characters of arguments up to which a sentence has all of them. */
-const SHORT = 200;
-
-/** What an approval asks. With `plain` the text of the call stands before its details. */
+/** What an approval asks. `plain` is the name of the component, for people who read no code. */
 export function Asked({ approval, plain }) {
-  const { question, arguments: values, kind, arguments_hash: hash, approved_arguments: approved } = approval;
-  if (plain) {
-    const isCall = kind === "approval" || kind === "external";
-    return html`<div class="asks">
-      <p class="question" dir="auto">${question ? printable(question) : isCall ? describeCall(approval) : "The agent needs an answer."}</p>
-      <details open=${writeExact(values ?? {}).length > SHORT}><summary>Details</summary><${Arguments} values=${values} /></details></div>`;
-  }
+  const { question, arguments: values, kind, approved_arguments: approved } = approval;
+  if (plain) return html`<${PlainRequest} approval=${approval} name=${plain} />`;
   return html`<div class="asks">
     ${question ? html`<p class="question" dir="auto">${printable(question)}</p>` : null}
     ${kind === "input" && !Object.keys(values || {}).length ? null : html`<${Arguments} values=${values} />`}
-    ${approved ? html`<h3 class="caption">Approved with changes</h3><${Difference} before=${values || {}} after=${approved} />` : null}
-    <p class="dim">hash <code title=${hash}>${printable(hash).slice(0, 19)}</code></p></div>`;
-}
-
-/** Return `May the agent call refund with order 17, amount 5?`: a call in words. */
-function describeCall({ tool_name: name, arguments: values }) {
-  const words = Object.entries(values || {}).map(([key, value]) => `${key.replaceAll("_", " ")} ${typeof value === "object" ? writeExact(value) : value}`);
-  return `May the agent call ${cut(name.replaceAll("_", " "), 64)}${words.length ? ` with ${cut(words.join(", "), 300)}` : ""}?`;
+    ${approved ? html`<h3 class="caption">Approved with changes</h3><${Difference} before=${values || {}} after=${approved} />` : null}</div>`;
 }
 
 /** The form of an approval that the summary of a run names; `onLoaded` gets its record. */
@@ -390,9 +450,11 @@ export function Pending({ summary, run, db, onDecided, onLoaded, plain }) {
   }, [summary.status]);
   return html`<${Loaded} resource=${{ ...found, reload: load }} rows=${3}>
     ${(approval) => html`<${Fragment}><${Asked} approval=${approval} plain=${plain} />
-      <${Decision} approval=${approval} run=${run} db=${db} onDecided=${onDecided} onStale=${() => (onDecided(true), load())} /><//>`}
+      <${Decision} approval=${approval} run=${run} db=${db} plain=${plain} onDecided=${onDecided} onStale=${() => (onDecided(true), load())} /><//>`}
   <//>`;
 }
+
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 export function DecideDialog({ summary, onClose, onDecided, ...shared }) {
   const [record, setRecord] = useState(null);
@@ -400,7 +462,7 @@ export function DecideDialog({ summary, onClose, onDecided, ...shared }) {
     onDecided();
     if (!stale) onClose();
   };
-  return html`<${Dialog} title=${`Waits for ${describeWait(summary)}`} onClose=${onClose} wide=${true}>
+  return html`<${Dialog} title=${capital(describeWait(summary))} onClose=${onClose} wide=${true}>
     <${Pending} summary=${summary} onDecided=${decided} onLoaded=${setRecord} ...${shared} />
     <div class="buttons">
       ${canList("approvals") && record?.component_id ? html`<a href=${toHash(["approvals", record.component_type, record.component_id, summary.approval_id])}

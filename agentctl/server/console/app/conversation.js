@@ -8,10 +8,11 @@ import {
   path, placeOfRun, refusalOf, send, tokensOf, withQuery,
 } from "./api.js";
 import {
-  Component, Copy, costOf, cut, Dialog, ErrorText, formatClock, formatDuration, formatNumber, formatSize,
-  Fragment, html, Later, phaseOf, printable, shortId, Status, toHash, tookMilliseconds, useAction,
+  Component, Copy, costOf, cut, Dialog, ErrorText, formatClock, formatDuration, formatFirstToken, formatNumber, formatSize,
+  Fragment, Glyph, html, Later, LOOKS, Menu, phaseOf, printable, shortId, Status, toHash, tookMilliseconds, useAction,
   useCaller, useEffect, useEvery, useNow, useResource, useState,
 } from "./ui.js";
+import { PlainFacts, PlainValue, wordsOf } from "./plain.js";
 import { DecidedLine, Waits } from "./waits.js";
 import { readExact, writeExact } from "./exact.js";
 
@@ -30,7 +31,7 @@ const CALLS = {
   running: ["●", "blue", "running"],
   done: ["✓", "green", "done"],
   failed: ["✗", "red", "failed"],
-  waiting: ["‖", "yellow", "waits for a decision"],
+  waiting: ["‖", "yellow", "waiting for approval"],
   cancelled: ["–", "dim", "no result"],
 };
 
@@ -145,10 +146,10 @@ export function Turn({ initial, names, db, current, onChange, opened, plain }) {
   // After a decision the stored record is newer than the state of this page.
   const decided = () => void (run.unread ? setRun((old) => ({ ...old, status: "RUNNING", phase: null, unread: false })) : refresh().catch(() => null));
   const tokens = tokensOf(run);
-  return html`<article class="turn" id=${`run-${run.run_id}`} data-run=${run.run_id}
+  return html`<article class="turn" id=${`run-${run.run_id}`} data-run=${run.run_id} data-phase=${phaseOf(run).name}
     aria-label=${`Run ${shortId(run.run_id)}`} aria-current=${current ? "true" : null}>
     <div class="asked">
-      <span class="by">${plain ? null : html`<b>${printable(run.user_id ?? "anonymous")}</b> · `}<span title=${run.created_at}>${formatClock(run.created_at)}</span></span>
+      <span class="by">${plain ? null : html`<b>${printable(run.user_id ?? "anonymous")}</b> · `}<span title=${run.created_at}>${plain ? formatLocal(run.created_at) : formatClock(run.created_at)}</span></span>
       <div class="bubble" dir="auto"><${Long} text=${formatAsked(run)} /></div>
       ${run.files?.some((file) => !file.created_at) ? html`<${Later} load=${loadFiles} name="Given" run=${run} db=${db} />` : null}
       ${run.origin_run_id && !plain ? html`<${OriginLine} run=${run} db=${db} />` : null}
@@ -157,23 +158,22 @@ export function Turn({ initial, names, db, current, onChange, opened, plain }) {
     <section class="answer">
       <header>
         <span class="component">${printable(nameOf(run, names))}</span>
-        <${Status} run=${run} />
-        <span class="dim">${formatDuration(tookMilliseconds(run, now))}</span>
+        ${plain ? html`<${PlainStatus} run=${run} />` : html`<${Status} run=${run} />
+          <span class="dim">${formatDuration(tookMilliseconds(run, now))}</span>
+          ${run.first_token_at ? html`<span class="dim wide-only">first token ${formatFirstToken(run)}</span>` : null}`}
         ${tokens && !plain ? html`<span class="dim">${[`${formatNumber(tokens)} tokens`, costOf(run)].filter(Boolean).join(" · ")}</span>` : null}
         <span class="tools">
           ${live ? html`<${CancelButton} run=${run} setRun=${setRun} plain=${plain} />` : null}
-          ${plain ? null : html`${live ? null : html`<${RepeatButtons} run=${run} db=${db} />`}
-            <a href=${toHash(["runs", run.run_id, "timeline"], { db })}>Timeline</a>
-            <${TraceLink} run=${run} />
-            <button type="button" class="link" aria-label="Show as JSON" onClick=${() => setJson(true)}>JSON</button>`}
+          ${plain ? null : html`<a href=${toHash(["runs", run.run_id, "timeline"], { db })}>Timeline</a>
+            <${RunMenu} run=${run} db=${db} onJson=${() => setJson(true)} />`}
         </span>
       </header>
       <${Items} items=${items} run=${run} runs=${runs} names=${names} db=${db} now=${now} opened=${opened} plain=${plain}
         approvals=${run.approvals} onAll=${loadAll} />
-      <${Waits} run=${run} db=${db} now=${now} onDecided=${decided} inPlace=${plain} />
-      ${live && !isPaused(run) ? html`<${Silence} run=${run} runs=${runs} idle=${!items.length} now=${now} />` : null}
-      ${run.error ? html`<${Failure} run=${run} db=${db} />` : null}
-      <${Facts} run=${run} />
+      <${Waits} run=${run} db=${db} now=${now} onDecided=${decided} inPlace=${plain ? nameOf(run, names) || "The agent" : ""} />
+      ${live && !isPaused(run) ? html`<${Silence} run=${run} runs=${runs} idle=${!items.length} now=${now} plain=${plain} />` : null}
+      ${run.error ? html`<${Failure} run=${run} db=${db} plain=${plain} />` : null}
+      ${plain && !hasOpenWork(run) ? null : html`<${Facts} run=${run} />`}
     </section>
     ${json
       ? html`<${JsonDialog} title=${`Run ${run.run_id}`} value=${run} load=${loadRecord}
@@ -182,10 +182,28 @@ export function Turn({ initial, names, db, current, onChange, opened, plain }) {
   </article>`;
 }
 
-function Silence({ run, runs, idle, now }) {
+/** Return the time of day at the place of the reader. */
+const formatLocal = (time) => new Date(time).toLocaleTimeString([], { hour: "numeric", minute: "2-digit" });
+
+const PLAIN_STATES = {
+  queued: "in line", running: "working…", paused: "waiting for you", stopping: "stopping…", stopped: "stopped", failed: "failed",
+};
+
+/** The state of a run for people who only read its answer: nothing once it is there. */
+function PlainStatus({ run }) {
+  const { name, warning } = phaseOf(run);
+  if (name === "completed" && !warning) return null;
+  return html`<${Glyph} look=${LOOKS[name]}>${PLAIN_STATES[name] ?? name}<//>${
+    warning ? html` <span class="status yellow nowrap">! ${warning}</span>` : null}`;
+}
+
+/** Return true if work of a run continues after its end, or a cancel is under way. */
+const hasOpenWork = (run) => Boolean(phaseOf(run).warning || run.late_result) || phaseOf(run).name === "stopping";
+
+function Silence({ run, runs, idle, now, plain }) {
   const phase = phaseOf(run);
   if (phase.name === "queued" && phase.sentence) return html`<p class="dim">◌ ${phase.sentence}</p>`;
-  if (!runs) return html`<p class="dim">● waiting for its events</p>`;
+  if (!runs) return plain ? null : html`<p class="dim">● waiting for its events</p>`;
   const { progress, started_at: began } = runs.get(run.run_id) || run;
   if (progress?.text || progress?.fraction != null) {
     const part = progress.fraction == null ? "" : `${Math.round(progress.fraction * 100)} %`;
@@ -193,12 +211,17 @@ function Silence({ run, runs, idle, now }) {
   }
   const waited = now - Date.parse(began || run.created_at);
   if (!idle || waited < 1000) return null;
-  return html`<p class="dim">● waiting ${formatDuration(waited)} for the first token</p>`;
+  return html`<p class="dim">● ${plain ? "Thinking…" : `waiting ${formatDuration(waited)} for the first token`}</p>`;
 }
 
-function Failure({ run, db }) {
+function Failure({ run, db, plain }) {
   const { error, request_id: request } = run;
-  const causes = useResource(can("runs", "debug") ? withQuery(path`/runs/${run.run_id}/causes`, { db_id: db }) : null);
+  const causes = useResource(can("runs", "debug") && !plain ? withQuery(path`/runs/${run.run_id}/causes`, { db_id: db }) : null);
+  if (plain) {
+    return html`<div class="bar red"><p>Something went wrong, and the answer is not complete. You can send your message again.</p>
+      <details><summary>Details for your administrator</summary>
+        <p><code>${printable(error.code)}</code> ${printable(error.detail)}${request ? html` · request <code>${printable(request)}</code>` : null}</p></details></div>`;
+  }
   return html`<div class="bar red"><b>${printable(error.code)}</b> ${printable(error.detail)}
     ${request ? html` · <span class="nowrap">request <${Copy} text=${request} label=${shortId(request)} /></span>` : null}
     ${(causes.data?.causes || []).filter((each) => each.run_id === run.run_id).map((each) => html`<p class="cause">
@@ -241,10 +264,21 @@ function CancelButton({ run, setRun, plain }) {
       work=${cancel} onClose=${() => setAsking(false)} />` : null}`;
 }
 
-function TraceLink({ run }) {
-  const url = useCaller().me?.trace_url;
-  if (!run.trace_id || !url) return null;
-  return html`<a href=${url.replaceAll("{trace_id}", run.trace_id)} rel="noreferrer" target="_blank" data-trace>Trace</a>`;
+/** What one seldom does with a run. The dialogs of retry and fork are fetched when they are opened. */
+function RunMenu({ run, db, onJson }) {
+  const [repeat, setRepeat] = useState("");
+  const traceUrl = useCaller().me?.trace_url;
+  const refusal = refusalOf(run);
+  const action = (verb, label) => html`<button type="button" disabled=${Boolean(refusal)} title=${refusal}
+    onClick=${() => setRepeat(verb)}>${label}</button>`;
+
+  return html`<${Menu} label=${`More actions of run ${shortId(run.run_id)}`} class="link">
+      ${isFinal(run) ? html`${action("retry", "Retry…")}${action("fork", "Fork…")}<hr />` : null}
+      ${run.trace_id && traceUrl ? html`<a href=${traceUrl.replaceAll("{trace_id}", run.trace_id)} rel="noreferrer" target="_blank" data-trace>Trace</a>` : null}
+      <button type="button" onClick=${onJson}>Show as JSON</button>
+      <button type="button" onClick=${() => navigator.clipboard.writeText(run.run_id).catch(() => null)}>Copy the run id</button>
+    <//>
+    ${repeat ? html`<${Later} load=${loadDialogs} name="RepeatDialog" verb=${repeat} run=${run} db=${db} onClose=${() => setRepeat("")} />` : null}`;
 }
 
 function OriginLine({ run, db }) {
@@ -252,15 +286,6 @@ function OriginLine({ run, db }) {
   return html`<span class="by" data-origin>${cut(run.origin_kind, 20)} of
     ${" "}<a href=${toHash(["runs", run.origin_run_id, "timeline"], { db })}>${shortId(run.origin_run_id)}</a>
     ${run.origin_at ? ` after its ${part} ${run.origin_at}` : " from the beginning"}</span>`;
-}
-
-/** Retry and fork a run that has ended. Their dialog is fetched when it is opened. */
-function RepeatButtons({ run, db }) {
-  const [open, setOpen] = useState(null);
-  const refusal = refusalOf(run);
-  const button = (verb, label) => html`<button type="button" class="link" disabled=${Boolean(refusal)} title=${refusal} onClick=${() => setOpen(verb)}>${label}</button>`;
-  return html`${button("retry", "Retry")} ${button("fork", "Fork")}
-    ${open ? html`<${Later} load=${loadDialogs} name="RepeatDialog" verb=${open} run=${run} db=${db} onClose=${() => setOpen(null)} />` : null}`;
 }
 
 function Items({ items, opened, onAll, ...shared }) {
@@ -276,8 +301,12 @@ function Items({ items, opened, onAll, ...shared }) {
     if (["compacted", "notice"].includes(item.type)) return html`<p key=${at} class="dim">${printable(item.text)}</p>`;
     if (item.type === "thinking") return html`<${Thinking} key=${at} text=${item.text} />`;
     if (item.type === "tool_call") {
+      if (shared.plain) {
+        return html`<${Fragment} key=${item.tool_call_id}><${PlainCall} item=${item} onAll=${onAll} />
+          ${lines(decided.filter((each) => each.tool_call_id === item.tool_call_id))}<//>`;
+      }
       return html`<${Fragment} key=${item.tool_call_id}>
-        <${ToolLine} item=${item} run=${shared.run} db=${shared.db} plain=${shared.plain} now=${shared.now} opened=${opened} onAll=${onAll} />
+        <${ToolLine} item=${item} run=${shared.run} db=${shared.db} now=${shared.now} opened=${opened} onAll=${onAll} />
         ${lines(decided.filter((each) => each.tool_call_id === item.tool_call_id))}<//>`;
     }
     return html`<${Fragment} key=${item.run_id || at}>
@@ -323,7 +352,36 @@ function Long({ text }) {
     : null}`;
 }
 
-function ToolLine({ item, run, db, now, opened, onAll, plain }) {
+const PLAIN_CALLS = {
+  running: ["Using", "blue"], done: ["Used", "dim"], failed: ["Could not use", "red"], cancelled: ["Stopped using", "dim"],
+};
+
+/** A call of a tool for people who read no code: its name in words, and its values when they ask for them. */
+function PlainCall({ item, onAll }) {
+  // The question below has the words of a call that waits.
+  if (item.status === "waiting") return null;
+  const [verb, color] = PLAIN_CALLS[item.status] || PLAIN_CALLS.cancelled;
+  const result = textOf(item.result);
+  const values = item.tool_args || {};
+  return html`<details class="fold plain-call"><summary><span class=${color}>${verb}</span> ${wordsOf(item.tool_name)}</summary>
+    <div class="inside">
+      ${Object.keys(values).length ? html`<${PlainFacts} values=${values} />` : null}
+      ${result ? html`<p class="caption">Result</p><${PlainResult} text=${result} />` : null}
+      <${Rest} item=${item} onAll=${onAll} />
+    </div></details>`;
+}
+
+function PlainResult({ text }) {
+  try {
+    const value = readExact(text);
+    if (value && typeof value === "object") return html`<${PlainValue} value=${value} />`;
+  } catch {
+    // It is a text, or only its beginning was read.
+  }
+  return html`<p class="plain" dir="auto"><${Long} text=${text} /></p>`;
+}
+
+function ToolLine({ item, run, db, now, opened, onAll }) {
   const [open, setOpen] = useState(false);
   const [json, setJson] = useState(false);
   useEffect(() => setOpen(Boolean(opened)), [opened]);
@@ -346,7 +404,7 @@ function ToolLine({ item, run, db, now, opened, onAll, plain }) {
     ${open
       ? html`<div class="inside">
           <p class="caption">Arguments <button type="button" class="link" aria-label="Tool call as JSON" onClick=${() => setJson(true)}>JSON</button>
-            ${plain ? null : html` <a href=${toHash(["runs", run.run_id, "timeline"], { db, call: `${run.run_id}/${item.tool_call_id}` })}>Timeline</a>`}</p>
+            <a href=${toHash(["runs", run.run_id, "timeline"], { db, call: `${run.run_id}/${item.tool_call_id}` })}>Timeline</a></p>
           <pre class="json" tabindex="0"><${Long} text=${writeExact(item.tool_args ?? {}, 2)} /></pre>
           <p class="caption">Result ${result ? html`<${Copy} text=${result} />` : null}</p>
           <pre class="json" tabindex="0">${result ? html`<${Long} text=${result} />` : words}</pre>
@@ -386,13 +444,13 @@ function MemberLine({ item, run: parent, runs, names, db, now, opened, approvals
     <button type="button" class="line" aria-expanded=${Boolean(shown)} onClick=${() => setOpen(!shown)}>
       <span class="call">${cut(label, 60)}<b>${cut(name, 60)}</b>${task ? `: ${cut(task, 160)}` : ""}</span>
       <span class="end">${run.status ? html`<${Status} run=${run} />` : ""}
-        ${failed && run.error ? ` ${run.error.code}` : ""}
-        ${time == null ? "" : ` · ${formatDuration(time)}`}${tokens ? ` · ${formatNumber(tokens)} tokens` : ""}${
-          run.tool_calls ? ` · ${run.tool_calls} ƒ` : ""}</span>
+        ${failed && run.error && !plain ? ` ${run.error.code}` : ""}
+        ${time == null || plain ? "" : ` · ${formatDuration(time)}`}${tokens && !plain ? ` · ${formatNumber(tokens)} tokens` : ""}${
+          run.tool_calls && !plain ? ` · ${run.tool_calls} ƒ` : ""}</span>
     </button>
     ${shown
       ? html`<div class="inside">
-          ${run.error ? html`<${Failure} run=${run} db=${db} />` : null}
+          ${run.error ? html`<${Failure} run=${run} db=${db} plain=${plain} />` : null}
           ${unread && missing ? html`<p class="dim">not available</p>` : null}
           <${Items} items=${run.items || []} run=${{ ...run, session_id: session }} runs=${runs}
             names=${names} db=${db} now=${now} opened=${opened} approvals=${approvals} plain=${plain} onAll=${() => load()} depth=${depth + 1} />

@@ -40,7 +40,7 @@ function readFilters(text, keys, words) {
     const filter = keys.find((each) => each.key === key);
     if (!filter) {
       const hint = words ? ' Write a word with a colon in quotation marks: "a:b".' : "";
-      return { message: `There is no filter ${key}. Filters of this list: ${keys.map((each) => each.key).join(", ")}.${hint}` };
+      return { message: `Unknown filter ${key}. This list has: ${keys.map((each) => each.key).join(", ")}.${hint}` };
     }
     const choice = filter.values ? filter.values.find(([word]) => word === value.toLowerCase()) : value && [value, value];
     if (!choice) {
@@ -50,7 +50,7 @@ function readFilters(text, keys, words) {
     Object.assign(changes, filter.more, { [nameOf(filter)]: choice[1] });
   }
   if (found.length && !words) {
-    return { message: `This list has no search for words: write a filter and its value, such as ${keys[0].key}:${keys[0].values?.[0][0] ?? "…"}.` };
+    return { message: `This list has no text search. Use a filter and a value, such as ${keys[0].key}:${keys[0].values?.[0][0] ?? "…"}.` };
   }
   return { changes: found.length ? { ...changes, ...words.more, [words.name]: found.join(" ") } : changes };
 }
@@ -67,6 +67,12 @@ function complete(text, keys) {
   const values = filter.values?.map(([word]) => word) ?? filter.suggest ?? (key === "component" ? known.components.map(({ id }) => id) : []);
   return values.filter((word) => word.toLowerCase().includes(start.toLowerCase())).slice(0, MOST_OPTIONS)
     .map((word) => ({ text: `${before}${key}:${quote(word)}`, label: `${key}:${quote(word)}`, about: "", whole: true }));
+}
+
+/** Return `Filter: status:running, or search text`: what one can type. */
+function describeField(keys, words) {
+  const [{ key, values }] = keys;
+  return `Filter: ${key}:${values?.[0][0] ?? "…"}${words ? ", or search text" : ""}`;
 }
 
 /** The filters of a list in one field, with chips and views. `words` is the filter of words without a key. */
@@ -140,7 +146,7 @@ export function Filters({ page, keys, words, query, children }) {
         <input ref=${input} type="text" role="combobox" data-main="true" dir="auto" autocomplete="off" spellcheck="false" aria-label="Filters"
           aria-expanded=${options.length > 0} aria-controls="completions" aria-autocomplete="list" aria-describedby=${message ? "filter-message" : null}
           aria-invalid=${message ? "true" : null} aria-activedescendant=${options[at] ? `completion-${at}` : null}
-          placeholder=${`${keys[0].key}:${keys[0].values?.[0][0] ?? "…"}${words ? " words" : ""}`} value=${text}
+          placeholder=${describeField(keys, words)} value=${text}
           onInput=${(event) => type(event.target.value)} onKeyDown=${press} onFocus=${focus} onBlur=${() => setOpen(false)} />
         <ul id="completions" role="listbox" aria-label="Completions" hidden=${!options.length}>
           ${options.map((option, number) => html`<li key=${option.label} id=${`completion-${number}`} role="option" aria-selected=${number === at}
@@ -196,11 +202,11 @@ function Views({ page }) {
     menu.current.firstElementChild.focus();
     event.stopPropagation();
   };
-  return html`<details class="views" ref=${menu} onKeyDown=${close}><summary>Views${own.length ? ` (${own.length})` : ""}</summary>
+  return html`<details class="views" ref=${menu} onKeyDown=${close}><summary>Saved views${own.length ? ` (${own.length})` : ""}</summary>
     <div class="panel">
       ${own.length ? html`<ul>${own.map((each) => html`<li key=${each.name} class="row"><a class="grow" href=${each.place} onClick=${() => (menu.current.open = false)}>${cut(each.name, 40)}</a>
         <button type="button" class="link" aria-label=${`Delete the view ${cut(each.name, 40)}`} onClick=${() => store(views.filter((view) => view !== each))}>Delete</button></li>`)}</ul>`
-      : html`<p class="dim">Save the filters of this list under a name. Views stay in this browser.</p>`}
+      : html`<p class="dim">Save the filters of this list under a name. Saved views stay in this browser.</p>`}
       <form class="row" onSubmit=${save}><input name="name" class="grow" aria-label="Name of the view" placeholder="Name" maxlength="40" required />
         <button type="submit">Save</button></form>
     </div></details>`;

@@ -2,7 +2,7 @@
 
 import { isNotifying, notifyOf } from "./notify.js";
 import { render } from "../vendor/preact.mjs";
-import { call, canList, mayCall } from "./api.js";
+import { call, canList, chatUrl, mayCall } from "./api.js";
 import { Above, listen, LOGO, Warnings, Top, useShell } from "./shell.js";
 import { formatTotal, Guard, html, Later, Skeleton, useCaller, useEffect, useState } from "./ui.js";
 
@@ -123,7 +123,8 @@ function App() {
               <span>${label}</span>${id === "approvals" && waiting?.total_count ? html`<b class="count" data-waiting>${formatTotal(waiting)}<span class="hidden"> waiting</span></b>` : null}</a
             >`,
         )}
-        <button type="button" class="quiet end" onClick=${() => shell.setHelp(true)}>
+        ${chatUrl ? html`<a class="end" href=${chatUrl}><svg viewBox="0 0 24 24" aria-hidden="true"><path d="M4 12a8 8 0 1 1 4 7l-4 1 1-4a8 8 0 0 1-1-4zM9 11h6M9 14h4" /></svg> <span>Chat</span></a>` : null}
+        <button type="button" class="quiet" onClick=${() => shell.setHelp(true)}>
           Shortcuts <kbd>?</kbd>
         </button>
       </nav>

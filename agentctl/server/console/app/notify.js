@@ -14,7 +14,7 @@ export function notifyOf([newest], before) {
   if (!newest || newest.created_at <= before) return before ?? "";
   if (on && before !== null) {
     const { tool_name: tool, component_type: kind, component_id: component, approval_id: id } = newest;
-    const sent = new Notification(`${cut(tool, 64)} waits for a decision`, { body: cut(component, 64), tag: id });
+    const sent = new Notification(`Approval needed: ${cut(tool, 64)}`, { body: cut(component, 64), tag: id });
     sent.onclick = () => {
       window.focus();
       location.hash = toHash(["approvals", kind, component, id]);

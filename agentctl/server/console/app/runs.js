@@ -6,9 +6,9 @@ import {
   postOnce, refusalOf, tokensOf, withQuery,
 } from "./api.js";
 import {
-  costOf, cut, Dialog, ErrorText, formatAge, formatClock, formatDuration, formatNumber,
-  formatShort, formatSpan, formatTotal, html, LongTable, many, phaseOf, printable, shortId, Snippet,
-  Status, toHash, tookMilliseconds, twoLines, useAction, useComponents, useEffect, useEvery, useNames, useNow,
+  costOf, cut, Dialog, ErrorText, formatAge, formatAgo, formatClock, formatDuration, formatFirstToken,
+  formatNumber, formatShort, formatSpan, formatTotal, html, LongTable, many, phaseOf, printable, shortCostOf,
+  shortId, Snippet, Status, toHash, tookMilliseconds, twoLines, useAction, useComponents, useEffect, useEvery, useNames, useNow,
   useRef, useState,
 } from "./ui.js";
 import { writeExact } from "./exact.js";
@@ -61,51 +61,67 @@ const placeIn = (run, db) => toHash(["sessions", run.session_id], { run: run.par
 
 /** A table of runs. With `onMark`, live runs can be marked and cancelled.
  *
- * `causes` are those of `useCauses`. `alone` is true for the runs of one component.
+ * `causes` are those of `useCauses`. `alone` is true for the runs of one component. `isLive` is true
+ * for a list of live runs, which have a button to cancel, and neither a cost nor a first token yet.
  */
-export function RunTable({ rows, db, marked, onMark, onCancel, causes = new Map(), alone = false }) {
+export function RunTable({ rows, db, marked, onMark, onCancel, causes = new Map(), alone = false, isLive = false }) {
   const names = useNames();
   const now = useNow(1000);
   const mark = onMark && rows.some((run) => !isFinal(run)) ? onMark : null;
-  const row = (run, at) => html`<${Row} key=${run.run_id} run=${run} at=${at} now=${now} db=${db}
-    names=${names} marked=${marked?.has(run.run_id)} onMark=${mark} onCancel=${onCancel} cause=${causes.get(run.run_id)} alone=${alone} />`;
-  return html`<${LongTable} rows=${rows} row=${row} columns=${html`${mark ? html`<col class="mid w-mark" />` : null}
-      <col class="w-id w-name" /><col class="w-status" />${alone ? null : html`<col class="full w-owner" />`}<col class="opt w-owner" />
-      <col class="far w-component" /><col class=${mark ? "mid w-age" : "mid w-short"} /><col class="full w-number" /><col class="far w-cost" /><col class="full" />
-      ${mark ? html`<col class="w-action" />` : null}`}>
+  const shared = { now, db, names, onMark: mark, onCancel, alone, isLive };
+  const row = (run, at) => html`<${Row} key=${run.run_id} run=${run} at=${at} marked=${marked?.has(run.run_id)}
+    cause=${causes.get(run.run_id)} ...${shared} />`;
+  const columns = html`${mark ? html`<col class="mid w-mark" />` : null}<col class="w-name" /><col class="w-status" />
+    <col class="full w-owner" /><col class="far w-component" />
+    <col class=${isLive ? "mid w-age" : "mid w-ago"} />
+    ${isLive ? html`<col class="full w-number" /><col class="w-action" />`
+      : html`<col class="full w-first" /><col class="far w-first" /><col class="full w-number" /><col class="full w-cost" />`}`;
+  return html`<${LongTable} rows=${rows} row=${row} columns=${columns}>
     ${mark ? html`<th class="mid"><span class="hidden">Mark</span></th>` : null}
-    <th>Run</th><th>Status</th>${alone ? null : html`<th class="full">Component</th>`}<th class="opt">User</th><th class="far">Session</th>
-    <th class="mid right">Age</th><th class="full right">Tokens</th><th class="far right">Cost</th><th class="full">Detail</th>
-    ${mark ? html`<th><span class="hidden">Cancel</span></th>` : null}
+    <th>Run</th><th>Status</th><th class="full">${alone ? "User" : "Component, user"}</th><th class="far">Session</th>
+    <th class="mid right">${isLive ? "Running for" : "Ended"}</th>
+    ${isLive ? html`<th class="full right">Tokens</th><th><span class="hidden">Cancel</span></th>`
+      : html`<th class="full right">First token</th><th class="far right">Duration</th><th class="full right">Tokens</th><th class="full right">Cost</th>`}
   <//>`;
 }
 
-function Row({ run, at, now, db, names, marked, onMark, onCancel, cause, alone }) {
+/** The second line of a run: what was found, why it failed, what it waits for, or else its id. */
+function describeRun(run, exception) {
+  if (run.match) return [html`<${Snippet} match=${run.match} />`, "dim"];
   const phase = phaseOf(run);
+  const color = phase.warning || phase.name === "paused" ? "yellow" : phase.name === "failed" ? "red" : "dim";
+  const text = exception ? describeCause(exception) : phase.sentence;
+  return text ? [cut(text, 200), color] : [html`<span class="mono">${shortId(run.run_id)}</span>`, "dim"];
+}
+
+function Row({ run, at, now, db, names, marked, onMark, onCancel, cause, alone, isLive }) {
   const kind = kindOf(run);
   const name = nameOf(run, names);
+  const user = printable(run.user_id ?? "–");
   const live = !isFinal(run);
   const refusal = refusalOf(run);
   const exception = exceptionOf(cause);
-  const color = run.match ? "dim" : phase.warning || phase.name === "paused" ? "yellow" : phase.name === "failed" ? "red" : "dim";
-  const detail = run.match ? html`<${Snippet} match=${run.match} />` : cut(exception ? describeCause(exception) : phase.sentence || run.input, 140);
+  const [detail, color] = describeRun(run, exception);
+  const message = `${run.depth ? "└ " : ""}${cut(run.input, 140) || shortId(run.run_id)}`;
+  const sentence = exception || !cause ? phaseOf(run).sentence || null : describeCause(cause);
+  const age = live ? formatSpan(tookMilliseconds(run, now) / 1000) : formatAgo(run.finished_at, now);
   return html`<tr aria-rowindex=${at + 2} data-run=${run.run_id} class=${run.depth ? "member" : ""}>
     ${onMark ? html`<td class="mid">${live ? html`<input type="checkbox" checked=${marked} disabled=${Boolean(refusal)}
       aria-label=${`Mark run ${shortId(run.run_id)}`} onChange=${() => onMark(run.run_id)} />` : null}</td>` : null}
-    <td class="name"><a data-row href=${placeIn(run, db)} title=${run.run_id}><span class="full mono">${run.depth ? "└ " : ""}${shortId(run.run_id)}</span>
-      <span class="compact">${run.depth ? "└ " : ""}${alone ? shortId(run.run_id) : cut(name, 60)}</span>
-      <span class="sub"><span class=${color}>${detail}${alone ? "" : ` · ${shortId(run.run_id)}`}</span></span></a></td>
+    <td class="name" dir="auto"><a data-row href=${placeIn(run, db)} title=${run.run_id}><span class="found message">${message}</span>
+      <span class="found" title=${sentence}><span class="compact">${alone ? "" : `${cut(name, 60)} · `}</span><span class="phone">${age} · </span><span class=${color}>${detail}</span></span></a></td>
     <td class="state"><${Status} run=${run} /></td>
-    ${alone ? null : html`<td class="full" dir="auto">${twoLines(cut(name, 60), kind === "agent" ? null : html` <span class="dim">${kind}</span>`)}</td>`}
-    <td class="opt" dir="auto">${twoLines(printable(run.user_id ?? "–"))}</td>
+    <td class="full">${alone ? twoLines(user) : html`<div class="pair" title=${`${kind} ${name}`} dir="auto">${cut(name, 60)}${
+      kind === "agent" ? null : html` <span class="dim">${kind}</span>`}</div><div class="pair dim" title=${user} dir="auto">${user}</div>`}</td>
     <td class="far mono" title=${run.session_id}>${twoLines(cut(run.session_id, 40))}</td>
-    <td class="mid right nowrap" title=${run.created_at}>${live ? formatSpan(tookMilliseconds(run, now) / 1000) : formatAge(run.finished_at, now)}</td>
+    <td class="mid right nowrap" title=${run.created_at}>${age}</td>
+    ${isLive ? null : html`<td class="full right nowrap">${formatFirstToken(run)}</td>
+      <td class="far right nowrap">${live ? "" : formatDuration(tookMilliseconds(run))}</td>`}
     <td class="full right" title=${formatNumber(tokensOf(run))}>${formatShort(tokensOf(run))}</td>
-    <td class="far right">${costOf(run)}</td>
-    <td class="full" dir="auto"><div class=${`two ${color}`} title=${exception || !cause ? phase.sentence || null : describeCause(cause)}>${detail}</div></td>
-    ${onMark ? html`<td class="right">${live && run.cancel_requested_at == null
+    ${isLive ? html`<td class="right">${live && run.cancel_requested_at == null
       ? html`<button type="button" disabled=${Boolean(refusal)} title=${refusal}
-          aria-label=${`Cancel run ${shortId(run.run_id)}`} onClick=${() => onCancel(run)}>Cancel</button>` : null}</td>` : null}
+          aria-label=${`Cancel run ${shortId(run.run_id)}`} onClick=${() => onCancel(run)}>Cancel</button>` : null}</td>`
+      : html`<td class="full right" title=${costOf(run)}>${shortCostOf(run)}</td>`}
   </tr>`;
 }
 
@@ -138,19 +154,19 @@ export function FailureGroups({ rows, causes, meta, more, db }) {
       ${rows.length < meta.total_count ? ` the newest ${formatNumber(rows.length)} of` : ""} ${formatTotal(meta, "failure")}</span>
       ${more.available ? html`<button type="button" class="link" disabled=${more.busy} onClick=${more.load}>Load 100 more</button>` : null}</p>
     <div class="table"><table>
-      <colgroup><col class="w-name" /><col class="full w-part" /><col class="w-number" /><col class="mid w-bars" /><col class="mid w-short" /></colgroup>
-      <thead><tr><th>Exception</th><th class="full">Component</th><th class="right">Runs</th><th class="mid">${formatAge(new Date(span[0]).toISOString(), now)} to now</th><th class="mid right">Last</th></tr></thead>
+      <colgroup><col class="w-name" /><col class="full w-part" /><col class="w-number" /><col class="mid w-bars" /><col class="mid w-ago" /></colgroup>
+      <thead><tr><th>Exception</th><th class="full">Component</th><th class="right">Runs</th><th class="mid">Last ${formatAge(new Date(span[0]).toISOString(), now)}</th><th class="mid right">Last</th></tr></thead>
       <tbody>${groups.map((each) => {
         const [last] = each.runs;
         const found = [...new Set(each.runs.map((run) => nameOf(run, names)))].join(", ");
         return html`<tr key=${each.key} data-group>
           <td class="name" dir="auto"><a data-row href=${placeIn(last, db)} title=${each.place}><div class="two red">${cut(each.words, 140)}</div>
-            <span class="sub">${cut(found, 60)}<span class="phone"> · ${formatAge(last.finished_at, now)}</span></span></a></td>
+            <span class="sub">${cut(found, 60)}<span class="phone"> · ${formatAgo(last.finished_at, now)}</span></span></a></td>
           <td class="full">${twoLines(cut(found, 60))}</td>
           <td class="right"><button type="button" class="link" aria-expanded=${chosen === each.key} aria-label=${`Show the runs: ${each.runs.length}`}
             onClick=${() => choose(chosen === each.key ? "" : each.key)}>${formatNumber(each.runs.length)}</button></td>
           <td class="mid"><${Bars} runs=${each.runs} span=${span} /></td>
-          <td class="mid right" title=${last.finished_at}>${formatAge(last.finished_at, now)}</td></tr>`;
+          <td class="mid right nowrap" title=${last.finished_at}>${formatAgo(last.finished_at, now)}</td></tr>`;
       })}</tbody></table></div>
     ${group ? html`<section><h2 class="group">${cut(group.words, 100)}</h2><${RunTable} rows=${group.runs} db=${db} causes=${causes} /></section>` : null}`;
 }
@@ -228,7 +244,7 @@ export function AskCancel({ runs, ...asked }) {
     <ul>${runs.slice(0, 10).map((run) => html`<li key=${run.run_id}><code>${shortId(run.run_id)}</code>
       ${" "}${printable(componentOf(run))}, ${printable(run.user_id ?? "anonymous")}, ${formatDuration(Date.now() - Date.parse(run.created_at))}</li>`)}
       ${runs.length > 10 ? html`<li>and ${runs.length - 10} more</li>` : null}</ul>
-    <p>Members stop with their run. What tools have done is not undone.</p>
+    <p>Team members stop too. Side effects of finished tools remain.</p>
   <//>`;
 }
 
@@ -246,7 +262,7 @@ export function CancelDialog({ runs, live, cancels, onClose }) {
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <${Progress} cancels=${cancels} now=${now} />
     <div class="buttons"><button type="button" onClick=${onClose}>Close</button></div>
-    <p class="dim">The cancel goes on without this dialog.</p>
+    <p class="dim">You can close this dialog; the cancel continues.</p>
   <//>`;
 }
 
@@ -260,7 +276,7 @@ function Progress({ cancels, now }) {
     <dl class="facts">
       <dt>cancel requested</dt><dd>${requested} of ${sent.total} · ${formatClock(sent.at)}</dd>
       <dt>stopped</dt><dd>${stopped} of ${sent.total}${waiting ? ` · waiting ${formatDuration(now - sent.at)}` : ""}</dd>
-      ${final ? html`<dt>had ended before</dt><dd>${final}</dd>` : null}
+      ${final ? html`<dt>had already ended</dt><dd>${final}</dd>` : null}
     </dl>
     ${holding.map((run) => html`<p class="yellow" key=${run.run_id}>! ${shortId(run.run_id)}: ${printable(phaseOf(run).sentence)}</p>`)}
     ${[...failures].map(([id, text]) => html`<p class="error" key=${id}>${shortId(id)}: ${printable(text)}</p>`)}
@@ -272,12 +288,12 @@ const STATES = { done: "done", failed: "failed", unknown: "outcome not known" };
 function Plan({ plan, part }) {
   const more = plan.calls_total - plan.calls.length;
   return html`<div data-plan role="status">
-    <p>${plan.at ? `It begins after ${part} ${plan.at} of the run.` : "It works from the beginning."}</p>
-    ${plan.runs_code ? html`<p>The code of the agent runs again, with all of its effects.</p>` : null}
-    ${plan.calls_unknown ? html`<p>The server of the run died: calls that it made at last may not be known.</p>` : null}
-    ${plan.retries.map((id) => html`<p key=${id}>The run was retried already: <code>${shortId(id)}</code></p>`)}
+    <p>${plan.at ? `Starts after ${part} ${plan.at} of the run.` : "Starts from the beginning."}</p>
+    ${plan.runs_code ? html`<p>The code of the agent runs again, with all of its side effects.</p>` : null}
+    ${plan.calls_unknown ? html`<p>The server of the run died, so its last calls may not be known.</p>` : null}
+    ${plan.retries.map((id) => html`<p key=${id}>Already retried: <code>${shortId(id)}</code></p>`)}
     ${plan.calls.length
-      ? html`<p>Tool calls that may be made again:</p>
+      ? html`<p>These tool calls may be made again:</p>
           <ul>${plan.calls.map((each) => html`<li key=${each.tool_call_id}><code>${cut(each.tool_name, 64)} ${cut(each.arguments, 300)}</code>
             ${" "}${STATES[each.state] || STATES.unknown}</li>`)}${more > 0 ? html`<li>and ${more} more</li>` : null}</ul>`
       : null}
@@ -297,9 +313,9 @@ function Messages({ run, db, at, onChange }) {
   if (failure) return html`<${ErrorText} error=${failure} />`;
   const describe = ({ role, content, tool_calls: calls = [] }) =>
     [role, content, ...calls.map((each) => `ƒ ${each.name}`)].filter(Boolean).join(" ");
-  return html`<label class="field">After message
+  return html`<label class="field">Keep messages up to
     <select value=${at} disabled=${messages === null} onChange=${(event) => onChange(Number(event.target.value))}>
-      <option value="0">0 none: from the beginning</option>
+      <option value="0">none: start over</option>
       ${(messages || []).map((each, number) => html`<option key=${number} value=${number + 1}>${number + 1} ${cut(describe(each), 70)}</option>`)}
     </select></label>`;
 }
@@ -336,22 +352,22 @@ export function RepeatDialog({ verb, run, db, onClose }) {
   return html`<${Dialog} title=${`${title} run ${shortId(run.run_id)}?`} onClose=${onClose}>
     <form onSubmit=${submit}>
       ${verb === "retry"
-        ? html`<p>A new run of this session, with the same input, begins with what the run has finished.</p>`
+        ? html`<p>Starts a new run with the same input. Completed steps are reused.</p>`
         : html`<${Messages} run=${run} db=${db} at=${at} onChange=${change(setAt)} />
-            <label class="field">Next message
+            <label class="field">New message
               <textarea rows="3" value=${message} onInput=${(event) => change(setMessage)(event.target.value)}
-                placeholder="empty: that of the run"></textarea></label>
-            <label class="field">Goes on with
+                placeholder="leave empty to reuse the original"></textarea></label>
+            <label class="field">Continue with
               <select value=${other} onChange=${(event) => change(setOther)(event.target.value)}>
                 <option value="">the same component</option>
                 ${others.map((each) => html`<option key=${`${each.kind}:${each.id}`} value=${writeExact([each.kind, each.id])}>${cut(each.name || each.id, 40)}</option>`)}
               </select></label>
-            <label><input type="checkbox" checked=${here} onChange=${(event) => change(setHere)(event.target.checked)} /> in this session</label>`}
+            <label><input type="checkbox" checked=${here} onChange=${(event) => change(setHere)(event.target.checked)} /> Keep in this session</label>`}
       ${plan ? html`<${Plan} plan=${plan} part=${part} />` : null}
       <${ErrorText} error=${failure} />
       <div class="buttons">
         <button type="button" ref=${first} onClick=${onClose}>Close</button>
-        <button type="submit" class=${plan ? "danger" : "primary"} disabled=${busy}>${plan ? `${title}, and repeat this` : title}</button>
+        <button type="submit" class=${plan ? "danger" : "primary"} disabled=${busy}>${plan ? `${title} and repeat these calls` : title}</button>
       </div>
     </form>
   <//>`;

@@ -2,10 +2,10 @@
 // keys, theme.
 
 import {
-  ApiError, checkToken, connect, dropToken, issuer, mayCall, readClaims, signIn, startSignIn, state,
+  ApiError, chatUrl, checkToken, connect, dropToken, issuer, mayCall, readClaims, signIn, startSignIn, state,
 } from "./api.js";
 import {
-  Command, cut, Dialog, formatClock, formatSpan, html, leave, printable, readHash, useAction, useCaller,
+  Command, cut, Dialog, formatClock, formatSpan, html, leave, Menu, printable, readHash, useAction, useCaller,
   useEffect, useNow, useRef, useResource, useState,
 } from "./ui.js";
 
@@ -13,6 +13,10 @@ export const LOGO = html`<svg viewBox="0 0 32 32" aria-hidden="true">
   <rect width="32" height="32" rx="8" fill="#2f5bd8" stroke="none" />
   <path d="M9 10l6 6-6 6M17 22h7" fill="none" stroke="#fff" stroke-width="3" stroke-linecap="round" />
 </svg>`;
+
+const isChat = location.pathname.endsWith("/chat");
+
+const PERSON = html`<svg viewBox="0 0 24 24" aria-hidden="true"><path d="M12 12a4 4 0 1 0 0-8 4 4 0 0 0 0 8zM4 21c1-5 15-5 16 0" /></svg>`;
 
 /** Connect to the server, and follow the hash.
  *
@@ -120,11 +124,10 @@ function SignIn({ over }) {
       <${Claims} token=${token} />
       ${error ? html`<${Rejected} error=${error} />` : null}
       <button type="submit" class=${issuer ? "" : "primary"} disabled=${busy}>Sign in</button>
-      <p class="dim">
-        The token stays in this tab: in its memory and, for a reload, in a cookie that no script can
-        read. To get one, run:
-      </p>
-      <${Command} text="agentctl token mint --sub me --scope user" />
+      ${isChat ? html`<p class="dim">Your administrator gives you a token, or a link that signs you in.</p>`
+        : html`<p class="dim">The token stays in this tab: in its memory and, for a reload, in a cookie that no script
+            can read. This command opens a link that signs you in:</p>
+          <${Command} text="agentctl console" />`}
     </form>
   </div>`;
 }
@@ -164,6 +167,9 @@ function Rejected({ error }) {
   </div>`;
 }
 
+const SOON = 300;
+
+/** The bar at the top: the server, the connection, and the menu of the caller. */
 export function Top({ shell, children }) {
   const now = useNow(1000);
   const { caller, failed } = shell;
@@ -171,34 +177,41 @@ export function Top({ shell, children }) {
   const left = claims?.exp ? claims.exp - now / 1000 : null;
   useEffect(() => void (me && checkToken(left)), [now]);
   const offline = offlineSince !== null || failed !== null;
-  const age = Math.max(0, Math.round((now - caller.answeredAt) / 1000));
+
   return html`<header class="top">
     ${children}
     <span class="server">${printable(info?.name || "agentctl")}</span>
-    <span class=${offline ? "dot off" : "dot"} role="status">
-      ${offline
-        ? `no answer since ${formatClock(offlineSince || Date.now())}`
-        : age < 5
-          ? "live"
-          : `${formatSpan(age)} ago`}
-    </span>
+    <span class=${offline ? "dot off" : "dot"} role="status">${offline
+      ? `No answer since ${formatClock(offlineSince || Date.now())}`
+      : describeAnswer(now - caller.answeredAt)}</span>
     <span class="who">
-      ${me
-        ? html`<span class="name" title=${printable(me.principal)}
-              ><b>${printable(me.principal)}</b>${me.admin ? " · admin" : ""}</span
-            >
-            ${left !== null
-              ? html`<span class=${left < 300 ? "yellow nowrap" : "dim nowrap"}
-                  >${formatSpan(Math.max(0, left))} left</span
-                >`
-              : null}`
+      ${left !== null && left < SOON
+        ? html`<span class="yellow nowrap" role="status">Session expires in ${formatSpan(Math.max(0, left))}</span>`
         : null}
-      <${Theme} />
-      ${me && info?.auth_mode !== "none"
-        ? html`<button type="button" onClick=${() => dropToken()}>Sign out</button>`
-        : null}
+      <${Account} caller=${caller} left=${left} />
     </span>
   </header>`;
+}
+
+/** Return `Connected`, or the time since the last answer of a server that has been silent. */
+function describeAnswer(milliseconds) {
+  const seconds = Math.max(0, Math.round(milliseconds / 1000));
+  return seconds < 30 ? "Connected" : `Last answer ${formatSpan(seconds)} ago`;
+}
+
+/** Who is signed in, and what concerns the whole page. */
+function Account({ caller, left }) {
+  const { info, me } = caller;
+  const name = me && html`<span class="name" title=${printable(me.principal)}
+    ><b>${printable(me.principal)}</b>${me.admin ? " · admin" : ""}</span>`;
+
+  return html`<${Menu} label="Account and settings" class="quiet account" text=${html`${PERSON} <span class="hidden">Account</span> ${name} <span aria-hidden="true">▾</span>`}>
+    ${left === null ? null : html`<p class="dim">Session expires in ${formatSpan(Math.max(0, left))}</p>`}
+    <${Theme} />
+    ${isChat ? html`<a href="console">Open the console</a>` : chatUrl ? html`<a href=${chatUrl}>Open the chat</a>` : null}
+    <button type="button" onClick=${() => dispatchEvent(new Event("console-help"))}>Keyboard shortcuts <kbd>?</kbd></button>
+    ${me && info?.auth_mode !== "none" ? html`<button type="button" onClick=${() => dropToken()}>Sign out</button>` : null}
+  <//>`;
 }
 
 function Theme() {
@@ -209,11 +222,11 @@ function Theme() {
     else delete document.documentElement.dataset.theme;
     set(value);
   };
-  return html`<select class="wide-only" aria-label="Color theme" value=${theme} onChange=${choose}>
+  return html`<label class="filter">Theme <select aria-label="Color theme" value=${theme} onChange=${choose}>
     <option value="">System</option>
     <option value="light">Light</option>
     <option value="dark">Dark</option>
-  </select>`;
+  </select></label>`;
 }
 
 let letters = true;

@@ -45,6 +45,13 @@ const dollars = new Intl.NumberFormat("en", { style: "currency", currency: "USD"
 export const formatCost = (cost) => dollars.format(cost);
 /** Return the cost of a run or a session, a lower bound if some of its tokens have no known price; "" for none. */
 export const costOf = ({ cost, unpriced_tokens: unpriced }) => (cost ? `${unpriced ? "≥ " : ""}${formatCost(cost)}` : "");
+const shortDollars = new Intl.NumberFormat("en", { style: "currency", currency: "USD", maximumSignificantDigits: 2 });
+/** Return `costOf` for a column: two digits of an amount below a dollar. */
+export function shortCostOf({ cost, unpriced_tokens: unpriced }) {
+  if (!cost) return "";
+  if (cost < 0.0001) return "< $0.0001";
+  return `${unpriced ? "≥ " : ""}${cost < 1 ? shortDollars.format(cost) : `$${cost.toFixed(2)}`}`;
+}
 export const formatNumber = (value) => numbers.format(Number(value || 0));
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 export const formatShort = (value) => compact.format(Number(value || 0));
@@ -55,7 +62,13 @@ export function formatTotal({ total_count: count, total_is_capped: capped }, nou
 
 export const many = (count, noun) => formatTotal({ total_count: count }, noun);
 
-export const twoLines = (text, more = null) => (more || text.length > 12 ? html`<div class="two" title=${text}>${text}${more}</div>` : text);
+/** A text in up to two lines. An address is broken before its `@`. */
+export function twoLines(text, more = null) {
+  if (!more && text.length <= 12) return text;
+  const at = text.indexOf("@");
+  const shown = at > 0 ? html`${text.slice(0, at)}<wbr />${text.slice(at)}` : text;
+  return html`<div class="two" title=${text}>${shown}${more}</div>`;
+}
 
 export const shortId = (id) => String(id || "").slice(0, 13);
 export const formatClock = (time) => new Date(time).toISOString().slice(11, 19);
@@ -105,7 +118,20 @@ export function formatAge(time, now = Date.now()) {
   return new Date(time).toISOString().slice(0, 7);
 }
 
+/** Return `just now`, `12 min ago`, or the month of a time that is older than 99 days. */
+export function formatAgo(time, now = Date.now()) {
+  const age = formatAge(time, now);
+  if (age === "now") return "just now";
+  return /^\d+ /.test(age) ? `${age} ago` : age;
+}
+
 export const describeHold = ({ held_at: since, held_by: by, reason }) => printable(`held since ${since.slice(0, 10)} by ${by}: ${reason}`);
+
+/** Return the time from the start of a run to the first part of its answer; "" if it is not known. */
+export function formatFirstToken(run) {
+  if (!run.first_token_at) return "";
+  return formatDuration(Date.parse(run.first_token_at) - Date.parse(run.started_at || run.created_at));
+}
 
 export function tookMilliseconds(run, now = Date.now()) {
   const end = run.finished_at ? Date.parse(run.finished_at) : now;
@@ -418,6 +444,63 @@ export function DialogButton({ label, onClose, ...dialog }) {
     ${open ? html`<${Later} ...${dialog} onClose=${() => (setOpen(false), onClose?.())} />` : null}`;
 }
 
+/** A button with a list of actions, which a choice, Escape and a click elsewhere close.
+ *
+ * `label` names the button, unless it has a `text` of its own. `children` are buttons and links.
+ */
+export function Menu({ label, text = "⋯", children, ...look }) {
+  const button = useRef(null);
+  const list = useRef(null);
+  const [open, setOpen] = useState(false);
+
+  useLayoutEffect(() => {
+    if (!open) return undefined;
+    placeBelow(list.current, button.current);
+    itemsOf(list.current)[0]?.focus();
+
+    // The list is in the top layer, and would stay where it is while its button is scrolled away.
+    const close = (event) => list.current?.contains(event.target) || list.current?.hidePopover();
+    document.addEventListener("scroll", close, true);
+    return () => document.removeEventListener("scroll", close, true);
+  }, [open]);
+
+  const press = (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step && open) {
+      const items = itemsOf(list.current);
+      items.at((items.indexOf(document.activeElement) + step) % items.length)?.focus();
+      event.preventDefault();
+    } else if (event.key === "Escape" && open) {
+      list.current.hidePopover();
+    } else {
+      return;
+    }
+    // The page has other uses for these keys.
+    event.stopPropagation();
+  };
+  const choose = (event) => event.target.closest("button, a") && list.current.hidePopover();
+  const toggle = () => list.current.togglePopover();
+
+  return html`<span class="menu-of" onKeyDown=${press}>
+    <button type="button" ref=${button} data-menu=${label} aria-label=${text === "⋯" ? label : null} aria-expanded=${open} title=${label}
+      onClick=${toggle} ...${look}>${text}</button>
+    <div class="menu-list" popover="auto" ref=${list} onToggle=${(event) => setOpen(event.newState === "open")} onClick=${choose}>
+      ${open ? children : null}</div>
+  </span>`;
+}
+
+const itemsOf = (list) => [...list.querySelectorAll("a[href], button:not(:disabled), select")];
+
+/** Show a list at the right end of its button: below it, or above it if there is more room. */
+function placeBelow(list, button) {
+  const box = button.getBoundingClientRect();
+  const fits = box.bottom + list.offsetHeight + 12 < innerHeight;
+  const top = fits ? box.bottom + 4 : box.top - list.offsetHeight - 4;
+  const left = box.right - list.offsetWidth;
+  list.style.top = `${Math.max(8, top)}px`;
+  list.style.left = `${Math.max(8, left)}px`;
+}
+
 export function Copy({ text, label = "Copy", small = true }) {
   const [done, set] = useState(false);
   const copy = async () => {
@@ -478,8 +561,8 @@ export function Problem({ error, place = "", reload }) {
       ${at ? html`<${Command} text=${`agentctl auth explain GET ${at}`} />` : null}`);
   }
   if (error.status === 404) {
-    return panel("Not here, or not yours", html`
-      <p>It does not exist, or your token does not show it.</p>
+    return panel("Not found, or you have no access", html`
+      <p>Check the address, or ask an administrator for access.</p>
       <p><a href="#/sessions">Back to the sessions</a></p>`);
   }
   if (error.status === 400 && error.message.startsWith("Search is not enabled")) {
@@ -537,8 +620,8 @@ export class Guard extends Component {
     if (!this.state.error) return children;
     return html`<div class="panel problem" role="alert">
       <h2>This part of the page failed</h2>
-      <p>The other parts go on.</p>
-      <button type="button" onClick=${() => this.setState({ error: null })}>Show it again</button>
+      <p>The rest of the page still works.</p>
+      <button type="button" onClick=${() => this.setState({ error: null })}>Try again</button>
     </div>`;
   }
 }

@@ -16,7 +16,7 @@ const DECISIONS = {
 };
 
 const WAITS = {
-  approval: "a decision about",
+  approval: "approval of",
   input: "an answer to",
   external: "the result of",
   outcome: "the outcome of",
@@ -29,7 +29,7 @@ const EXECUTIONS = {
   unknown: "it is not known what the call did: its server died",
 };
 
-/** Return `a decision about pay`: what a run waits for. */
+/** Return `approval of pay`: what a run waits for. */
 export function describeWait(approval) {
   return `${WAITS[approval.kind] || WAITS.approval} ${cut(approval.tool_name, 64)}`;
 }
@@ -50,7 +50,7 @@ export function wayOf({ component_type: kind, component_id: component, policy, r
 
 /** The status of an approval: a glyph, a word, and what became of the call. */
 export function ApprovalStatus({ approval }) {
-  const words = approval.status === "pending" ? "waits" : approval.status;
+  const words = approval.status === "pending" ? "waiting" : approval.status;
   const doubt = approval.execution === "unknown";
   return html`<${Glyph} look=${DECISIONS[approval.status]}>${printable(words)}<//>${
     approval.execution ? html`<span class=${doubt ? "yellow" : "dim"} title=${EXECUTIONS[approval.execution]}> · ${doubt ? "? unknown" : approval.execution}</span>` : null}`;
@@ -70,19 +70,19 @@ export function DecidedLine({ approval }) {
 
 /** What a paused run waits for, with a button for each decision that the caller may make.
  *
- * With `inPlace` the form of the decision is shown in place of the button.
+ * `inPlace` is the name of the component if the form of the decision is shown in place of the button.
  */
-export function Waits({ run, db, now, onDecided, inPlace = false }) {
+export function Waits({ run, db, now, onDecided, inPlace = "" }) {
   const [chosen, setChosen] = useState(null);
   if (!isPaused(run)) return null;
   const pending = (run.approvals || []).filter((each) => each.status === "pending");
   const current = chosen && run.approvals.find((each) => each.approval_id === chosen);
   const shared = { load: () => import("./approvals.js"), run, db, onDecided };
   return html`${pending.map((each) => inPlace && mayDecide(each, run)
-    ? html`<section class="strip yellow-soft" key=${each.approval_id} aria-label=${`Waits for ${describeWait(each)}`} data-waits=${each.approval_id}>
-        <${Later} name="Pending" plain=${true} summary=${each} ...${shared} /></section>`
+    ? html`<section class="strip yellow-soft" key=${each.approval_id} aria-label=${`Waiting for ${describeWait(each)}`} data-waits=${each.approval_id}>
+        <${Later} name="Pending" plain=${inPlace} summary=${each} ...${shared} /></section>`
     : html`<div class="strip yellow-soft waits" role="status" key=${each.approval_id} data-waits=${each.approval_id}>
-      <span><span class="yellow" aria-hidden="true">‖</span> waits ${formatSpan(waitedSeconds(each, now))} for ${describeWait(each)}</span>
+      <span><span class="yellow" aria-hidden="true">‖</span> Waiting ${formatSpan(waitedSeconds(each, now))} for ${describeWait(each)}</span>
       ${mayDecide(each, run)
         ? html`<button type="button" class="primary" aria-label=${`Decide: ${describeWait(each)}`} onClick=${() => setChosen(each.approval_id)}>Decide</button>`
         : html`<span class="dim">needs <code>approvals:${each.run_id === run.run_id ? componentOf(run) : "…"}:write</code></span>`}

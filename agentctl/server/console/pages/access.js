@@ -29,7 +29,7 @@ export default function Access({ query }) {
   const kind = me.auth_mode === "none" ? "authorization is off" : claims ? "JWT" : "service account";
   return html`<${Page} title="Access">
     <section class="panel">
-      <h2>Who am I</h2>
+      <h2>Identity</h2>
       <dl class="facts">
         <dt>Principal</dt><dd><b>${printable(me.principal)}</b>${me.admin ? " (administrator)" : ""}</dd>
         <dt>Credential</dt><dd>${kind}${left === null ? "" : ` · expires in ${formatSpan(Math.max(0, left))}`}</dd>
@@ -37,16 +37,16 @@ export default function Access({ query }) {
         ${claims?.session_id ? html`<dt>Default session</dt><dd>${printable(claims.session_id)}</dd>` : null}
         <dt>Scopes</dt><dd class="chips">${me.scopes.length
           ? me.scopes.map((scope) => html`<code class="chip" key=${scope}>${printable(scope)}</code>`)
-          : html`<span class="yellow">none: this token allows nothing</span>`}</dd>
+          : html`<span class="yellow">none: this token grants nothing</span>`}</dd>
       </dl>
     </section>
     <section class="panel">
-      <h2>May I</h2>
+      <h2>Permissions</h2>
       <div class="matrix">${RESOURCES.map(([resource, ...actions]) => html`<div key=${resource}>
         <b>${resource.replace("_", " ")}</b>
         ${actions.map((action) => html`<${May} key=${action} resource=${resource} action=${action} />`)}</div>`)}
       </div>
-      ${me.operations ? html`<details><summary>${me.operations.length} operations are open</summary>
+      ${me.operations ? html`<details><summary>${me.operations.length} operations allowed</summary>
         <p class="chips">${me.operations.map((each) => html`<code class="chip" key=${each}>${printable(each)}</code>`)}</p></details>` : null}
     </section>
     <${Explain} query=${query} admin=${me.admin} />

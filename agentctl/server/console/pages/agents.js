@@ -131,7 +131,7 @@ function One({ parts }) {
 function WithoutKind({ id }) {
   const found = useComponents().components.filter((each) => each.id === id);
   return html`<${Empty}>
-    <span>A place of a component names its kind: agents, teams or workflows.</span>
+    <span>The URL must name the kind: agents, teams, or workflows.</span>
     ${found.length
       ? found.map(({ kind }) => html`<a key=${kind} href=${toHash(["agents", `${kind}s`, id])}>The ${kind} ${printable(id)}</a>`)
       : html`<span>No component that you can see has the id ${printable(id)}.</span>`}
@@ -147,7 +147,7 @@ function About({ kind, record }) {
       <ol>${record.steps.map((step) => html`<li key=${step.name}>${printable(step.name)} <span class="dim">→</span>
         ${" "}<a href=${toHash(["agents", step.agent_id ? "agents" : "teams", step.agent_id || step.team_id])}>${printable(step.agent_id || step.team_id)}</a></li>`)}</ol>` : null}
     ${record.tools?.length ? html`<h3 class="caption">Tools</h3>${record.tools.map((tool) => html`<${Tool} key=${tool.name} tool=${tool} />`)}` : null}
-    ${kind === "agent" && !record.tools?.length ? html`<p class="dim">It has no tools.</p>` : null}
+    ${kind === "agent" && !record.tools?.length ? html`<p class="dim">No tools.</p>` : null}
     <${Configuration} place=${path`/${kind}s/${record.id}`} />
   </div>`;
 }
@@ -226,7 +226,7 @@ function Start({ kind, plural, id, db, onStarted }) {
       ${allowed ? html`<div class="row">${files.attach}</div>` : null}
       <div class="row">
         <label><input type="checkbox" checked=${apart} onChange=${() => setApart(!apart)} /> in the background</label>
-        <span class="dim grow">${apart ? "Stays on this page." : "Opens the transcript."}</span>
+        <span class="dim grow">${apart ? "You stay on this page." : "Opens the session."}</span>
         <button type="submit" class="primary" disabled=${!ready || busy}>Start</button>
       </div>
     </form>

@@ -4,9 +4,10 @@ import { can, path, withQuery } from "../app/api.js";
 import { Asked, Decision, formatMoment, placeOf } from "../app/approvals.js";
 import { COMPONENT, Filters, same, useAgo } from "../app/filters.js";
 import { NotifyButton } from "../app/notify.js";
-import { ApprovalStatus, describeWait, waitedSeconds } from "../app/waits.js";
+import { describeRequest } from "../app/plain.js";
+import { ApprovalStatus, waitedSeconds } from "../app/waits.js";
 import {
-  Copy, cut, Empty, formatAge, formatSpan, formatTotal, html, Json, Loaded, LoadMore, LongTable, Page,
+  Copy, cut, Empty, formatAgo, formatSpan, formatTotal, html, Json, Loaded, LoadMore, LongTable, Page,
   printable, setQuery, shortId, toHash, twoLines, useKeys, useNames, useNow, usePages,
   useResource,
 } from "../app/ui.js";
@@ -17,10 +18,10 @@ const KEYS = [
   { key: "tool", about: "name of the tool" },
   COMPONENT,
   { key: "user", about: "the user of the run" },
-  { key: "kind", about: "what is asked", values: same("approval", "input", "external", "outcome") },
-  { key: "older", about: "asked before that time", values: [["10min", "600"], ["1h", "3600"], ["1d", "86400"], ["7d", "604800"]] },
-  { key: "status", about: "what was decided", more: { all: "1" },
-    values: [["waits", "pending"], ...same("approved", "rejected", "answered", "expired", "cancelled")] },
+  { key: "kind", about: "what is needed", values: same("approval", "input", "external", "outcome") },
+  { key: "older", about: "waiting for longer", values: [["10min", "600"], ["1h", "3600"], ["1d", "86400"], ["7d", "604800"]] },
+  { key: "status", about: "the decision", more: { all: "1" },
+    values: [["waiting", "pending"], ...same("approved", "rejected", "answered", "expired", "cancelled")] },
 ];
 const POLICIES = {
   user: "the user of the run, or an approver",
@@ -56,7 +57,7 @@ function List({ query }) {
     <${Loaded} resource=${resource} place="/approvals">
       ${() => rows.length
         ? html`<${Table} rows=${rows} db=${query.db} /><${LoadMore} more=${more} />`
-        : html`<${Empty} filters=${KEYS.map(({ key }) => key)} query=${query} none="No approvals match.">${all ? "No approvals yet." : "Nothing waits for a decision."}<//>`}
+        : html`<${Empty} filters=${KEYS.map(({ key }) => key)} query=${query} none="No approvals match.">${all ? "No approvals yet." : "Nothing is waiting for approval."}<//>`}
     <//>
   <//>`;
 }
@@ -65,35 +66,37 @@ function Table({ rows, db }) {
   const names = useNames();
   const now = useNow(1000);
   const row = (each, at) => html`<${Row} key=${each.approval_id} row=${each} at=${at} now=${now} db=${db} names=${names} />`;
-  return html`<${LongTable} rows=${rows} row=${row} columns=${html`<col class="w-tool w-name" /><col class="w-decision" /><col class="full w-kind" /><col class="full w-component" />
-      <col class="opt w-component" /><col class="mid w-age" /><col class="full" />`}>
-    <th>Tool</th><th>Status</th><th class="full">Kind</th><th class="full">Component</th>
-    <th class="opt">User</th><th class="mid right">Age</th><th class="full">Asks</th>
+  return html`<${LongTable} rows=${rows} row=${row} columns=${html`<col class="w-name" /><col class="w-decision" />
+      <col class="full w-component" /><col class="opt w-user" /><col class="mid w-ago" />`}>
+    <th>Request</th><th>Status</th><th class="full">Component</th>
+    <th class="opt">User</th><th class="mid right">Age</th>
   <//>`;
 }
 
+const nameOfAsker = (approval, names) => names.get(`${approval.component_type}:${approval.component_id}`) || approval.component_id;
+
 function Row({ row, at, now, db, names }) {
-  const name = names.get(`${row.component_type}:${row.component_id}`) || row.component_id;
+  const name = nameOfAsker(row, names);
   const user = printable(row.user_id ?? "–");
-  const asks = describeAsked(row);
-  const age = row.status === "pending" ? formatSpan(waitedSeconds(row, now)) : formatAge(row.decided_at, now);
+  const { sentence } = describeRequest(row, name);
+  const call = describeCall(row);
+  const age = row.status === "pending" ? formatSpan(waitedSeconds(row, now)) : formatAgo(row.decided_at, now);
   return html`<tr aria-rowindex=${at + 2} data-approval=${row.approval_id}>
-    <td class="name"><a data-row href=${toHash(["approvals", row.component_type, row.component_id, row.approval_id], { db })} title=${row.approval_id}
-      ><span class="mono">${cut(row.tool_name, 64)}</span> <span class="sub">${cut(`${name} · ${user}`, 80)} · <span class="phone">${age} · </span>${asks}</span></a></td>
+    <td class="name" dir="auto"><a data-row href=${toHash(["approvals", row.component_type, row.component_id, row.approval_id], { db })} title=${row.approval_id}
+      ><span class="found message">${cut(sentence, 140)}</span>
+      <span class="found" title=${call}><span class="phone">${age} · </span>${row.policy === "other" ? html`<span class="chip" title=${POLICIES.other}>needs a second person</span> ` : null}${call}</span></a></td>
     <td class="state"><${ApprovalStatus} approval=${row} /></td>
-    <td class="full">${printable(row.kind)}${row.policy === "other" ? html` <span class="chip" title=${POLICIES.other}>other</span>` : null}</td>
     <td class="full" dir="auto">${twoLines(cut(name, 60))}</td>
     <td class="opt" dir="auto">${twoLines(user)}</td>
-    <td class="mid right" title=${row.created_at}>${age}</td>
-    <td class="full" dir="auto" title=${asks}>${twoLines(asks)}</td>
+    <td class="mid right nowrap" title=${row.created_at}>${age}</td>
   </tr>`;
 }
 
-/** Return the question of an approval, or its arguments. */
-function describeAsked({ question, arguments: values, status, decided_by: by }) {
-  const shown = Object.entries(values || {}).map(([name, value]) => `${name}=${writeExact(value)}`);
+/** Return the call of an approval as code, and who has decided about it. */
+function describeCall({ tool_name: tool, arguments: values, status, decided_by: by }) {
+  const given = Object.entries(values || {}).map(([name, value]) => `${name}=${writeExact(value)}`);
   const decided = status !== "pending" && by ? `by ${by} · ` : "";
-  return cut(`${decided}${[question, shown.join(", ")].filter(Boolean).join(" · ")}`, 140);
+  return cut(`${decided}${tool}(${given.join(", ")})`, 200);
 }
 
 function One({ parts, query }) {
@@ -103,24 +106,23 @@ function One({ parts, query }) {
   const names = useNames();
   const approval = resource.data;
   useKeys({ y: () => navigator.clipboard.writeText(id).catch(() => null) });
-  return html`<${Page} title=${approval ? approval.tool_name : shortId(id)} back=${{ href: toHash(["approvals"], { db: query.db }), label: "Approvals" }}
+  const title = approval ? cut(describeRequest(approval, nameOfAsker(approval, names)).sentence, 120) : shortId(id);
+  return html`<${Page} title=${title} back=${{ href: toHash(["approvals"], { db: query.db }), label: "Approvals" }}
     aside=${approval ? html`<${ApprovalStatus} approval=${approval} />` : null}>
     <${Loaded} resource=${resource} place=${place}>
       ${(found) => html`<div class="approval">
-        <section class="panel"><h2>${capital(describeWait(found))}</h2>
+        <section class="panel"><h2>${REQUESTS[found.kind] || REQUESTS.approval}</h2>
           <${Turn} approval=${found} db=${query.db} />
           <${Asked} approval=${found} />
           <${Outcome} approval=${found} />
-        </section>
-        <section class="panel"><h2>Decision</h2>
           <${Decision} approval=${found} db=${query.db} onDecided=${resource.reload} onStale=${resource.reload} /></section>
-        <section class="panel"><h2>Where it comes from</h2><${Origin} approval=${found} names=${names} db=${query.db} /></section>
+        <section class="panel"><h2>Details</h2><${Origin} approval=${found} names=${names} db=${query.db} /></section>
       </div>`}
     <//>
   <//>`;
 }
 
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+const REQUESTS = { approval: "Call to approve", input: "Question", external: "Call to make", outcome: "Call without a known result" };
 
 /** The message and the last text before the call, for callers that may read the run. */
 function Turn({ approval, db }) {
@@ -152,7 +154,8 @@ function Origin({ approval, names, db }) {
     ["session", readable ? html`<a href=${toHash(["sessions", session], { run: root, db })}>${cut(session, 60)}</a>` : session],
     ["run", readable ? html`<a href=${toHash(["runs", root, "timeline"], { db })}>${shortId(root)}</a>` : shortId(root)],
     ["who may decide", POLICIES[approval.policy]],
-    ["asked", html`<span title=${approval.created_at}>${formatMoment(approval.created_at)}</span>`],
+    ["tool", html`<code>${printable(approval.tool_name)}</code>`],
+    ["requested", html`<span title=${approval.created_at}>${formatMoment(approval.created_at)}</span>`],
     ["expires", approval.expires_at ? formatMoment(approval.expires_at) : "never"],
     ["hash", html`<code class="hash">${printable(approval.arguments_hash)}</code>`],
     ["call", html`<code>${printable(approval.tool_call_id)}</code>`],

@@ -6,12 +6,12 @@ import { Turn } from "../app/conversation.js";
 import { Above, listen, LOGO, Warnings, Top, useShell } from "../app/shell.js";
 import { Compose, Runs, targetOf, useThread } from "../app/thread.js";
 import {
-  cut, Empty, formatAge, Guard, html, Loaded, LoadMore, LOOKS, Page, phaseOf, printable, setQuery,
+  cut, Empty, formatAgo, Guard, html, Loaded, LoadMore, LOOKS, Page, phaseOf, printable, setQuery,
   toHash, useComponents, useEffect, useKeys, useNames, useNow, usePages, useResource, useState,
 } from "../app/ui.js";
 
 const EVERY = 5000;
-/** Agents that the start page shows as cards; the list in the box has all of them. */
+/** Agents that the start page shows as cards. With more of them, a list in the box has all. */
 const CARDS = 12;
 const KEYS = [
   ["n", "message"],
@@ -75,7 +75,7 @@ function Threads({ id, db }) {
       return html`<a key=${row.session_id} data-row href=${toHash(["sessions", row.session_id], { db })} aria-current=${row.session_id === id ? "page" : null}>
         <span class="name" dir="auto">${name}</span>
         <span class="about">${phase ? html`<span class=${color} aria-hidden="true">${glyph}</span><span class="hidden">${phase.words}</span>` : null}
-          ${formatAge(row.updated_at, now)}</span></a>`;
+          ${formatAgo(row.updated_at, now)}</span></a>`;
     })}
     <${LoadMore} more=${more} />`}<//></div>`;
 }
@@ -142,7 +142,7 @@ function NewChat({ query }) {
           ? html`<b dir="auto">${cut(chosen.name || id, 80)}</b>${chosen.description ? html`<span dir="auto">${cut(chosen.description, 300)}</span>` : null}`
           : html`<span>${id ? `The ${kind} ${cut(id, 64)}` : canList("agents") ? "You have no agents yet. Ask your administrator for access." : "Your token may not list the agents: it needs agents:read."}</span>`}<//>`}
     <${Box} to=${{ kind: kind || "agent", id }} name=${chosen?.name} session=${runs.at(-1)?.session_id} last=${runs.at(-1)} onStarted=${started}>
-      ${choices.length && !runs.length ? html`<select aria-label="Who answers" value=${wanted} onChange=${(event) => choose(event.target.value)}>
+      ${choices.length > CARDS && !runs.length ? html`<select aria-label="Who answers" value=${wanted} onChange=${(event) => choose(event.target.value)}>
         ${chosen || !wanted ? null : html`<option value=${wanted}>${cut(id, 40)}</option>`}
         ${choices.map((each) => html`<option key=${keyOf(each)} value=${keyOf(each)}>${cut(each.name || each.id, 40)}</option>`)}
       </select>` : null}
@@ -156,9 +156,10 @@ function Cards({ choices, wanted, onChoose }) {
     onChoose(key);
     document.querySelector("[data-message]")?.focus();
   };
-  return html`<div class="cards" role="group" aria-label="Agents">${choices.map((each) => html`<button key=${keyOf(each)} type="button" class="card"
+  return html`<div class="choice-of"><p class="question">Who should answer?</p>
+  <div class="cards" role="group" aria-label="Agents">${choices.map((each) => html`<button key=${keyOf(each)} type="button" class="card"
     aria-pressed=${keyOf(each) === wanted} onClick=${() => choose(keyOf(each))}>
-    <b dir="auto">${cut(each.name || each.id, 60)}</b>${each.description ? html`<span class="dim" dir="auto">${cut(each.description, 140)}</span>` : null}</button>`)}</div>`;
+    <b dir="auto">${cut(each.name || each.id, 60)}</b>${each.description ? html`<span class="dim" dir="auto">${cut(each.description, 140)}</span>` : null}</button>`)}</div></div>`;
 }
 
 const keyOf = ({ kind, id }) => `${kind}:${id}`;

@@ -143,8 +143,8 @@ export default function Operate() {
       ${block.lines.length || !block.isLoaded ? null : html`<p class="dim">${block.none}</p>`}
       <ul class="findings">${block.lines.map((each, at) => html`<${Finding} key=${at} ...${each} />`)}</ul>
     </section>`)}</div>
-    <section class="panel"><h2>On its host</h2>
-      <p>Keys, files, backups and late work are checked where the server runs:</p>
+    <section class="panel"><h2>On the server host</h2>
+      <p>Key, file, backup and backlog checks run on the server host:</p>
       <${Command} text="agentctl doctor --production" /></section>
   <//>`;
 }

@@ -31,7 +31,7 @@ const formatTime = (seconds) => formatDuration(seconds * 1000);
 const formatTick = (seconds) => (seconds < 1 ? formatTime(seconds) : `${formatNumber(seconds)} s`);
 
 /** Return the cost of counts in words: a lower bound if some tokens have no known price. */
-const costOf = (counts) => (counts.cost === null ? "not known" : `${counts.unpriced_tokens ? "at least " : ""}${formatCost(counts.cost)}`);
+const costOf = (counts) => (counts.cost === null ? "not known" : `${counts.unpriced_tokens ? "≥ " : ""}${formatCost(counts.cost)}`);
 
 export default function Overview({ query }) {
   const { me } = useCaller();
@@ -55,7 +55,7 @@ export default function Overview({ query }) {
         ${PERIODS.map(([name, label]) => html`<button key=${label} type="button" aria-pressed=${(query.period || "") === name}
           onClick=${() => setQuery({ period: name })}>${label}</button>`)}
       </div>
-      <label class="filter"><span>Groups by</span>
+      <label class="filter"><span>Group by</span>
         <select value=${by} onChange=${({ target }) => setQuery({ by: target.value })}>${Object.keys(GROUPS).map((name) => html`<option key=${name}>${name}</option>`)}</select></label>
     <//>
     ${overview || resource.error
@@ -103,21 +103,21 @@ function Shown({ overview, step, by, query }) {
   const shared = { brush, total, describe, open: () => (location.hash = ofSpan()) };
   const nothing = total && !total.runs && !total.member_runs;
   return html`<${Tiles} overview=${overview} place=${place} query=${query} />
-    ${nothing ? html`<${Empty} filters=${FILTERS} query=${query} none="No run ended in this period and matches.">
-      No run ended in this period. <a href="#/agents">Start a run</a><//>` : html`<${Patterns} />
+    ${nothing ? html`<${Empty} filters=${FILTERS} query=${query} none="No runs match these filters in this period.">
+      No runs ended in this period. <a href="#/agents">Start a run</a><//>` : html`<${Patterns} />
     <div class="split figures">
-      <${Figure} title="Runs" note="by their end" ...${shared} series=${ENDS.map(([name, status, look]) => ({
+      <${Figure} title="Runs" note="by outcome" ...${shared} series=${ENDS.map(([name, status, look]) => ({
           name, look, value: (point) => point[name], href: (point) => place(point, { status }) }))}
         more=${[{ name: "runs", value: (point) => point.runs, href: place }, { name: "of members", value: (point) => point.member_runs }]} />
       <${Figure} title="Failures by cause" note=${held ? words : ""} brush=${brush}>
         <${Causes} failures=${(held ? span : total)?.failures || []} href=${(more) => (held ? ofSpan(more) : place(total, more))} /><//>
-      <${Times} title="Time to the first token" name="first_token" shared=${shared} />
-      <${Times} title="Time to the end" name="duration" shared=${shared} />
+      <${Times} title="Time to first token" name="first_token" shared=${shared} />
+      <${Times} title="Duration" name="duration" shared=${shared} />
       <${Figure} title="Tokens" ...${shared} short=${formatShort} series=${[
           { name: "in", look: "plain", value: (point) => point.input_tokens }, { name: "out", look: "dotted", value: (point) => point.output_tokens }]}
         more=${[{ name: "total", value: (point) => point.total_tokens }, { name: "cached", value: (point) => point.cache_read_tokens },
           { name: "model calls", value: (point) => point.model_calls }]} />
-      <${Figure} title="Cost" note="US dollars" ...${shared} remark=${total?.unpriced_tokens ? `${formatNumber(total.unpriced_tokens)} tokens have no known price` : ""} format=${formatCost} series=${[{ name: "cost", look: "plain", value: (point) => point.cost }]}
+      <${Figure} title="Cost" note="US dollars" ...${shared} remark=${total?.unpriced_tokens ? `${formatNumber(total.unpriced_tokens)} tokens not priced` : ""} format=${formatCost} series=${[{ name: "cost", look: "plain", value: (point) => point.cost }]}
         more=${[{ name: "tokens without a price", value: (point) => formatNumber(point.unpriced_tokens) }]} />
     </div>
     <div class=${`strip row brushed ${span ? "over" : ""}`} data-brushed>
@@ -128,7 +128,7 @@ function Shown({ overview, step, by, query }) {
                   ${span.failed ? html`<a href=${ofSpan({ status: "ERROR" })}>Show failed ones</a>` : null}
                   <button type="button" class="link" onClick=${brush.clear}>Clear</button>`
               : html`<span>${formatNumber(span.runs)} runs</span>`}`
-        : html`<span class="dim">Drag over a picture to select ${step}s, or press the arrow keys in it, with Shift for more. Enter shows the runs.</span>`}
+        : html`<span class="dim">Drag across a chart to select ${step}s, then press Enter to see those runs. In a chart, the arrow keys select, too.</span>`}
     </div>
     <${Groups} overview=${overview} by=${by} query=${query} place=${place} />`}`;
 }
@@ -138,14 +138,14 @@ function Tiles({ overview, place, query }) {
   const share = total?.runs ? `${Math.round((1000 * total.failed) / total.runs) / 10} % of the runs` : "";
   const link = (count, href) => (count ? html`<a href=${href()}>${formatNumber(count)}</a>` : "0");
   const tiles = [
-    ["Runs", total && link(total.runs, () => place(total)), total?.unreported_runs ? `${formatNumber(total.unreported_runs)} without tokens` : ""],
+    ["Runs", total && link(total.runs, () => place(total)), total?.unreported_runs ? `${many(total.unreported_runs, "run")} reported no tokens` : ""],
     ["Failed", total && link(total.failed, () => place(total, { status: "ERROR" })), share],
     ["Tokens", total && formatNumber(total.total_tokens), total ? `${formatNumber(total.model_calls)} model calls` : ""],
-    ["Cost", total && (total.cost === null ? "not known" : formatCost(total.cost)),
-      total?.cost != null && total.unpriced_tokens ? "at least" : ""],
-    ["Waits for a person", waiting && (canList("approvals")
+    ["Cost", total && costOf(total),
+      total?.cost != null && total.unpriced_tokens ? "some tokens not priced" : ""],
+    ["Waiting for approval", waiting && (canList("approvals")
       ? link(waiting.approvals, () => toHash(["approvals"], { db: query.db })) : formatNumber(waiting.approvals)),
-      waiting?.oldest_at ? `since ${formatAge(waiting.oldest_at)}` : ""],
+      waiting?.oldest_at ? `for up to ${formatAge(waiting.oldest_at)}` : ""],
   ];
   return html`<dl class="tiles">${tiles.map(([name, value, note]) => html`<div key=${name} data-tile=${name}><dt>${name}</dt>
     <dd><b>${value ?? "–"}</b> <span class="dim">${note}</span></dd></div>`)}</dl>`;
@@ -189,7 +189,7 @@ function Groups({ overview, by, query, place }) {
     <div class="scroll" tabindex="0" role="region" aria-label=${`Table: ${GROUPS[by]}s`} data-groups><table>
       <thead><tr><th scope="col">${GROUPS[by]}</th><th scope="col" class="right">Runs</th><th class="share"><span class="hidden">Share</span></th>
         <th scope="col" class="right">Failed</th><th scope="col" class="right">First token p50 · p95 · p99</th>
-        <th scope="col" class="right">End p50 · p95 · p99</th><th scope="col" class="right">Tokens</th><th scope="col" class="right">Cost</th></tr></thead>
+        <th scope="col" class="right">Duration p50 · p95 · p99</th><th scope="col" class="right">Tokens</th><th scope="col" class="right">Cost</th></tr></thead>
       <tbody>${data.map((group) => {
         const name = nameOf(group);
         return html`<tr key=${writeExact(keyOf(group))}><th scope="row" dir="auto">${name === null

@@ -9,14 +9,14 @@ import {
 } from "../app/ui.js";
 
 const RECENT = 5 * 60 * 1000;
-const ENDED = [["COMPLETED", "✓", "green"], ["ERROR", "✗", "red"], ["CANCELLED", "■", "grey"]];
+const ENDED = [["COMPLETED", "green"], ["ERROR", "red"], ["CANCELLED", "grey"]];
 const EVERY_ENDED = 12_000;
 const AGES = [["1min", "60"], ["10min", "600"], ["1h", "3600"], ["1d", "86400"]];
 const ENDED_ONLY = { all: "1" };
 /** Filters that only the list of all runs has: the names of these parameters in requests. */
 const OF_ALL = { since: "finished_after", before: "finished_before", type: "component_type", model: "model", version: "version", error: "error_code", parent: "parent", search: "search" };
 const KEYS = [
-  { key: "status", about: "how it ended, or where it is", values: RUN_STATUS, more: ENDED_ONLY },
+  { key: "status", about: "the state or the outcome", values: RUN_STATUS, more: ENDED_ONLY },
   COMPONENT,
   { key: "user", about: "the user of the run" },
   { key: "session", about: "id of a session" },
@@ -86,9 +86,9 @@ export default function Runs({ query }) {
       ${() => html`
           ${grouped && rows.length ? html`<${FailureGroups} rows=${found.rows} causes=${causes} meta=${meta} more=${more} db=${query.db} />`
             : rows.length || more.available
-            ? html`<${RunTable} rows=${rows} db=${query.db} causes=${causes} marked=${marked} onMark=${mark} onCancel=${(run) => setAsked([run])} />`
+            ? html`<${RunTable} rows=${rows} db=${query.db} causes=${causes} isLive=${!all} marked=${marked} onMark=${mark} onCancel=${(run) => setAsked([run])} />`
             : html`<${Empty} filters=${[...KEYS, WORDS].map((each) => each.name ?? each.key)} query=${query} none="No runs match.">
-                ${paused ? "No run waits for a decision." : all ? "No runs yet." : "Nothing is running."}
+                ${paused ? "No run is waiting for approval." : all ? "No runs yet." : "Nothing is running."}
                 <a href="#/agents">Start a run</a><//>`}
           ${grouped ? null : html`<${LoadMore} more=${more} />`}`}
     <//>
@@ -175,10 +175,10 @@ function Ended({ filters, db }) {
     .then((page) => setRows(page.data), () => null));
   return html`<section>
     <div class="row" style=${{ margin: "18px 0 10px" }}>
-      <span data-ended>Ended in 5 min: ${ENDED.map(([status, glyph, color], at) => html`<span key=${status} class=${color}
-        title=${STATUSES[status]}>${formatTotal(totals[at])} ${glyph}</span> `)}
-        ${atWork.total_count ? html`<span class="yellow">(${formatTotal(atWork)} ended with work going on)</span>` : null}</span>
-      <button type="button" class="link" aria-expanded=${rows !== null} onClick=${toggle}>${rows ? "hide" : "show"}</button>
+      <span data-ended>Last 5 minutes: ${ENDED.map(([status, color], at) => html`${at ? ", " : ""}<span key=${status}
+        class=${totals[at].total_count ? color : "dim"}>${formatTotal(totals[at])} ${STATUSES[status]}</span>`)}
+        ${atWork.total_count ? html` · <span class="yellow">${formatTotal(atWork)} ended, but work continues</span>` : null}</span>
+      <button type="button" class="link" aria-expanded=${rows !== null} onClick=${toggle}>${rows ? "Hide" : "Show"}</button>
       ${rows && rows.length < total ? html`<span class="dim">the newest ${rows.length} of ${formatNumber(total)}</span>` : null}
     </div>
     ${rows ? html`<${RunTable} rows=${rows} db=${db} causes=${causes} />` : null}

@@ -1,10 +1,10 @@
 // The list of sessions: filters in the hash, pages by cursor, deletion of marked ones.
 
-import { call, can, kindOf, mayCall, nameOf, withQuery } from "../app/api.js";
+import { call, can, chatUrl, kindOf, mayCall, nameOf, withQuery } from "../app/api.js";
 import { COMPONENT, Filters, RUN_STATUS, TYPE } from "../app/filters.js";
 import {
-  costOf, cut, describeHold, DialogButton, Empty, formatAge, formatNumber, formatShort, formatTotal,
-  html, Later, Loaded, LoadMore, LongTable, many, Page, printable, Snippet, Status, toHash, twoLines,
+  costOf, cut, describeHold, DialogButton, Empty, formatAgo, formatNumber, formatShort, formatTotal,
+  html, Later, Loaded, LoadMore, LongTable, many, Page, printable, shortCostOf, Snippet, Status, toHash, twoLines,
   useMarks, useNames, useNow, usePages, useState,
 } from "../app/ui.js";
 
@@ -38,8 +38,10 @@ export default function Sessions({ query }) {
   const [marked, mark, unmark] = useMarks();
   const [asking, setAsking] = useState(false);
   const meta = resource.data?.meta;
-  return html`<${Page} title="Sessions" aside=${html`${meta && formatTotal(meta, "session")}
-    ${mayCall("get_files") ? html`<${DialogButton} label="Files" load=${() => import("../app/files.js")} name="FilesDialog" db=${query.db} />` : null}`}>
+  const aside = html`${meta && formatTotal(meta, "session")}
+    ${mayCall("get_files") ? html`<${DialogButton} label="Files" load=${() => import("../app/files.js")} name="FilesDialog" db=${query.db} />` : null}
+    ${chatUrl ? html`<a class="button primary" href=${chatUrl}>New chat</a>` : null}`;
+  return html`<${Page} title="Sessions" wide=${true} aside=${aside}>
     <${Filters} page="sessions" keys=${KEYS} words=${{ name: "search" }} query=${query} />
     <${Loaded} resource=${resource} place="/sessions">
       ${() => {
@@ -78,9 +80,9 @@ function Table({ rows, query, marked, onMark }) {
   const row = (each, at) => html`<${Row} key=${each.session_id} row=${each} at=${at} now=${now} db=${query.db} names=${names}
     marked=${marked.has(each.session_id)} onMark=${onMark} />`;
   return html`<${LongTable} rows=${rows} row=${row} columns=${html`<col class="mid w-mark" /><col class="w-name" /><col class="w-status" /><col class="full w-component" />
-      <col class="full w-number" /><col class="full w-number" /><col class="far w-cost" /><col class="full w-user" /><col class="mid w-age" />`}>
+      <col class="full w-number" /><col class="full w-number" /><col class="full w-cost" /><col class="full w-user" /><col class="mid w-ago" />`}>
     <th class="mid"><span class="hidden">Mark</span></th><th>Name</th><th>Status</th><th class="full">Component</th>
-    <th class="full right">Runs</th><th class="full right">Tokens</th><th class="far right">Cost</th><th class="full">User</th><th class="mid">Last used</th>
+    <th class="full right">Runs</th><th class="full right">Tokens</th><th class="full right">Cost</th><th class="full">User</th><th class="mid">Last used</th>
   <//>`;
 }
 
@@ -95,14 +97,14 @@ function Row({ row, at, now, db, names, marked, onMark }) {
     </td>
     <td class="name" dir="auto"><a data-row href=${href} title=${row.session_id}>${row.hold ? html`<bdi class="chip" title=${describeHold(row.hold)}>held</bdi> ` : null}${name}
       ${row.match ? html`<span class="found"><${Snippet} match=${row.match} /></span>` : null}
-      <span class="sub">${component}<span class="phone"> · ${formatAge(row.updated_at, now)}</span></span></a></td>
+      <span class="sub">${component}<span class="phone"> · ${formatAgo(row.updated_at, now)}</span></span></a></td>
     <td class="state">${row.last_run ? html`<${Status} run=${row.last_run} />` : html`<span class="dim">no runs</span>`}</td>
     <td class="full">${twoLines(component, kindOf(row) === "agent" ? null : html` <span class="dim">${kindOf(row)}</span>`)}</td>
     <td class="full right">${formatNumber(row.run_count)}</td>
     <td class="full right" title=${formatNumber(row.total_tokens)}>${formatShort(row.total_tokens)}</td>
-    <td class="far right">${costOf(row)}</td>
+    <td class="full right" title=${costOf(row)}>${shortCostOf(row)}</td>
     <td class="full" dir="auto">${twoLines(printable(row.user_id ?? "–"))}</td>
-    <td class="mid" title=${row.updated_at}>${formatAge(row.updated_at, now)}</td>
+    <td class="mid nowrap" title=${row.updated_at}>${formatAgo(row.updated_at, now)}</td>
   </tr>`;
 }
 

@@ -1,12 +1,12 @@
 // The transcript of a session: its runs from old to new, live ones as they work, and a message box.
 
-import { call, can, mayCall, nameOf, path, send, state, tokensOf, withQuery } from "../app/api.js";
+import { call, can, chatUrl, mayCall, nameOf, path, send, state, tokensOf, withQuery } from "../app/api.js";
 import { JsonDialog, Still } from "../app/conversation.js";
 import { Compose, countPhases, describeCounts, Runs, targetOf, useThread } from "../app/thread.js";
 import {
-  costOf, cut, describeHold, DialogButton, Empty, ErrorText, formatClock, formatNumber, formatShort,
-  Guard, html, Json, Later, Loaded, LOOKS, Page, phaseOf, printable, saveFile, Toggle, useAction, useCallback, useEffect,
-  useKeys, useNames, useResource, useState,
+  costOf, cut, describeHold, Empty, ErrorText, formatClock, formatNumber, formatShort,
+  Guard, html, Json, Later, Loaded, LOOKS, Menu, Page, phaseOf, printable, saveFile, Toggle, toHash, useAction, useCallback,
+  useEffect, useKeys, useNames, useResource, useState,
 } from "../app/ui.js";
 import { writeExact } from "../app/exact.js";
 
@@ -100,7 +100,7 @@ function Entry({ run, number, current, onSelect }) {
     ${formatClock(run.created_at).slice(0, 5)} <span title="tokens">${formatShort(tokensOf(run))} tok</span></a></li>`;
 }
 
-/** The head of a session: tokens and owner, hold, files, rename, export, JSON. */
+/** The head of a session: its tokens and its owner, and a menu with what one seldom does. */
 function SessionActions({ session, id, query, reload, children }) {
   const { hold } = session;
   const [renaming, setRenaming] = useState(false);
@@ -112,16 +112,24 @@ function SessionActions({ session, id, query, reload, children }) {
     reload();
   };
   const [json, setJson] = useState(false);
+  const [files, setFiles] = useState(false);
+  const [save, failure, busy] = useAction((format) => exportSession(id, query.db, format));
   const total = session.total_tokens;
   return html`
     ${total ? html`<span>${[`${formatNumber(total)} tokens`, costOf(session)].filter(Boolean).join(" · ")}</span>` : null}
     <span>${printable(session.user_id ?? "no owner")}</span>
     ${children}
-    ${can("sessions", "write", id) ? html`<button type="button" onClick=${() => setRenaming(true)}>Rename</button>` : null}
-    ${state.me?.admin ? html`<button type="button" onClick=${() => setHolding(true)}>${hold ? "Release" : "Hold"}</button>` : null}
-    ${mayCall("get_files") ? html`<${DialogButton} label="Files" load=${() => import("../app/files.js")} name="FilesDialog" session=${id} db=${query.db} />` : null}
-    <${ExportMenu} id=${id} db=${query.db} />
-    <button type="button" aria-label="Session as JSON" onClick=${() => setJson(true)}>JSON</button>
+    <${ErrorText} error=${failure} />
+    <${Menu} label="More actions of the session">
+      ${can("sessions", "write", id) ? html`<button type="button" onClick=${() => setRenaming(true)}>Rename…</button>` : null}
+      ${chatUrl ? html`<a href=${`${chatUrl}${toHash(["sessions", id], { db: query.db })}`}>Open in the chat</a>` : null}
+      ${mayCall("get_files") ? html`<button type="button" onClick=${() => setFiles(true)}>Files</button>` : null}
+      <hr />
+      ${FORMATS.map((format) => html`<button key=${format[0]} type="button" disabled=${busy} onClick=${() => save(format)}>Export as ${format[1]}</button>`)}
+      <button type="button" onClick=${() => setJson(true)}>Show as JSON</button>
+      ${state.me?.admin ? html`<hr /><button type="button" onClick=${() => setHolding(true)}>${hold ? "Release…" : "Hold…"}</button>` : null}
+    <//>
+    ${files ? html`<${Later} load=${() => import("../app/files.js")} name="FilesDialog" session=${id} db=${query.db} onClose=${() => setFiles(false)} />` : null}
     ${renaming ? html`<${Later} ...${ask} title="Rename the session" label="Name" verb="Rename" maxlength="255" defaultValue=${session.session_name}
       work=${change(setRenaming, "POST", "rename", "session_name")} onClose=${() => setRenaming(false)} />` : null}
     ${holding ? html`<${Later} ...${ask} title=${hold ? "Release the session?" : "Hold the session"} label=${hold ? "" : "Reason"} verb=${hold ? "Release" : "Hold"} danger=${false}
@@ -132,18 +140,9 @@ function SessionActions({ session, id, query, reload, children }) {
       load=${() => call("GET", withQuery(path`/sessions/${id}`, { db_id: query.db }))} />` : null}`;
 }
 
-/** The export of a session, in the formats of `agentctl sessions export`. */
-function ExportMenu({ id, db }) {
-  const [save, failure, busy] = useAction(async (event) => {
-    const [format, , suffix] = FORMATS.find(([name]) => name === event.target.value);
-    event.target.value = "";
-    const place = withQuery(path`/sessions/${id}/export`, { format, db_id: db });
-    const response = await send("GET", place, { accept: "*/*" });
-    saveFile(`${id.replace(/[^\w.@-]/g, "_")}.${suffix}`, await response.blob());
-  });
-  return html`<select aria-label="Export the session" disabled=${busy} onChange=${save}>
-      <option value="">${busy ? "Exporting…" : "Export…"}</option>
-      ${FORMATS.map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}
-    </select>
-    <${ErrorText} error=${failure} />`;
+/** Save a session in one of `FORMATS`, which are the formats of `agentctl sessions export`. */
+async function exportSession(id, db, [format, , suffix]) {
+  const place = withQuery(path`/sessions/${id}/export`, { format, db_id: db });
+  const response = await send("GET", place, { accept: "*/*" });
+  saveFile(`${id.replace(/[^\w.@-]/g, "_")}.${suffix}`, await response.blob());
 }
