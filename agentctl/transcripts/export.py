@@ -123,6 +123,11 @@ def _format_items(items: Iterable[Item | DrawnMember], look: Look, level: int) -
             yield from _indent(_format_tool(DrawnCall.of(item), look), space)
         elif item["type"] in ("compacted", "notice"):
             yield from _indent(["", f"*{clean_line(item['text'])}*", ""], space)
+        elif item["type"] == "prompt" and item.get("message_id"):
+            text = cut_text(clean_text(item["text"]), look.full, count_characters(item))
+            yield from _indent(
+                ["", *(f"> {line}" for line in text.rstrip().splitlines()), ""], space
+            )
         elif look.full and item["type"] in ("thinking", "prompt"):
             title = clean_line(item.get("role") or "Thinking")
             text = clean_text(item["text"])

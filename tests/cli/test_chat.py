@@ -103,6 +103,69 @@ def test_conversation_keeps_its_session_and_stops_runs(
     assert statuses == ["CANCELLED", "CANCELLED"]
 
 
+LISTENING = """
+import asyncio
+from pathlib import Path
+
+import agentctl
+
+
+async def listening(message: str, context: agentctl.RunContext):
+    if message != "work":
+        yield f"this is about {message}"
+        return
+    yield "begun"
+    while not (sent := await context.messages()):
+        await asyncio.sleep(0.05)
+    yield f" heard {sent[0].text}"
+    while not Path(__file__).with_name("go").exists():
+        await asyncio.sleep(0.05)
+    yield " done"
+"""
+
+
+def test_line_typed_while_a_run_works_is_a_message_to_it(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "listening_agent.py").write_text(LISTENING)
+    (tmp_path / "agentctl.toml").write_text(CONFIG.replace("held", "listening"))
+    with sit_at("chat", "listening", env=environment, folder=tmp_path) as person:
+        person.wait_for("conversation\n> ")
+        person.type("work\n")
+        person.wait_for("begun")
+        person.type("only primes\n")
+        person.wait_for("sent: the next step reads it")
+        person.wait_for("heard only primes")
+        person.type("odd ones\n")
+        person.wait_for("sent: the next step reads it")
+        (tmp_path / "go").touch()
+        person.wait_for("done")
+        person.wait_for("answered next: odd ones")
+        person.wait_for("this is about odd ones")
+        person.wait_for("\n> ")
+        person.type("\x04")
+        assert person.process.wait(PATIENCE) == 0
+
+
+def test_stopped_run_reads_no_line_that_was_typed(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "listening_agent.py").write_text(LISTENING)
+    (tmp_path / "agentctl.toml").write_text(CONFIG.replace("held", "listening"))
+    with sit_at("chat", "listening", env=environment, folder=tmp_path) as person:
+        person.wait_for("conversation\n> ")
+        person.type("work\n")
+        person.wait_for("begun")
+        person.type("only primes\n")
+        person.wait_for("sent: the next step reads it")
+        person.wait_for("heard only primes")
+        person.type("odd ones\n")
+        person.wait_for("sent: the next step reads it")
+        person.type("\x03")
+        person.wait_for("not read: odd ones: The run was cancelled")
+        person.wait_for("\n> ")
+
+
 HELD = """
 import asyncio
 from contextlib import suppress

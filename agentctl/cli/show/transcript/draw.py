@@ -221,8 +221,15 @@ class Printer:
                 self.print(Text(clean_line(item["text"]), style="dim"), indent=indent)
             elif item["type"] == "thinking":
                 self._print_folded("thinking", clean_text(item["text"]), indent)
+            elif item["type"] == "prompt" and item.get("message_id"):
+                self.print_message(clean_text(item["text"]), indent, count_characters(item))
             elif item["type"] == "prompt" and self.look.full:
                 self._print_folded(item["role"], clean_text(item["text"]), indent)
+
+    def print_message(self, text: str, indent: int, characters: int = 0) -> None:
+        """Print a message that was sent to the run while it works, as the input is printed."""
+        text = cut_text(text, self.look.full, characters).rstrip()
+        self.print(Text(f"> {text}", overflow="fold"), indent=indent)
 
     def print_answer(self, text: str, indent: int, characters: int = 0) -> None:
         """Print a text of the component; `characters` is the length of a cut one, else 0."""

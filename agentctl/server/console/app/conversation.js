@@ -292,8 +292,9 @@ function Items({ items, opened, onAll, ...shared }) {
   const decided = (shared.approvals || []).filter((each) => each.run_id === shared.run.run_id && each.status !== "pending");
   const calls = new Set(items.map((item) => item.tool_call_id));
   const lines = (found) => found.map((each) => html`<${DecidedLine} key=${each.approval_id} approval=${each} />`);
-  // Prompts are not part of a conversation.
-  const shown = items.filter((item) => item.type !== "prompt").map((item, at) => {
+  // Prompts are not part of a conversation, except for messages that were sent while the run works.
+  const shown = items.filter((item) => item.type !== "prompt" || item.message_id).map((item, at) => {
+    if (item.type === "prompt") return html`<div key=${item.message_id} class="asked" data-sent><div class="bubble" dir="auto"><${Long} text=${item.text} /></div></div>`;
     if (item.type === "text") {
       return html`<div key=${at}><${Still} view=${Answer} text=${item.text} /><${Rest} item=${item} onAll=${onAll} /></div>`;
     }

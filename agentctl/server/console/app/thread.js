@@ -1,8 +1,9 @@
 // The runs of a session as a conversation: loaded from the end, followed while they work, and the box
 // of the next message.
 
-import { call, can, componentOf, isPaused, kindOf, mayCall, path, postOnce, withQuery } from "./api.js";
+import { call, can, componentOf, isFinal, isPaused, kindOf, mayCall, path, postOnce, withQuery } from "./api.js";
 import { CUT, Still, Turn } from "./conversation.js";
+import { writeExact } from "./exact.js";
 import {
   cut, ErrorText, Guard, html, Later, many, phaseOf, printable, setQuery, useAction, useCallback,
   useCaller, useEffect, useEvery, useLayoutEffect, useRef, useState,
@@ -12,6 +13,7 @@ import {
 import("./markdown.js").catch(() => null);
 
 const EVERY = 2000;
+const EVERY_SENT = 700;
 const NEAR = 600;
 const FIRST = 10;
 const PAGE = 50;
@@ -206,10 +208,41 @@ export function useFiles(to, user) {
   return { attach, ids, canSend, clear: () => setFiles([]) };
 }
 
+/** The messages that were sent from a box to a run that works: `[send, lines]`.
+ *
+ * A line is shown until the message is part of the conversation: as a message to the run, or as the
+ * question of its next run. That of a refused message stays until the next one is sent.
+ */
+function useSent(last) {
+  const [sent, setSent] = useState([]);
+  const isRead = ({ status, message_id: id }) => status === "delivered" || (status === "next_run" && last?.run_id >= id);
+  const shown = sent.filter((each) => !isRead(each));
+  const waiting = shown.filter((each) => each.status === "waiting");
+  const look = async () => {
+    const { messages } = await call("GET", path`/runs/${waiting[0].run_id}/messages`);
+    const found = new Map(messages.map((each) => [each.message_id, each]));
+    setSent((old) => old.map((each) => found.get(each.message_id) || each));
+  };
+  useEvery(EVERY_SENT, waiting.length > 0, () => look().catch(() => null));
+  const send = async (message) => {
+    const record = await postOnce(path`/runs/${last.run_id}/messages`, writeExact({ message }));
+    setSent((old) => [...old.filter((each) => each.status !== "refused"), record]);
+  };
+  const lines = shown.length ? html`<div class="sent" role="status">${shown.map((each) => html`<p key=${each.message_id} data-fate=${each.status}>
+    <span dir="auto">${cut(each.content, 120)}</span> <span class=${each.status === "refused" ? "red" : "dim"}>${describeFate(each)}</span></p>`)}</div>` : null;
+  return [send, lines];
+}
+
+function describeFate({ status, reason }) {
+  if (status === "waiting") return "→ will be read before the next step";
+  if (status === "next_run") return `→ will be answered next. ${printable(reason)}`;
+  return `✗ was not read. ${printable(reason)}`;
+}
+
 /** The box of a message to a component, which starts a run; `children` is in the box.
  *
- * `last` is the last run of the conversation: while it waits for a decision, a message starts another
- * run beside it, so the box asks first.
+ * `last` is the last run of the conversation. While it works, a message is sent to it. While it waits
+ * for a decision, a message starts another run beside it, so the box asks first.
  */
 export function Compose({ to, name, last, session, user, onStarted, children }) {
   const [text, setText] = useState("");
@@ -219,6 +252,10 @@ export function Compose({ to, name, last, session, user, onStarted, children }) 
   const allowed = Boolean(id) && can(`${kind}s`, "run", id);
   const files = useFiles(to, user);
   const ready = allowed && files.canSend(text);
+  // Files, and what a caller could not see afterwards, are for a run of its own.
+  const works = Boolean(last) && !isFinal(last) && !waits && last.cancel_requested_at == null && componentOf(last) === id
+    && !files.ids && can("sessions", "read", last.session_id);
+  const [sendToRun, sentLines] = useSent(last);
   const [submit, failure, busy] = useAction(async () => {
     if (!ready) return;
     if (waits && !asks) {
@@ -226,6 +263,11 @@ export function Compose({ to, name, last, session, user, onStarted, children }) 
       return;
     }
     setAsks(false);
+    if (works) {
+      await sendToRun(text);
+      setText("");
+      return;
+    }
     const started = await postOnce(path`/${kind}s/${id}/runs`, { message: text, session_id: session, files: files.ids });
     setText("");
     files.clear();
@@ -237,6 +279,7 @@ export function Compose({ to, name, last, session, user, onStarted, children }) 
     ${waits && asks ? html`<p class="bar yellow" role="alert" data-open>A decision is open above. This message starts another run, and
       the decision stays open. <button type="submit" class="link">Send anyway</button>
       <button type="button" class="link" onClick=${() => setAsks(false)}>Keep writing</button></p>` : null}
+    ${sentLines}
     <div class="box">
       <textarea data-message rows="1" class="grow" dir="auto" aria-label="Message" value=${text} disabled=${!allowed}
         title=${allowed ? "Enter sends, Shift+Enter begins a new line" : null}

@@ -4,6 +4,7 @@
 import { call, isAtRest, isFinal, isPaused, nameOf, path, withQuery } from "../app/api.js";
 import { Facts, JsonDialog, Turn } from "../app/conversation.js";
 import { placeOf, rowsOf, scaleOf, union, useMembers } from "../app/spans.js";
+import { Compose, targetOf } from "../app/thread.js";
 import { Decided, Waits } from "../app/waits.js";
 import {
   cut, Empty, formatCost, formatDuration, formatNumber, html, Json, Loaded, Page, printable, setQuery, shortId, Status,
@@ -78,6 +79,8 @@ function Chart({ run, names, query, reload }) {
     ${marks.length ? html`<p class="row dim">${marks.map(([label, time]) => html`<span key=${label}><span class="red">┃</span> ${label} ${printable(time).slice(11, 22)}</span>`)}</p>` : null}
     ${chosen === whole ? null : html`<${Facts} run=${run} />
       <${Waits} run=${run} db=${query.db} now=${now} onDecided=${reload} />`}
+    ${isFinal(run) || isPaused(run) || run.parent_run_id ? null
+      : html`<${Compose} to=${targetOf(run)} name=${nameOf(run, names)} last=${run} session=${run.session_id} user=${run.user_id} onStarted=${reload} />`}
     ${json ? html`<${JsonDialog} title=${`Run ${run.run_id}`} value=${run} onClose=${() => setJson(false)}
       load=${() => call("GET", withQuery(path`/runs/${run.run_id}`, { db_id: query.db }))} />` : null}
     </div>

@@ -1,0 +1,99 @@
+"""Messages from the box of a conversation to a run that works, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.console.browser import check_accessibility, expect, needs_browser, open_console
+from tests.console.deployed import start, token
+from tests.console.test_widths import SMALL_TARGETS, check_layout
+from tests.server.threaded_server import ThreadedServer
+
+pytestmark = needs_browser
+
+
+def send(page: Any, text: str) -> None:
+    page.fill("[data-message]", text)
+    page.keyboard.press("Enter")
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("chat", "#/sessions/{}"), ("console", "#/sessions/{}")]
+)
+def test_message_is_read_before_the_next_step(
+    server: ThreadedServer, browser: Browser, name: str, place: str
+) -> None:
+    session = f"message-{name}"
+    start(server, "agents/hold", session, f'{{"name": "{session}"}}', background=True)
+    with open_console(
+        browser, server.url, place.format(session), token=token(server), name=name
+    ) as shown:
+        page = shown.page
+        shown.see(f'hold(name="{session}")')
+        send(page, "only primes")
+        line = page.locator(".sent [data-fate=waiting]")
+        expect(line).to_have_text("only primes → will be read before the next step")
+        expect(page.locator("[data-message]")).to_have_value("")
+        check_accessibility(shown)
+        for width in (390, 1280):
+            page.set_viewport_size({"width": width, "height": 800})
+            check_layout(shown)
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert shown.evaluate(SMALL_TARGETS) == []
+        page.set_viewport_size({"width": 1280, "height": 800})
+
+        (server.deployment.folder / session).touch()
+        expect(page.locator(".answer [data-sent] .bubble")).to_have_text("only primes")
+        expect(page.locator(".sent")).to_have_count(0)
+        expect(page.locator(".turn .status")).to_have_text("✓ completed")
+        expect(page.locator(".turn")).to_have_count(1)
+
+
+def test_message_of_a_stopped_run_is_refused(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/hang", "message-stopped", "wait", background=True)
+    with open_console(
+        browser, server.url, "#/sessions/message-stopped", token=token(server), name="chat"
+    ) as shown:
+        page = shown.page
+        expect(page.locator(".turn .status")).to_contain_text("running")
+        send(page, "faster")
+        expect(page.locator(".sent [data-fate=waiting]")).to_have_count(1)
+        page.click(".compose .danger")
+        expect(page.locator(".sent [data-fate=refused]")).to_have_text(
+            "faster ✗ was not read. The run was cancelled"
+        )
+
+
+def test_message_that_no_step_reads_is_answered_next(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    start(server, "workflows/stuck", "message-next", "wait", background=True)
+    with open_console(
+        browser, server.url, "#/sessions/message-next", token=token(server), name="chat"
+    ) as shown:
+        page = shown.page
+        expect(page.locator(".turn header .status")).to_contain_text("running")
+        send(page, "and then?")
+        expect(page.locator(".turn header .status").nth(1)).to_contain_text("queued")
+        expect(page.locator(".turn .asked .bubble").nth(1)).to_have_text("and then?")
+        expect(page.locator(".sent")).to_have_count(0)
+
+
+def test_run_page_sends_a_message(server: ThreadedServer, browser: Browser) -> None:
+    run = start(
+        server, "agents/hold", "message-run", '{"name": "message-run"}', background=True
+    ).json()["run_id"]
+    with open_console(browser, server.url, f"#/runs/{run}/timeline", token=token(server)) as shown:
+        page = shown.page
+        expect(page.locator("[data-span=tool]")).to_have_count(1)
+        send(page, "only primes")
+        expect(page.locator(".sent [data-fate=waiting]")).to_contain_text("only primes")
+        for width in (390, 1280):
+            page.set_viewport_size({"width": width, "height": 800})
+            check_layout(shown)
+        (server.deployment.folder / "message-run").touch()
+        expect(page.locator("[data-chosen] [data-sent] .bubble")).to_have_text("only primes")
+        expect(page.locator("[data-message]")).to_have_count(0)
