@@ -64,7 +64,7 @@ Algorithm = Literal[
     "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512",
 ]  # fmt: skip
 OnDisconnect = Literal["cancel", "detach"]
-OnBusy = Literal["allow", "reject", "enqueue"]
+OnBusy = Literal["allow", "reject", "enqueue", "steer"]
 OnChange = Literal["continue", "ask", "fail"]
 TeamMode = Literal["coordinate", "route", "broadcast"]
 Provider = Literal[

@@ -15,6 +15,7 @@ from agentctl.records.approvals import ApprovalRecord, ApprovalSummary
 from agentctl.records.document import derive
 from agentctl.records.files import RunFileRecord
 from agentctl.records.kinds import ComponentKind, RunStatus
+from agentctl.records.run_messages import RunMessageRecord
 from agentctl.records.run_spec import OriginKind, RunSpec
 from agentctl.records.sessions import PageMeta, SearchMatch, SessionDetail
 from agentctl.records.times import Timestamp
@@ -139,7 +140,8 @@ class RunRecord(TypedDict):
     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
     that run (steps of a workflow) that it began with. `damaged` names the fields whose stored
     values are damaged (docs/databases.md "Damaged data"): they are null, empty or zero. `match` is
-    in the results of a search only.
+    in the results of a search only. `sent_message` is in the response to a start that became a
+    message of a run that works (`on_busy = "steer"`).
     """
 
     run_id: str
@@ -190,6 +192,7 @@ class RunRecord(TypedDict):
     member_runs: list[str]
     damaged: NotRequired[list[str]]
     match: NotRequired[SearchMatch]
+    sent_message: NotRequired[RunMessageRecord]
 
 
 class ToolCallRecord(TypedDict):
@@ -210,7 +213,7 @@ LARGE_FIELDS = (
 
 
 @derive(
-    without=LARGE_FIELDS,
+    without=(*LARGE_FIELDS, "sent_message"),
     after={"input": ("purpose",), "unpriced_tokens": ("tool_calls", "member_count")},
 )
 class RunSummary(RunRecord):

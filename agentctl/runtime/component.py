@@ -40,6 +40,11 @@ class Component:
     """Its table of the configuration, or the table of its `next`, which answers in its place."""
 
     @property
+    def queues_when_busy(self) -> bool:
+        """True if a run of a busy session waits in the queue, unless it becomes a message."""
+        return self.on_busy in ("enqueue", "steer")
+
+    @property
     def label(self) -> str:
         """Its kind and id, as in errors: `agent writer`."""
         return f"{self.kind} {self.id}"

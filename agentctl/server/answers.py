@@ -366,17 +366,19 @@ async def cancelling_on_disconnect(receive: Receive) -> AsyncIterator[None]:
 async def wait_for_first_events(receive: Receive, events: AsyncGenerator[list[T]]) -> list[T]:
     """Return the first events of a run, so that a refused run gets an HTTP error status.
 
+    An empty first portion is returned as well: the events may be long in coming.
+
     Raises:
         ClientDisconnect: the client disconnected before them; the generator is closed.
         AgentctlError: the run was refused.
     """
     try:
         async with cancelling_on_disconnect(receive):
-            first: list[T] = await anext(events, [])
+            first = await anext(events, None)
     except BaseException:
         await events.aclose()
         raise
-    if not first:
+    if first is None:
         raise errors.InternalError
     return first
 
@@ -429,7 +431,8 @@ class EventStreamResponse(Response, Generic[T]):
         try:
             if self.first is not None:
                 await _send_head(self, send)
-                await self._send_portion(send, self.first)
+                if self.first:
+                    await self._send_portion(send, self.first)
                 await self._follow(watch, send)
                 return
             with caller.app_state.followed_runs.reserve(caller.owner):

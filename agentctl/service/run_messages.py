@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import NamedTuple, get_args
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, get_args
+
+import orjson
 
 from agentctl import errors
 from agentctl.auth.policy import authorize_call
-from agentctl.interface.requests import MAXIMUM_LIMIT, MessageRequest, RunRequest
+from agentctl.interface.requests import (
+    BEFORE_FIRST_EVENT,
+    MAXIMUM_LIMIT,
+    MessageRequest,
+    RunRequest,
+)
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
@@ -17,16 +24,19 @@ from agentctl.records.run_messages import (
     RunMessageRecord,
     RunMessageRow,
 )
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunState
 from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.runs.desk.messages import StoredMessage, dump_next_run, send_message
 from agentctl.runs.life.admission import Idempotency, IdempotentReplay, Submission, claim_key
+from agentctl.runs.life.engine import KeyedRun
 from agentctl.service import paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import find_repeated
 from agentctl.service.run_input import RunStarts, check_start
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.repositories import idempotency, run_messages, run_reads
+from agentctl.store.repositories import events, idempotency, run_messages, run_reads, sessions
+from agentctl.store.visibility import EVERYONE
 
 
 class FoundRun(NamedTuple):
@@ -34,6 +44,17 @@ class FoundRun(NamedTuple):
 
     database: Database
     state: RunState
+
+
+@dataclass(frozen=True, slots=True)
+class SteeredRun:
+    """A run that got the message of a request for another run (`on_busy = "steer"`)."""
+
+    run_id: str
+    message_id: str
+
+    after: int
+    """The number of an event of the run before the delivery of the message."""
 
 
 class MessageOperations(RunStarts):
@@ -62,12 +83,12 @@ class MessageOperations(RunStarts):
             component = self.lookups.component(state.component_type, state.component_id)
             submission = await self.build_submission(component, start, (), stream=False)
             try:
-                row = await self.store_message(
+                row = await self._store_message(
                     call, found, submission, late=request.late, identity=identity
                 )
             except IdempotentReplay:
                 return await self._repeat_message(call, found, identity)
-            return build_document(_build_record(row, state.session_id))
+            return build_document(build_message_record(row, state.session_id))
 
     async def _repeat_message(
         self, call: AuditedCall, found: FoundRun, identity: Idempotency | None
@@ -78,9 +99,93 @@ class MessageOperations(RunStarts):
         row = await found.database.read(_find_claimed(identity))
         if row is None:
             raise errors.Conflict("The message of this Idempotency-Key was deleted")
-        return build_document(_build_record(row, found.state.session_id))
+        return build_document(build_message_record(row, found.state.session_id))
 
-    async def store_message(
+    async def steer(
+        self, call: AuditedCall, database: Database, submission: Submission
+    ) -> SteeredRun | KeyedRun | None:
+        """Send the message of a new run to the run that its session is busy with.
+
+        Returns:
+            The run that got the message, or the run of an earlier request with the same key. None
+            if the new run has to begin or to wait: nothing works in the session, a run of another
+            component does, it takes no messages, or the request has more than a message.
+        """
+        spec = submission.spec
+        if not _is_message_alone(spec):
+            return None
+        found = await self._find_busy_run(database, submission)
+        if found is None or await self._changes_state(database, spec):
+            return None
+        if await self.hosting.catalog.find_message_obstacle(submission.component) is not None:
+            return None
+
+        # The events that follow include its delivery, and the pause of a run that is paused.
+        last_seq = await database.read(events.get_last_seq(found.state.run_id))
+        call.add_resource("run", found.state.run_id)
+        # Any server may begin the run that the message becomes. The state is what it is then.
+        next_spec = replace(
+            spec, session_state=None, background=True, recorded=True, survives_disconnect=True
+        )
+        try:
+            row = await self._store_message(
+                call,
+                found,
+                replace(submission, spec=next_spec),
+                late="next_run",
+                identity=submission.idempotency,
+                is_start=True,
+            )
+        except IdempotentReplay as replayed:
+            call.omit_entry()
+            return KeyedRun(replayed.run_id)
+        return SteeredRun(row.run_id, row.message_id, max(last_seq - 1, BEFORE_FIRST_EVENT))
+
+    async def _find_busy_run(self, database: Database, submission: Submission) -> FoundRun | None:
+        """Return the newest open run of the session if it may get the message of another one."""
+        spec = submission.spec
+        open_run_ids = await database.read(run_reads.list_open_in_session(spec.session_id))
+        if not open_run_ids:
+            return None
+        newest_id = open_run_ids[-1]
+        state = await database.read(run_reads.get_state(newest_id, submission.visibility))
+        if state is None or state.cancel_requested_at is not None:
+            return None
+        if (state.component_type, state.component_id) != (spec.component_type, spec.component_id):
+            return None
+        return FoundRun(database, state)
+
+    async def _changes_state(self, database: Database, spec: RunSpec) -> bool:
+        """Return True if a request would change the state of its session.
+
+        Pages send the whole state with each message, so it is mostly the stored one.
+        """
+        changes: dict[str, Any] = orjson.loads(spec.session_state or "{}")
+        if not changes:
+            return False
+        session = await database.read(sessions.get(spec.session_id, EVERYONE))
+        stored = sessions.parse_state(None if session is None else session.session_state)
+        return {**stored, **changes} != stored
+
+    async def find_steered(self, database: Database, message_id: str) -> SteeredRun | None:
+        """Return the run that got the message of an earlier request; None if it became none."""
+        row = await database.read(run_messages.get(message_id))
+        return None if row is None else SteeredRun(row.run_id, message_id, BEFORE_FIRST_EVENT)
+
+    async def read_answering_run(
+        self, database: Database, steered: SteeredRun
+    ) -> tuple[str, RunMessageRow]:
+        """Return the id of the run that has a message of `steer`, as far as known, and its row.
+
+        Raises:
+            NotFound: the message was deleted with its run.
+        """
+        row = await database.read(run_messages.get(steered.message_id))
+        if row is None:
+            raise errors.NotFound("Run not found")
+        return (row.message_id if row.status == "next_run" else row.run_id), row
+
+    async def _store_message(
         self,
         call: AuditedCall,
         found: FoundRun,
@@ -88,11 +193,13 @@ class MessageOperations(RunStarts):
         *,
         late: LateMessage,
         identity: Idempotency | None,
+        is_start: bool = False,
     ) -> RunMessageRow:
         """Store a message to a run, and notify the process that executes the run.
 
         Args:
             submission: the run that the message becomes if no model call gets it.
+            is_start: as of `runs.desk.messages.send_message`.
 
         Raises:
             IdempotentReplay: the identity has a message already.
@@ -129,7 +236,9 @@ class MessageOperations(RunStarts):
         await hosting.versions.store((component,))
         obstacle = await hosting.catalog.find_message_obstacle(component)
         with call.change():
-            sent = await database.write(_send_once(row, obstacle, note, identity))
+            sent = await database.write(
+                _send_once(row, obstacle, note, identity, is_start=is_start)
+            )
 
         hosting.engine.handle_message(database, sent)
         return sent.row
@@ -141,7 +250,7 @@ class MessageOperations(RunStarts):
             paging.check_limit(limit)
             database, state = await self._find_any_run(run_id)
             rows, total = await database.read(_read_page(run_id, after, limit))
-            messages = [_build_record(row, state.session_id) for row in rows]
+            messages = [build_message_record(row, state.session_id) for row in rows]
             return build_document({"run_id": run_id, "messages": messages, "total": total})
 
     async def require_any(self, run_id: str) -> None:
@@ -167,11 +276,16 @@ class MessageOperations(RunStarts):
 
 @unit
 def _send_once(
-    row: RunMessageRow, obstacle: str | None, note: AppendEntry | None, identity: Idempotency | None
+    row: RunMessageRow,
+    obstacle: str | None,
+    note: AppendEntry | None,
+    identity: Idempotency | None,
+    *,
+    is_start: bool,
 ) -> Steps[StoredMessage]:
     if identity is not None:
         yield from claim_key(row.message_id, identity)
-    sent = yield from send_message(row, obstacle=obstacle)
+    sent = yield from send_message(row, obstacle=obstacle, is_start=is_start)
     if note is not None:
         yield from note()
     return sent
@@ -199,7 +313,27 @@ def _read_page(
     return rows, (yield from run_messages.count(run_id))
 
 
-def _build_record(row: RunMessageRow, session_id: str) -> RunMessageRecord:
+def _is_message_alone(spec: RunSpec) -> bool:
+    """Return True if a request has nothing that a run gets only when it begins."""
+    parts = (
+        spec.files,
+        spec.input_object,
+        spec.metadata,
+        spec.output_schema,
+        spec.client_tools,
+        spec.tool_choice,
+        spec.dependencies,
+    )
+    return (
+        all(part in (None, "{}") for part in parts)
+        and not spec.stop
+        and not spec.earlier_messages
+        and spec.session_history
+    )
+
+
+def build_message_record(row: RunMessageRow, session_id: str) -> RunMessageRecord:
+    """Return the record of a message."""
     return RunMessageRecord(
         message_id=row.message_id,
         run_id=row.run_id,

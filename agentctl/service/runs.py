@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+import orjson
+
 from agentctl import errors
 from agentctl.interface.requests import (
     BEFORE_FIRST_EVENT,
@@ -23,6 +25,7 @@ from agentctl.interface.requests import (
     StreamEvent,
 )
 from agentctl.records.document import Document
+from agentctl.records.events import EventKind, find_event_kind, parse_event
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import CancelRecord, RunDetails, RunRecord
@@ -36,7 +39,7 @@ from agentctl.service import paging
 from agentctl.service.change_documents import build_cancel_document, build_start_document
 from agentctl.service.reads.runs import RunReads
 from agentctl.service.run_documents import read_run_details
-from agentctl.service.run_messages import MessageOperations
+from agentctl.service.run_messages import MessageOperations, SteeredRun, build_message_record
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database
 from agentctl.store.repositories import run_reads
@@ -51,7 +54,7 @@ class Started(NamedTuple):
     """A run that a request, or an earlier request with its key, has started."""
 
     database: Database
-    run: StartedRun
+    run: StartedRun | SteeredRun
     request: RunRequest
 
 
@@ -90,7 +93,9 @@ class RunOperations(RunReads, MessageOperations):
         """Start a run and wait for its end; with `background` return when its row exists.
 
         If the caller leaves, the run is stopped, unless it is a background run or
-        `server.on_disconnect` is `detach`. A repeated request returns the first run.
+        `server.on_disconnect` is `detach`. A repeated request returns the first run. If the message
+        was sent to another run (`on_busy = "steer"`), that run is returned, and does not stop when
+        the caller leaves.
 
         Raises:
             Conflict: the run of the first request was deleted.
@@ -106,6 +111,9 @@ class RunOperations(RunReads, MessageOperations):
         would make the caller start the run again.
         """
         database, run, request = started
+        if isinstance(run, SteeredRun):
+            return await self._read_steered(database, run, waits=not request.background)
+
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
                 if not request.background:
@@ -153,22 +161,37 @@ class RunOperations(RunReads, MessageOperations):
         *,
         earlier: Sequence[EarlierMessage] = (),
         run_id: str | None = None,
+        opens_at_once: bool = False,
     ) -> AsyncGenerator[list[StreamEvent]]:
         """Stream a run (`stream`), and yield all available events at once.
 
         Args:
             run_id: the id of the run, unless another run has it already; None for a new id.
+            opens_at_once: True to get an empty portion first if the first event may be long in
+                coming, because the message waits for another run.
         """
         return self.stream_started(
-            lambda: self._start(kind, component_id, request, earlier, stream=True, run_id=run_id)
+            lambda: self._start(kind, component_id, request, earlier, stream=True, run_id=run_id),
+            opens_at_once=opens_at_once,
         )
 
     async def stream_started(
-        self, start: Callable[[], Awaitable[Started]]
+        self, start: Callable[[], Awaitable[Started]], *, opens_at_once: bool = False
     ) -> AsyncGenerator[list[StreamEvent]]:
-        """Start a run and yield its events, in portions; the run ends if its caller leaves."""
+        """Start a run and yield its events, in portions; the run ends if its caller leaves.
+
+        Args:
+            opens_at_once: as of `stream_run_portions`.
+        """
         started = await start()
         database, run, request = started
+        if isinstance(run, SteeredRun):
+            if opens_at_once:
+                yield []
+            async with contextlib.aclosing(self._stream_steered(database, run)) as steered_events:
+                async for portion in steered_events:
+                    yield portion
+            return
 
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
@@ -190,6 +213,60 @@ class RunOperations(RunReads, MessageOperations):
 
         leaving = self._cancelling_on_leave(started) if is_started else contextlib.nullcontext()
         async with leaving, contextlib.aclosing(events):
+            async for portion in events:
+                yield portion
+
+    async def _read_steered(
+        self, database: Database, steered: SteeredRun, *, waits: bool
+    ) -> Document[RunRecord]:
+        """Return the record of the run that has a message, with the record of the message.
+
+        Args:
+            waits: True to wait until the run has ended, or waits for a decision.
+        """
+        with _deleted_as_conflict():
+            if waits:
+                await self._wait_until_final(database, steered.run_id)
+            run_id, row = await self.read_answering_run(database, steered)
+            if waits and run_id != steered.run_id:
+                await self._wait_until_final(database, run_id)
+            document = await self.lookups.read_run(database, run_id)
+
+        message = build_message_record(row, document.value["session_id"])
+        return Document(b'%b,"sent_message":%b}' % (document.raw[:-1], orjson.dumps(message)))
+
+    async def _stream_steered(
+        self, database: Database, steered: SteeredRun
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """Yield the events that follow the delivery of a message, or those of its own run.
+
+        Of a run that refuses it, or pauses before, only the last events.
+        """
+        last_portion: list[StreamEvent] = []
+        is_delivered = False
+        with _deleted_as_conflict():
+            run_id, _ = await self.read_answering_run(database, steered)
+        if run_id == steered.run_id:
+            events = self.follow_events(database, run_id, steered.after)
+            async with contextlib.aclosing(events):
+                async for portion in events:
+                    shown = portion
+                    if not is_delivered:
+                        shown = _drop_until_delivered(portion, steered.message_id)
+                        is_delivered = bool(shown)
+                        last_portion = portion
+                    if shown:
+                        yield shown
+            if is_delivered:
+                return
+            run_id, row = await self.read_answering_run(database, steered)
+            if run_id == steered.run_id:
+                # The events of some runs are not stored: what is left are content and end.
+                yield last_portion if row.status == "delivered" else last_portion[-1:]
+                return
+
+        events = self.follow_events(database, run_id, BEFORE_FIRST_EVENT)
+        async with contextlib.aclosing(events):
             async for portion in events:
                 yield portion
 
@@ -261,7 +338,14 @@ class RunOperations(RunReads, MessageOperations):
                 database = self.lookups.database(submission.component.database)
                 if run_id is not None and await database.read(run_reads.get_state(run_id)) is None:
                     submission = replace(submission, spec=replace(submission.spec, run_id=run_id))
-                run = await self.submit(call, database, submission, is_full=is_full)
+                run: StartedRun | SteeredRun | None = None
+                if submission.component.on_busy == "steer":
+                    run = await self.steer(call, database, submission)
+                if run is None:
+                    run = await self.submit(call, database, submission, is_full=is_full)
+
+            if isinstance(run, KeyedRun):
+                run = await self.find_steered(database, run.run_id) or run
             return Started(database, run, request)
 
     async def get_of_component(
@@ -338,6 +422,16 @@ class RunOperations(RunReads, MessageOperations):
                     known=state,
                 )
             return Document(build_cancel_document(result))
+
+
+def _drop_until_delivered(portion: list[StreamEvent], message_id: str) -> list[StreamEvent]:
+    """Return the events from the delivery of a message on; none if it is not among them."""
+    for index, event in enumerate(portion):
+        if find_event_kind(event.name) is not EventKind.MESSAGE_DELIVERED:
+            continue
+        if parse_event(event.name, event.data).data["message_id"] == message_id:
+            return portion[index:]
+    return []
 
 
 @contextlib.contextmanager

@@ -89,13 +89,15 @@ _MEANINGS = {
     "teams.external_tools": "as for an agent, for the leader",
     "teams.approve": "as for an agent, for the tools of the leader",
     "teams.database": "empty: the first one",
-    "teams.on_busy": '"enqueue", "reject": one run at a time in a session',
+    "teams.on_busy": '"enqueue", "steer", "reject": one run at a time in a session'
+    " ([queue](../queue.md))",
     "workflows.id": "id in paths and commands",
     "workflows.name": "empty: the id",
     "workflows.description": "description for people",
     "workflows.steps": "steps, in order; each receives the output of the previous one",
     "workflows.database": "empty: the first one",
-    "workflows.on_busy": '"enqueue", "reject": one run at a time in a session',
+    "workflows.on_busy": '"enqueue", "reject": one run at a time in a session; "steer" is the same'
+    ' as "enqueue"',
     "budgets.id": "id in commands and errors ([budgets](../budgets.md))",
     "budgets.per": "each user, each agent, team and workflow, or the server",
     "budgets.component": "only runs of this agent, team or workflow; empty: all",

@@ -12,6 +12,9 @@ from tests.deployment import Deployment, create_deployment
 from tests.steering.stepping_models import SteppingModels, serve_stepping_models
 
 _CONFIG = """
+[agui]
+enabled = true
+
 [[models]]
 id = "steps"
 provider = "openai"
@@ -63,6 +66,48 @@ durable = true
 [[workflows]]
 id = "lane"
 steps = [{{ name = "first", agent = "worker" }}]
+
+[[agents]]
+id = "steered"
+model = "steps"
+tools = ["world_tools:add"]
+on_busy = "steer"
+
+[[agents]]
+id = "steered-durable"
+model = "steps"
+tools = ["world_tools:add"]
+durable = true
+on_busy = "steer"
+
+[[agents]]
+id = "steered-asking"
+model = "steps"
+tools = ["world_tools:add"]
+approve = {{ add = "user" }}
+on_busy = "steer"
+
+[[teams]]
+id = "steered-office"
+model = "steps"
+members = ["worker"]
+tools = ["world_tools:add"]
+on_busy = "steer"
+
+[[agents]]
+id = "steered-listener"
+object = "listening_agents:listen"
+on_busy = "steer"
+
+[[agents]]
+id = "steered-typed"
+object = "listening_agents:typed"
+on_busy = "steer"
+
+[[workflows]]
+id = "steered-lane"
+steps = [{{ name = "first", agent = "worker" }}]
+on_busy = "steer"
 """
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from agentctl.client import Client
 from tests.commands import Result, run_command
-from tests.conditions import wait_for
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deployment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 from tests.steering.stepping_models import SteppingModels
@@ -73,3 +75,103 @@ def test_client_sends_a_message_to_a_run(
         wait_for(lambda: client.runs.get(run["run_id"])["status"] == "COMPLETED")
         (listed,) = client.runs.messages(run["run_id"])["messages"]
         assert (listed["message_id"], listed["status"]) == (sent["message_id"], "delivered")
+
+
+def test_start_in_a_busy_session_is_sent_to_its_run(
+    site: Deployment, server: ThreadedServer, models: SteppingModels, tmp_path: Path
+) -> None:
+    token = site.token("me", ADMIN)
+    (tmp_path / "token").write_text(token)
+    door = ("--url", server.url, "--token-file", str(tmp_path / "token"))
+    words = ("--agent", "steered", "--session", "s1")
+
+    def start(*arguments: str) -> Result:
+        environment = {"HOME": str(tmp_path)}
+        command = ("runs", "start", *words, *arguments, *door)
+        return run_command(*command, environment=environment, folder=tmp_path)
+
+    models.hold()
+    with Client(server.url, token) as client, ThreadPoolExecutor() as threads:
+        run = client.runs.start(
+            agent="steered", session_id="s1", message="work 2 a", background=True
+        )
+        wait_for(lambda: bool(models.requests))
+        sent = start("--message", "only primes", "--background", "-o", "json")
+        assert sent.code == 0, sent.stderr
+        record = json.loads(sent.stdout)
+        assert record["run_id"] == run["run_id"]
+        assert record["sent_message"]["status"] == "waiting"
+        assert f"sent to run {run['run_id']}" in sent.stderr
+
+        def let_go_when_sent() -> None:
+            wait_for(lambda: client.runs.messages(run["run_id"])["total"] == 2)
+            models.let_go()
+
+        sent_both = threads.submit(let_go_when_sent)
+        result = start("--message", "and odd")
+        sent_both.result()
+        assert result.code == 0, result.stderr
+        assert result.stdout == "done after work 2 a | only primes | and odd\n"
+        assert f"sent to run {run['run_id']}" in result.stderr
+
+
+def test_stream_of_a_message_is_open_before_its_delivery(
+    site: Deployment, server: ThreadedServer, models: SteppingModels
+) -> None:
+    token = site.token("me", ADMIN)
+    models.hold()
+    with Client(server.url, token) as client:
+        client.runs.start(agent="steered", session_id="s1", message="work 1 a", background=True)
+        wait_for(lambda: bool(models.requests))
+        request = {"message": "only primes", "session_id": "s1"}
+        url = f"{server.url}/agents/steered/runs"
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx2.stream(
+            "POST", url, json=request, headers=headers, timeout=PATIENCE
+        ) as response:
+            assert response.status_code == 200
+            assert len(models.requests) == 1
+            models.let_go()
+            lines = [line for line in response.iter_lines() if line.startswith("event:")]
+    assert (lines[0], lines[-1]) == ("event: MessageDelivered", "event: RunCompleted")
+
+
+def test_page_of_a_busy_thread_sends_a_message(
+    site: Deployment, server: ThreadedServer, models: SteppingModels
+) -> None:
+    models.hold()
+    token = site.token("me", ADMIN)
+    with Client(server.url, token) as client, ThreadPoolExecutor() as threads:
+        run = client.runs.start(
+            agent="steered", session_id="s1", message="work 2 a", background=True
+        )
+        wait_for(lambda: bool(models.requests))
+        body = {
+            "threadId": "s1",
+            "runId": "page-2",
+            "state": {},
+            "messages": [{"id": "m1", "role": "user", "content": "only primes"}],
+            "tools": [],
+            "context": [],
+            "forwardedProps": {},
+        }
+
+        def post() -> httpx2.Response:
+            headers = {"Authorization": f"Bearer {token}"}
+            url = f"{server.url}/agui/agents/steered"
+            return httpx2.post(url, json=body, headers=headers, timeout=PATIENCE)
+
+        answer = threads.submit(post)
+        wait_for(lambda: client.runs.messages(run["run_id"])["total"] == 1)
+        models.let_go()
+        response = answer.result()
+        assert response.status_code == 200, response.text
+
+    lines = [line for line in response.text.splitlines() if line.startswith("data:")]
+    events = [json.loads(line.removeprefix("data:")) for line in lines]
+    assert (events[0]["type"], events[0]["runId"]) == ("RUN_STARTED", "page-2")
+    note = next(event for event in events if event["type"] == "CUSTOM")
+    assert (note["name"], note["value"]["content"]) == ("agentctl.message", "only primes")
+    text = "".join(e["delta"] for e in events if e["type"] == "TEXT_MESSAGE_CONTENT")
+    assert text == "done after work 2 a | only primes"
+    assert events[-1]["type"] == "RUN_FINISHED"

@@ -56,12 +56,16 @@ def dump_next_run(spec: RunSpec, component_name: str) -> str:
 
 
 @unit
-def send_message(message: RunMessageRow, *, obstacle: str | None) -> Steps[StoredMessage]:
+def send_message(
+    message: RunMessageRow, *, obstacle: str | None, is_start: bool = False
+) -> Steps[StoredMessage]:
     """Store a message to a run: it waits, or it becomes a run of the session at once.
 
     Args:
         message: the new row, without its number, with the status `waiting`.
         obstacle: why its run takes no messages while it works; None if it takes them.
+        is_start: True for a request to start a run (`on_busy = "steer"`), which a cancel of the
+            other run does not concern.
 
     Raises:
         NotFound: the run was deleted meanwhile.
@@ -80,7 +84,9 @@ def send_message(message: RunMessageRow, *, obstacle: str | None) -> Steps[Store
         root_id = yield from find_root_id(state)
         raise errors.Conflict(f"The run is part of run {root_id}: send the message to that one")
     if not is_final(state.status) and state.cancel_requested_at is not None:
-        raise errors.Conflict("The run is being cancelled")
+        obstacle = "The run is being cancelled"
+        if not is_start:
+            raise errors.Conflict(obstacle)
     if state.messages_sent >= MAXIMUM_MESSAGES:
         raise errors.TooManyRequests("The run has got too many messages")
 

@@ -187,7 +187,7 @@ class Engine:
         self.check_open(self._databases[component.database])
         # A free slot is for the runs that wait already.
         is_full = self.free_slots <= 0 or component.database in self.claims.waiting
-        if is_full and not background and component.on_busy != "enqueue":
+        if is_full and not background and not component.queues_when_busy:
             raise errors.TooManyRequests("Too many runs at once")
 
         with self.held_slots:

@@ -108,7 +108,7 @@ async def create_run(
     return await _respond_to_start(
         call,
         body,
-        lambda: operations.runs.stream_portions(kind, component_id, request),
+        lambda: operations.runs.stream_portions(kind, component_id, request, opens_at_once=True),
         lambda: operations.runs.create(kind, component_id, request),
     )
 

@@ -39,6 +39,7 @@ from agentctl.interface.requests import CancelRequest, RunRequest, StreamEvent
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.interface.requests.files import FileUpload
 from agentctl.records.document import Document
+from agentctl.records.events import EventKind, find_event_kind
 from agentctl.records.kinds import ComponentRef
 from agentctl.records.runs import RunRecord
 from agentctl.records.strict import parse_json
@@ -248,6 +249,9 @@ class RunStart:
     is_brief: bool = False
     """True if its ids are not noted when it starts."""
 
+    on_started: Callable[[str], None] | None = None
+    """Called with the id of the run when its first event has arrived."""
+
 
 def build_start(target: Target, component: ComponentRef, request: RunRequest) -> RunStart:
     """Return the start of a run of a component."""
@@ -280,6 +284,7 @@ async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None
     component = new.component
     lines = event_lines.create_event_lines(component[0], out.format)
     run_output = lines.output
+    is_sent = False
     stream = new.stream(new.request)
     asking = RunQuestions(target, component, out)
     try:
@@ -290,7 +295,15 @@ async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None
                 async for event in events:
                     is_first = not run_output.run_id
                     event_lines.write_event(event, out.format, lines)
-                    if is_first and not new.is_brief:
+                    if not is_first:
+                        continue
+                    if new.on_started is not None:
+                        new.on_started(run_output.run_id)
+                    # Another run got the message: its events begin with the delivery.
+                    is_sent = find_event_kind(event.name) is EventKind.MESSAGE_DELIVERED
+                    if is_sent:
+                        target.report_done(f"sent to run {run_output.run_id}")
+                    elif not new.is_brief:
                         _note_started(target, new, run_output.run_id, run_output.session_id)
             if run_output.asked is None:
                 break
@@ -299,7 +312,10 @@ async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None
             stream = asking.stream(run_output.run_id, decisions)
     except (asyncio.CancelledError, KeyboardInterrupt):
         lines.flush()
-        await _cancel_interrupted(target, new, run_output)
+        if is_sent:
+            target.report_done(f"run {run_output.run_id} continues")
+        else:
+            await _cancel_interrupted(target, new, run_output)
         raise
     finally:
         lines.end_answer()
@@ -346,7 +362,11 @@ async def _wait_for_run(target: Target, new: RunStart, out: CommandOutput) -> No
         raise
     run = document.value
     run_id = run["run_id"]
-    _note_started(target, new, run_id, run["session_id"])
+    message = run.get("sent_message")
+    if message is not None and message["next_run_id"] is None:
+        target.report_done(f"sent to run {run_id}")
+    else:
+        _note_started(target, new, run_id, run["session_id"])
     asking = RunQuestions(target, new.component, out)
     while run["status"] == "PAUSED" and not new.request.background and asking.may_ask:
         try:
