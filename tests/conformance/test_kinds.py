@@ -424,7 +424,7 @@ async def test_cancel_paused(server: ConformanceServer, kind: str) -> None:
         run = await start_payment(operations, kind, "cancel-paused")
         if run is not None:
             run = await cancel_run(operations, f"{kind}-pay", run["run_id"])
-            page = await operations.get_approvals(ApprovalFilter(run_id=run["run_id"]))
+            page = await operations.approvals.list(ApprovalFilter(run_id=run["run_id"]))
             assert run["status"] == "CANCELLED"
             assert [asked["status"] for asked in page.value["data"]] == ["cancelled"]
     assert read_ledger(server) == before

@@ -383,7 +383,7 @@ async def test_process_with_an_old_heartbeat_starts_nothing(
     async with open_service(deployment) as service:
         halts = service.hosting.gate.halts
         running = asyncio.create_task(
-            user(service).create_run("agent", "tool-wait", RunRequest('{"seconds": 0.5}'))
+            user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 0.5}'))
         )
         run = await wait_for_running(user(service), component_id="tool-wait")
         live = service.hosting.engine.find_run(run["run_id"])
@@ -396,7 +396,7 @@ async def test_process_with_an_old_heartbeat_starts_nothing(
             await halts.refresh()
             await wait_until(lambda: live.is_held)
             with pytest.raises(errors.Unavailable):
-                await user(service).create_run("agent", "echo", RunRequest("hello"))
+                await user(service).runs.create("agent", "echo", RunRequest("hello"))
             assert model_endpoint.requests("echo") == []
 
         assert (await running).value["status"] == "COMPLETED"
