@@ -12,7 +12,7 @@ from agentctl.config.upkeep import Quotas
 from agentctl.records.runs import NewRun, RunState
 from agentctl.runs.life.admission import AdmittedRun, Continuation, admit_durable_member
 from agentctl.runs.life.finish import store_end
-from agentctl.runs.life.live import LiveRun
+from agentctl.runs.life.live import LiveRun, RunServices
 from agentctl.runs.life.run_files import RunFiles
 from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runs.log.journal import RunJournal
@@ -62,13 +62,15 @@ class Bench:
         run = LiveRun(
             spec,
             self.component,
+            RunServices(
+                databases=self.service.hosting.databases,
+                limits=self.service.settings.limits,
+                members=None,  # type: ignore[arg-type]  # no run here starts one
+                cause_reader=CauseReader(self.service.settings),
+                gate=self.service.hosting.gate,
+                open_files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
+            ),
             parent,
-            databases=self.service.hosting.databases,
-            limits=self.service.settings.limits,
-            members=None,  # type: ignore[arg-type]  # no run here starts one
-            cause_reader=CauseReader(self.service.settings),
-            gate=self.service.hosting.gate,
-            files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
             continuation=Continuation(attempt, None, Transcript()) if self.durable else None,
         )
         run.mark_stored(OWNER, AdmittedRun(spec, has_start=self.durable))

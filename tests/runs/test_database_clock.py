@@ -117,7 +117,7 @@ async def test_server_with_a_fast_clock_ends_nothing_too_early(
     unused: Any = None
     halts = SimpleNamespace(learn=AsyncMock())
     gate = SimpleNamespace(has_held=lambda state, ended_halts: False, halts=halts)
-    host: Any = SimpleNamespace(counters=RunCounters(), shared={"gate": gate})
+    host: Any = SimpleNamespace(counters=RunCounters(), services=SimpleNamespace(gate=gate))
     claims = LegClaims(host, databases, unused, unused, unused)
     try:
         system = databases.system

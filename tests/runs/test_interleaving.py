@@ -31,7 +31,7 @@ from agentctl.runs.life.admission import Idempotency, IdempotentReplay, Submissi
 from agentctl.runs.life.cancel import _request_cancel
 from agentctl.runs.life.finish import store_end
 from agentctl.runs.life.legs import build_approval, claim_leg, prepare_pause, write_pause
-from agentctl.runs.life.live import LiveRun, _begin_call
+from agentctl.runs.life.live import LiveRun, RunServices, _begin_call
 from agentctl.runs.life.run_files import RunFiles
 from agentctl.runs.log.stream import Recorder
 from agentctl.runs.states import Ending, Pause
@@ -138,12 +138,14 @@ class Scene:
         return LiveRun(
             a_spec(self.id(name), self.id(session), component_id="quick"),
             self._component("quick"),
-            databases=self.service.hosting.databases,
-            limits=self.service.settings.limits,
-            members=NoMembers(),
-            cause_reader=CauseReader(self.service.settings),
-            gate=self.service.hosting.gate,
-            files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
+            RunServices(
+                databases=self.service.hosting.databases,
+                limits=self.service.settings.limits,
+                members=NoMembers(),
+                cause_reader=CauseReader(self.service.settings),
+                gate=self.service.hosting.gate,
+                open_files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
+            ),
         )
 
     def asked(self, name: str) -> ApprovalRow:
@@ -228,12 +230,14 @@ class Scene:
         run = LiveRun(
             spec,
             self._component("quick"),
-            databases=self.service.hosting.databases,
-            limits=self.service.settings.limits,
-            members=NoMembers(),
-            cause_reader=CauseReader(self.service.settings),
-            gate=self.service.hosting.gate,
-            files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
+            RunServices(
+                databases=self.service.hosting.databases,
+                limits=self.service.settings.limits,
+                members=NoMembers(),
+                cause_reader=CauseReader(self.service.settings),
+                gate=self.service.hosting.gate,
+                open_files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
+            ),
         )
         run.recorder = Recorder(run.stream, self.database)
         run.transcript.add_user("hello")

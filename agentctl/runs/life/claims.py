@@ -23,7 +23,6 @@ from agentctl.runs.desk.messages import settle_left
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import AdmittedRun
-from agentctl.runs.life.gate import Gate
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.supervision import DATABASE_UNAVAILABLE
 from agentctl.runs.life.versions import VersionGate
@@ -87,6 +86,7 @@ class LegClaims:
     ) -> None:
         self.is_serving = False
         self._host = host
+        self._gate = host.services.gate
         self._seen: Heartbeat | None = None
         self._databases = databases
         self._catalog = catalog
@@ -97,11 +97,6 @@ class LegClaims:
         self.waiting: dict[str, Database] = {}
         # By the ids of the databases: the passes that have to be repeated.
         self._passes: dict[str, bool] = {}
-
-    @property
-    def _gate(self) -> Gate:
-        gate: Gate = self._host.shared["gate"]
-        return gate
 
     def handle_end(self, run: LiveRun) -> None:
         """Claim what may begin after the end of a root run of this process."""
@@ -308,7 +303,7 @@ class LegClaims:
 
                 spec, continuation = legs.build_continuation(claimed)
                 spec = replace(spec, dependencies=dependencies)
-                run = LiveRun(spec, component, continuation=continuation, **self._host.shared)
+                run = LiveRun(spec, component, self._host.services, continuation=continuation)
                 ending = await self._check_leg(spec, claimed)
                 if ending is not None:
                     run.stop(ending)

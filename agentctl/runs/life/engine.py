@@ -37,7 +37,7 @@ from agentctl.runs.life.background import (
 )
 from agentctl.runs.life.claims import LegClaims
 from agentctl.runs.life.gate import Gate
-from agentctl.runs.life.live import LiveRun
+from agentctl.runs.life.live import LiveRun, RunServices
 from agentctl.runs.life.members import Members
 from agentctl.runs.life.observability import RunTracer
 from agentctl.runs.life.run_files import RunFiles
@@ -101,7 +101,7 @@ class Engine:
     Attributes:
         closing: set when the process shuts down and waiting callers have to return.
         draining: True if new runs are refused because the process shuts down.
-        shared: see `legs.LegHost`.
+        services: what the process gives to each run.
         uploads: the files that this process receives, and their store.
     """
 
@@ -142,14 +142,14 @@ class Engine:
 
         self.uploads = Uploads(settings.files)
         self._members = Members(self, self._run_tasks, catalog)
-        self.shared: dict[str, Any] = {
-            "databases": databases,
-            "limits": settings.limits,
-            "members": self._members,
-            "cause_reader": CauseReader(settings),
-            "gate": gate,
-            "files": partial(RunFiles, uploads=self.uploads, quotas=settings.quotas),
-        }
+        self.services = RunServices(
+            databases=databases,
+            limits=settings.limits,
+            members=self._members,
+            cause_reader=CauseReader(settings),
+            gate=gate,
+            open_files=partial(RunFiles, uploads=self.uploads, quotas=settings.quotas),
+        )
 
         self._supervision = Supervision(
             catalog, self._run_tasks, self.counters, self._starts, gate, tracer
@@ -242,7 +242,7 @@ class Engine:
         """
         if self.tracer is not None:
             submission = replace(submission, spec=self.tracer.place(submission.spec))
-        run = LiveRun(submission.spec, submission.component, **self.shared)
+        run = LiveRun(submission.spec, submission.component, self.services)
 
         add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
         trace = parse_run_trace(run.spec.trace)
@@ -489,7 +489,7 @@ class Engine:
             base = parse_run_trace(spec.trace)
             spec = self.tracer.place(spec, base.own if base is not None else None)
 
-        run = LiveRun(spec, component, **self.shared)
+        run = LiveRun(spec, component, self.services)
         await self.start(run, partial(admit_background_run, spec))
         return run
 

@@ -22,7 +22,7 @@ from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.desk.decisions import build_row, close_question, is_question
 from agentctl.runs.desk.waiting import lock_queue
 from agentctl.runs.life.admission import AdmittedRun, Continuation, HeldSlots
-from agentctl.runs.life.live import LiveRun
+from agentctl.runs.life.live import LiveRun, RunServices
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import describe
 from agentctl.runs.log.fold import PAUSE, START, StoredLog, find_root_id, load_log
@@ -284,13 +284,13 @@ class LegHost(Protocol):
     """The engine of this process, as members and claims start runs with it.
 
     Attributes:
-        shared: arguments of `LiveRun` that all runs of the process have in common.
+        services: what the process gives to each run.
         free_slots: number of root runs that the process would start now.
     """
 
     counters: RunCounters
     held_slots: HeldSlots
-    shared: dict[str, Any]
+    services: RunServices
 
     @property
     def free_slots(self) -> int: ...

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import orjson
@@ -73,6 +73,29 @@ class MemberRunner(Protocol):
     ) -> ReportedRun | None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class RunServices:
+    """The objects that a process gives to each of its runs."""
+
+    databases: Databases
+    """The database of the component has the row, the system database the memories."""
+
+    limits: Limits
+    """The limits of the configuration."""
+
+    members: MemberRunner
+    """Starts the runs of members and steps."""
+
+    cause_reader: CauseReader
+    """Reads the causes of failures from exceptions."""
+
+    gate: Gate
+    """Lets the calls of the run pass, or holds them: budgets, halts and breakers."""
+
+    open_files: Callable[[LiveRun], RunFiles]
+    """Builds the access to the files of a run."""
+
+
 class LiveRun:
     """The state of a run in this process; the `runtime.context.RunEnvironment` of its component.
 
@@ -82,8 +105,7 @@ class LiveRun:
 
     Args:
         parent: the run that requested this one; None for a root run and for background work.
-        databases: the database of the component has the row, the system database the memories.
-        files: builds the access to the files of the run.
+        continuation: where the leg begins; None for the first leg.
 
     Attributes:
         spec: its specification; its user is known when the row is committed.
@@ -122,14 +144,9 @@ class LiveRun:
         self,
         spec: RunSpec,
         component: Component,
+        services: RunServices,
         parent: LiveRun | None = None,
         *,
-        databases: Databases,
-        limits: Limits,
-        members: MemberRunner,
-        cause_reader: CauseReader,
-        gate: Gate,
-        files: Callable[[LiveRun], RunFiles],
         continuation: Continuation | None = None,
     ) -> None:
         start = continuation or Continuation(attempt=1, leg=None, transcript=Transcript())
@@ -153,12 +170,12 @@ class LiveRun:
         )
 
         # What this process gives it.
-        self.database = databases[component.database]
-        self.limits = limits
-        self._databases = databases
-        self._members = members
-        self._cause_reader = cause_reader
-        self._gate = gate
+        self.database = services.databases[component.database]
+        self.limits = services.limits
+        self._databases = services.databases
+        self._members = services.members
+        self._cause_reader = services.cause_reader
+        self._gate = services.gate
 
         # This leg.
         self.attempt = start.attempt
@@ -212,7 +229,7 @@ class LiveRun:
 
         # These read the run.
         self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
-        self.files = files(self)
+        self.files = services.open_files(self)
 
     @property
     def root_attempt(self) -> int:
@@ -580,8 +597,16 @@ class ReportedRun(LiveRun):
 
     result: asyncio.Task[MemberResult]
 
-    def __init__(self, spec: RunSpec, component: Component, parent: LiveRun, **more: Any) -> None:
-        super().__init__(spec, component, parent, **more)
+    def __init__(
+        self,
+        spec: RunSpec,
+        component: Component,
+        services: RunServices,
+        parent: LiveRun,
+        *,
+        continuation: Continuation | None = None,
+    ) -> None:
+        super().__init__(spec, component, services, parent, continuation=continuation)
         loop = asyncio.get_running_loop()
         self.begun: asyncio.Future[None] = loop.create_future()
         self._report: asyncio.Future[None] = loop.create_future()

@@ -97,7 +97,7 @@ class Members:
             parent.checkpoint()
             span = parent.transcript.spans.start_member(spec.run_id, component.id)
             spec = _trace_member(parent, spec, span)
-            run = LiveRun(spec, component, parent, **self._host.shared)
+            run = LiveRun(spec, component, self._host.services, parent)
             return await self._wait(run, span, self._start(run, parent, call))
 
     async def _start(self, run: LiveRun, parent: LiveRun, call: CurrentCall) -> None:
@@ -203,7 +203,8 @@ class Members:
                 return None
 
             spec, continuation = legs.build_continuation(claimed)
-            run = kind(spec, component, parent, continuation=continuation, **self._host.shared)
+            services = self._host.services
+            run = kind(spec, component, services, parent, continuation=continuation)
             if not is_wanted:
                 run.stop(_end_below(parent))
             self._host.execute_leg(run, claimed)
@@ -263,7 +264,7 @@ class Members:
         span = spans.start_member(spec.run_id, component.id, parent_id=call_id)
         spec = _trace_member(parent, spec, span)
 
-        run = ReportedRun(spec, component, parent, **self._host.shared)
+        run = ReportedRun(spec, component, self._host.services, parent)
         start = self._start_reported(run, parent)
         # The task is work of this process, not of the run whose context this is.
         with outside_run():
