@@ -312,7 +312,7 @@ class Halted(Unavailable, code="HALTED"):
     """A run that must not begin, because an operator has halted it (503).
 
     Args:
-        detail: what is halted, and the reason of the operator.
+        detail: what is halted, the reason of the operator, and when the halt ends.
         halt: the id of the halt; "" if the error was read from a response.
         seconds: time after which the same request may succeed.
     """

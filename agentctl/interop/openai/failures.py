@@ -21,6 +21,9 @@ _TYPES = {
 _NO_RETRY = {"x-should-retry": "false"}
 """OpenAI's clients repeat a request after 409 and 5xx, which would start the run again."""
 
+_LASTING_REFUSALS = (errors.BudgetExceeded, errors.QuotaExceeded, errors.Halted)
+"""Refusals that last: a client that waits and repeats its request would hide them from its user."""
+
 RUN_FAILED_STATUS = 502
 RUN_STOPPED_STATUS = 409
 
@@ -68,8 +71,10 @@ def build_error_response(error: errors.AgentctlError) -> BytesResponse:
 
     if isinstance(error, (errors.BudgetExceeded, errors.QuotaExceeded)):
         kind = code = "insufficient_quota"
+    elif isinstance(error, errors.Halted):
+        code = "halted"
 
-    if status == 409 or isinstance(error, (errors.BudgetExceeded, errors.QuotaExceeded)):
+    if status == 409 or isinstance(error, _LASTING_REFUSALS):
         headers |= _NO_RETRY
 
     body = format_error(

@@ -13,7 +13,7 @@ from agentctl import errors
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.records.halts import HaltScope
 from agentctl.records.runs import RunState
-from agentctl.records.times import now
+from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.life.breakers import Breakers
 from agentctl.runs.life.budget_periods import ChargedRun
 from agentctl.runs.life.budgets import Budgets
@@ -180,8 +180,12 @@ def build_refusal(row: HaltRow) -> errors.AgentctlError:
         subject = "The runs of this user"
         verb = "are"
 
+    end = "until an operator ends it"
     seconds = RETRY_AFTER_SECONDS
     if row.until is not None:
+        end = f"until {format_rfc3339(row.until)}"
         seconds = (row.until - now()) / 1_000_000
-    detail = f"{subject} {verb} halted: {row.reason}"
+
+    # With the end: some clients show this text only, and no header field.
+    detail = f"{subject} {verb} halted: {row.reason} ({end})"
     return errors.Halted(detail, halt=row.halt_id, seconds=seconds)
