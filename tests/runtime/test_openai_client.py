@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI
 
 from agentctl.config.settings import Model, ModelSettings
 from agentctl.records.text import replace_unstorable
@@ -69,6 +68,7 @@ class Library(LibraryConnection):
     """A model of the library, with the client of the vendor."""
 
     def __init__(self, url: str) -> None:
+        from openai import AsyncOpenAI
         from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai import OpenAIProvider
 

@@ -25,20 +25,23 @@ TOOL = f"{MODULE}:poll"
 POLL = '{"place": "inn"}'
 REFUSAL = "The call was not made: poll was called 2 times in a row"
 
-samples: Any = importlib.import_module(MODULE)
-
 
 @pytest.fixture(autouse=True)
 def models(model_endpoint: ModelEndpoint) -> None:
     for name in ("sample_frameworks", "sample_openai_agents"):
         importlib.import_module(f"tests.runtime.{name}").url = model_endpoint.base_url
-    samples.made.clear()
+    load_samples().made.clear()
+
+
+def load_samples() -> Any:
+    """Return the module of the agents. It imports three libraries, which takes seconds."""
+    return importlib.import_module(MODULE)
 
 
 @agentctl.tool(repeat_calls=0)
 def watch(place: str) -> str:
     """Look at a place, on purpose again and again."""
-    samples.made.append(place)
+    load_samples().made.append(place)
     return "nothing yet"
 
 
@@ -143,7 +146,7 @@ def test_model_reads_why_before_its_run_ends_as_loop(model_endpoint: ModelEndpoi
     assert failure is not None
     assert failure.code == "LOOP"
     assert failure.detail.startswith("The model made the same call of poll again")
-    assert samples.made == ["inn", "inn"]
+    assert load_samples().made == ["inn", "inn"]
     first, second, refused = read_calls(ended)
     assert first == second == (False, "nothing at inn")
     assert refused[0]
@@ -159,11 +162,11 @@ def test_poll_on_purpose_is_made_until_the_model_calls_are_used_up(
     by_code = configure(model_endpoint, f"{__name__}:watch", "again:watch", repeat_calls=2)
     by_default = configure(model_endpoint)
     for configured in (by_key, by_code, by_default):
-        samples.made.clear()
+        load_samples().made.clear()
         _, failure = attempt(configured, POLL, component="looping")
         assert failure is not None
         assert failure.code == "MODEL_CALLS_EXCEEDED"
-        assert samples.made == ["inn"] * 50
+        assert load_samples().made == ["inn"] * 50
 
 
 def test_key_of_the_configuration_counts_before_the_code_of_the_tool(
@@ -173,7 +176,7 @@ def test_key_of_the_configuration_counts_before_the_code_of_the_tool(
     configured = configure(model_endpoint, f"{__name__}:watch", "again:watch", **keys)
     _, failure = attempt(configured, POLL, component="looping")
     assert failure is not None
-    assert (failure.code, samples.made) == ("LOOP", ["inn"])
+    assert (failure.code, load_samples().made) == ("LOOP", ["inn"])
 
 
 def test_no_one_is_asked_about_a_refused_call(model_endpoint: ModelEndpoint) -> None:
@@ -234,7 +237,7 @@ def test_libraries_do_not_make_a_refused_call(name: str, model_endpoint: ModelEn
 
     assert failure is not None
     assert failure.code == "LOOP", failure.detail
-    assert samples.made == ["inn", "inn"]
+    assert load_samples().made == ["inn", "inn"]
     looping = ended if not ended.reported else ended.reported[0]
     calls = read_calls(looping)[:3]
     assert [error for error, _ in calls] == [False, False, True]
