@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import AsyncIterator
-from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any
 
@@ -38,6 +36,7 @@ class CallGate:
     def __init__(self, run: HostedRun, decided: DecidedCalls) -> None:
         self._run = run
         self._limits = run.repeats.limits
+        self._is_active = run.repeats.limits.is_active
         self._decided = decided
         # By the id of the run of agno.
         self._repeats = {run.context.run_id: run.repeats}
@@ -58,14 +57,14 @@ class CallGate:
 
     def begin_answer(self, run_id: str) -> None:
         """Note that the model of a run of agno is called."""
-        if self._limits.is_active:
+        if self._is_active:
             with self._lock:
                 self._find(run_id).begin_answer()
 
     def refuse(self, call: FunctionCall) -> str | None:
         """Count a call that is about to be made; return its result if it must not be made."""
         context = call.function._run_context
-        if not self._limits.is_active or context is None:
+        if not self._is_active or context is None:
             return None
 
         call_id = call.call_id or ""
@@ -79,7 +78,7 @@ class CallGate:
 
     def check(self) -> None:
         """Check the calls of the run and of its members; see `RepeatedCalls.check`."""
-        if self._limits.is_active:
+        if self._is_active:
             with self._lock:
                 for repeats in self._repeats.values():
                     repeats.check()
@@ -124,12 +123,11 @@ def _replace_methods() -> None:
         refused = _refuse(self)
         return await aexecute(self) if refused is None else refused
 
+    # No generator around that of the library: each token would pass through it.
     @functools.wraps(stream)
-    async def noted_stream(self: Model, *args: Any, **options: Any) -> AsyncIterator[Any]:
+    def noted_stream(self: Model, *args: Any, **options: Any) -> Any:
         _note_request(options.get("run_response"))
-        async with aclosing(stream(self, *args, **options)) as parts:
-            async for part in parts:
-                yield part
+        return stream(self, *args, **options)
 
     @functools.wraps(respond)
     async def noted_response(self: Model, *args: Any, **options: Any) -> Any:

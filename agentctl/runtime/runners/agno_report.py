@@ -105,7 +105,8 @@ class RunReport:
         elif name in ("ReasoningContentDelta", "RunContent"):
             if self._model_call is not None:
                 self._model_call.mark_first_token()
-            self.run.add_thinking(event.reasoning_content or "")
+            if event.reasoning_content:
+                self.run.add_thinking(event.reasoning_content)
             if name == "RunContent" and isinstance(event.content, str):
                 self.run.add_text(event.content)
         elif name == "ToolCallStarted":

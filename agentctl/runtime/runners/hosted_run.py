@@ -224,11 +224,16 @@ class HostedRun:
             self._take_text(rest)
 
     def _take_text(self, delta: str) -> None:
-        if delta := self._accept_text(delta):
-            if self.transcript.stop is None:
-                self._add_accepted(self._origin, delta)
-            else:
-                self.transcript.stop.take(delta, partial(self._add_accepted, self._origin))
+        """Add text that can be stored; none if the half of a character has arrived."""
+        self.checkpoint()
+        if not delta:
+            return
+
+        self.reserve(len(delta.encode()))
+        if self.transcript.stop is None:
+            self._add_accepted(self._origin, delta)
+        else:
+            self.transcript.stop.take(delta, partial(self._add_accepted, self._origin))
 
     def _add_accepted(self, origin: Mapping[str, str] | None, delta: str) -> None:
         if self.transcript.open_answer is None:
@@ -273,7 +278,10 @@ class HostedRun:
 
     def add_thinking(self, delta: str) -> None:
         """Add text to the thinking of the run, which is not part of its answer, and publish it."""
-        if delta := self._accept_text(delta):
+        self.checkpoint()
+        self.check_room(len(delta))
+        if delta := replace_unstorable(delta):
+            self.reserve(len(delta.encode()))
             self.transcript.add_reasoning(delta)
             self.environment.emit(ThinkingDelta(delta))
 
@@ -541,15 +549,6 @@ class HostedRun:
             return to_json_value(value, ARGUMENT_CHARACTERS)
         except NotSerializable:
             return f"a {type(value).__name__}"
-
-    def _accept_text(self, text: str) -> str:
-        """Count the bytes of a text that has arrived, and return it as it can be stored."""
-        self.checkpoint()
-        self.check_room(len(text))
-        text = replace_unstorable(text)
-        if text:
-            self.reserve(len(text.encode()))
-        return text
 
     def check_room(self, characters: int) -> None:
         """Refuse a text that cannot fit before any work on it."""

@@ -30,6 +30,7 @@ class GraphGate:
     def __init__(self, run: HostedRun, approved: Container[str]) -> None:
         self.find_run: Callable[[str], HostedRun | None] = {"": run}.get
         self._limits = run.repeats.limits
+        self._is_active = run.repeats.limits.is_active
         self._run = run
         self._approved = approved
         self._repeats: dict[str, RepeatedCalls] = {}
@@ -41,7 +42,7 @@ class GraphGate:
         Args:
             key: the `checkpoint_ns` of the graph that has called the model.
         """
-        if not self._limits.is_active:
+        if not self._is_active:
             return
         described = [
             self._run.describe_call(call["id"] or "", call["name"], call["args"]) for call in calls
@@ -55,7 +56,7 @@ class GraphGate:
         Args:
             namespace: the `checkpoint_ns` of the task that makes the call.
         """
-        if not self._limits.is_active or call_id in self._approved:
+        if not self._is_active or call_id in self._approved:
             return None
         key, _, _ = namespace.rpartition("|")
         with self._lock:
@@ -71,7 +72,7 @@ class GraphGate:
 
     def check(self) -> None:
         """Check the calls of all graphs; see `RepeatedCalls.check`."""
-        if self._limits.is_active:
+        if self._is_active:
             with self._lock:
                 for repeats in self._repeats.values():
                     repeats.check()
