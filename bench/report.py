@@ -8,11 +8,19 @@ import platform
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from bench.gains import find_gain
 from bench.measure import HEAD, MAXIMUM_OTHER_WORK, MAXIMUM_SPREAD, format_markdown
 from bench.peers import AGENTOS, LANGGRAPH, LITELLM
 from bench.servers import ROOT
 
-__all__ = ["PartResult", "format_document", "read_results", "save_result", "write_document"]
+__all__ = [
+    "TABLE_HEAD",
+    "PartResult",
+    "format_document",
+    "read_results",
+    "save_result",
+    "write_document",
+]
 
 DOCUMENT = ROOT / "docs" / "internals" / "benchmarks.md"
 RESULTS = ROOT / ".bench" / "results"
@@ -25,8 +33,9 @@ the load generator.
 A ratio is agentctl to the other side, computed within a round; sides take turns, so that a slow
 machine affects both. The table has medians, and the spread of the ratios. "/s" is requests per
 second. "By CPU" is the ratio of the work that both servers do in the same CPU time, which hardly
-changes on a busy machine. The last column is agentctl on PostgreSQL, with its ratio to agentctl on
-SQLite: by CPU, without that of the database server, where the row has that.
+changes on a busy machine. The last but one column is agentctl on PostgreSQL, with its ratio to
+agentctl on SQLite: by CPU, without that of the database server, where the row has that. The last
+one says what a user gains from a good figure.
 
 A row is *unclear* if other programs used more than {other_work:.0%} of the cores during it, if its
 highest ratio is more than {spread:g} times its lowest one (of eight rounds and more the middle half
@@ -76,7 +85,14 @@ fallen; `make bench-scale` measures a million sessions.
 """
 
 
-_HEAD = [*HEAD[:4], "ratio (spread)", "by CPU", "target: reached", "on PostgreSQL (to SQLite)"]
+TABLE_HEAD = [
+    *HEAD[:4],
+    "ratio (spread)",
+    "by CPU",
+    "target: reached",
+    "on PostgreSQL (to SQLite)",
+    "for a user",
+]
 
 
 class PartResult(NamedTuple):
@@ -112,7 +128,7 @@ def format_document(results: Sequence[PartResult]) -> str:
         other_work=MAXIMUM_OTHER_WORK,
         spread=MAXIMUM_SPREAD,
         table=format_markdown(
-            _HEAD, [_join_cells(row) for result in results for row in result.rows]
+            TABLE_HEAD, [_join_cells(row) for result in results for row in result.rows]
         ),
         parts="\n".join(map(_format_part, results)),
         agentos=AGENTOS.title,
@@ -122,7 +138,7 @@ def format_document(results: Sequence[PartResult]) -> str:
 
 
 def _join_cells(row: Sequence[str]) -> list[str]:
-    """Return the cells of a row of `HEAD` as those of `_HEAD`."""
+    """Return the cells of a row of `HEAD` as those of `TABLE_HEAD`."""
     work, here, against, there, ratio, spread, by_cpu, target, reached, postgres, to_sqlite = row
     return [
         work,
@@ -133,6 +149,7 @@ def _join_cells(row: Sequence[str]) -> list[str]:
         by_cpu,
         ": ".join(filter(None, (target, reached))),
         f"{postgres} ({to_sqlite})" if to_sqlite else postgres,
+        find_gain(work, against),
     ]
 
 

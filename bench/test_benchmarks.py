@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import orjson
+import pytest
 
 from agentctl.auth.principal import local_principal
 from agentctl.service.service import Service
 from bench import hostile_peers, report
+from bench.gains import find_gain
 from bench.load import resident_megabytes, wait_until_idle
 from bench.measure import (
     at_least,
@@ -38,9 +40,9 @@ def test_a_row_has_the_ratios_of_its_rounds_and_tells_what_is_reached() -> None:
     }
     found = run_rounds(acts, 2)
     assert order == ["ours", "theirs", "theirs", "ours"]
-    rate = build_ratio_row("reads", found["ours"], "theirs", found["theirs"], "/s", at_least(2))
-    time = build_ratio_row("starts", [3.0, 9.0], "theirs", [2.0, 3.0], " ms", at_most(2))
-    figure = build_figure_row("cancels", [17.0], " ms", at_most(250))
+    rate = build_ratio_row("runs", found["ours"], "theirs", found["theirs"], "/s", at_least(2))
+    time = build_ratio_row("first word", [3.0, 9.0], "theirs", [2.0, 3.0], " ms", at_most(2))
+    figure = build_figure_row("cancel", [17.0], " ms", at_most(250))
     assert (rate.median, rate.reached) == (3.0, True)
     assert (time.median, time.reached) == (2.25, False)
     assert figure.reached
@@ -54,8 +56,23 @@ def test_a_row_has_the_ratios_of_its_rounds_and_tells_what_is_reached() -> None:
     assert by_processor.cells[6:9] == ["5.00", "≥ 4 by CPU", "yes"]
     cells = [row.cells for row in (rate, time, figure)]
     document = report.format_document([report.PartResult("reads", "2026-11-23", 90, 3, cells)])
-    assert "| 6.00 ms | theirs | 2.50 ms | 2.25 (1.50 to 3.00) |  | ≤ 2: NO |  |" in document
+    shown = "| 6.00 ms | theirs | 2.50 ms | 2.25 (1.50 to 3.00) |  | ≤ 2: NO |  | The first word"
+    assert shown in document
     assert "| `reads` | 2026-11-23 | 3 |" in document
+
+
+def test_each_row_of_the_page_has_a_gain() -> None:
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in report.DOCUMENT.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ")
+    ]
+    table = [row for row in rows if len(row) == len(report.TABLE_HEAD)][1:]
+    assert len(table) > 60
+    for work, _, against, *_, gain in table[1:]:
+        assert gain == find_gain(work, against)
+    with pytest.raises(LookupError, match="no sentence for: a new kind"):
+        find_gain("a new kind of row", "")
 
 
 def test_a_row_of_a_busy_machine_has_no_verdict() -> None:
