@@ -2,7 +2,8 @@
 
 `python -m bench.lists URL ...` reads databases that `bench.seed --related` has filled, of any
 number of sessions, and changes nothing but the row of its own worker. The table has the
-microseconds of all threads for a page of 20 rows, the least of many, and the totals.
+microseconds of all threads for a page of 20 rows, the least of many, the rows of the page, and the
+totals.
 """
 
 from __future__ import annotations
@@ -18,9 +19,15 @@ from typing import Any, NamedTuple
 
 from agentctl.auth.principal import local_principal
 from agentctl.interface.requests import SUMMARY_VIEW, Page, RunFilter, SessionFilter, SessionLocator
-from agentctl.interface.requests.administration import AuditFilter, DeliveryFilter
+from agentctl.interface.requests.administration import (
+    AuditFilter,
+    DeliveryFilter,
+    OverviewFilter,
+    UsageFilter,
+)
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interface.requests.files import FileFilter
+from agentctl.interface.requests.halts import HaltFilter
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.records.document import Document
 from agentctl.service.service import Service, ServiceOperations
@@ -43,6 +50,9 @@ class Cost(NamedTuple):
     """The cost of a page."""
 
     microseconds: float
+
+    rows: str
+    """The number of its rows; empty for a read of other data."""
 
     total: str
     """The total of the list, with `+` if it is capped; empty without one."""
@@ -77,19 +87,32 @@ LISTS: dict[str, List] = {
     "runs, CANCELLED": _list_runs(status="CANCELLED"),
     "runs, user, COMPLETED": _list_runs(user_id=DENSE_USER, status="COMPLETED"),
     "approvals": lambda operations: operations.approvals.list(ApprovalFilter()),
+    "approvals, user": lambda operations: operations.approvals.list(
+        ApprovalFilter(user_id=DENSE_USER)
+    ),
     "approvals, approved": lambda operations: operations.approvals.list(
         ApprovalFilter(status="approved")
     ),
     "files": lambda operations: operations.files.list(FileFilter()),
+    "files, user": lambda operations: operations.files.list(FileFilter(user_id=DENSE_USER)),
     "memories": lambda operations: operations.memories.list(MemoryFilter(page=BY_UPDATE)),
     "audit log": lambda operations: operations.audit.list(AuditFilter(limit=20)),
+    "audit log, outcome": lambda operations: operations.audit.list(
+        AuditFilter(outcome="allowed", limit=20)
+    ),
     "deliveries": lambda operations: operations.webhooks.list_deliveries(DeliveryFilter()),
+    "halts": lambda operations: operations.halts.list(HaltFilter()),
+    "usage, by day": lambda operations: operations.usage.get(UsageFilter()),
+    "overview of 30 days": lambda operations: operations.usage.get_overview(
+        OverviewFilter(step="day")
+    ),
 }
 
 
 async def _measure(operations: ServiceOperations, read: List) -> Cost:
     document = await read(operations)
-    meta = document.value["meta"]
+    rows = document.value.get("data", ())
+    meta = document.value.get("meta", {})
     total = f"{meta.get('total_count', '')}{'+' * meta.get('total_is_capped', False)}"
 
     least = float("inf")
@@ -105,7 +128,7 @@ async def _measure(operations: ServiceOperations, read: List) -> Cost:
             reads += 1
     finally:
         gc.enable()
-    return Cost(least * 1_000_000, total)
+    return Cost(least * 1_000_000, str(len(rows) or ""), total)
 
 
 async def _measure_all(url: str, names: list[str]) -> dict[str, Cost]:
@@ -126,10 +149,13 @@ async def _main() -> None:
 
     names = [name for name in LISTS if options.only in name]
     found = [await _measure_all(url, names) for url in options.urls]
-    print(f"| |{' us | total |' * len(found)}")
-    print(f"| --- |{' ---: | ---: |' * len(found)}")
+    print(f"| |{' us | rows | total |' * len(found)}")
+    print(f"| --- |{' ---: | ---: | ---: |' * len(found)}")
     for name in names:
-        cells = [f"{costs[name].microseconds:,.0f} | {costs[name].total}" for costs in found]
+        cells = [
+            f"{cost.microseconds:,.0f} | {cost.rows} | {cost.total}"
+            for cost in (costs[name] for costs in found)
+        ]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 

@@ -131,6 +131,9 @@ class Filtered:
     parts: int = 1
     """The number of reads that a comparison needs; fewer rows are compared for more."""
 
+    matches_most: bool = False
+    """True if most rows match the conditions that no index has: a page is full after a few rows."""
+
     def list_page(self, page: Slice, make: Callable[..., R]) -> Work[RowPage[R]]:
         """Read a page and its total, unless the page has it.
 
@@ -195,8 +198,8 @@ class Filtered:
             followed, compared, maximum = self._divide(lead)
             compared = compared.with_all(self.compared)
 
-        if compared.texts and maximum == MAXIMUM_COMPARED:
-            return self._read_covered(followed, compared, page, make)
+        if compared.texts and (maximum == MAXIMUM_COMPARED or self.matches_most):
+            return self._read_apart(followed, compared, maximum, page, make)
         if compared.texts:
             return self._read_compared(followed, compared, maximum, page, make)
 
@@ -272,19 +275,25 @@ class Filtered:
         return _end_page(found_page, total, end)
 
     @single_unit
-    def _read_covered(
-        self, followed: Conditions, compared: Conditions, page: Slice, make: Callable[..., R]
+    def _read_apart(
+        self,
+        followed: Conditions,
+        compared: Conditions,
+        maximum: int,
+        page: Slice,
+        make: Callable[..., R],
     ) -> Steps[RowPage[R]]:
-        """Do the same for conditions on columns of the index, in one statement in most cases.
+        """Do the same for conditions on columns of the index, or that most rows match.
 
-        The page and its total are searched for apart: the index alone counts thousands of rows in
-        less time than it takes to keep them for both, and the page ends with its last row. A total
-        that is capped is remembered, so that the other pages of a long list count nothing.
+        The page and its total are searched for apart, in one statement in most cases: the index
+        alone counts thousands of rows in less time than it takes to keep them for both, and the
+        page ends with its last row. A total that is capped is remembered, so that the other pages
+        of a long list count nothing.
         """
         listing = self.listing
         totals = self.totals
-        rows = self._search(followed, compared, page, MAXIMUM_COMPARED)
-        first_rows = self._search(followed, compared, replace(page, after=None), MAXIMUM_COMPARED)
+        rows = self._search(followed, compared, page, maximum)
+        first_rows = self._search(followed, compared, replace(page, after=None), maximum)
         counted = first_rows.build_count()
         key = (counted.sql, *sorted(counted.parameters.items()))
 
@@ -318,12 +327,12 @@ class Filtered:
         end = None
         is_whole = page.after is None and total is not None and not total[1]
         if found_page.next is None and not is_whole:
-            end = yield from self._find_end(followed, page, MAXIMUM_COMPARED)
+            end = yield from self._find_end(followed, page, maximum)
 
         if total is None and not found and page.after is None and not page.offset:
             total = 0, end is not None
         elif total is None:
-            total = yield from self._count(followed, compared, page, MAXIMUM_COMPARED)
+            total = yield from self._count(followed, compared, page, maximum)
             is_counted = bool(found)
 
         if totals is not None and is_counted and total[1]:

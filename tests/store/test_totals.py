@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from agentctl.interface.requests.memories import MemoryFilter
-from agentctl.records.runs import LastRunState
+from agentctl.records.runs import LastRunState, RunRow
 from agentctl.records.sessions import SummaryRow
+from agentctl.store.compared import MAXIMUM_READ
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.listing import MAXIMUM_SURPLUS, MAXIMUM_TOTAL, Slice
 from agentctl.store.repositories import memories, sessions
@@ -175,6 +176,18 @@ def test_page_of_a_compared_list_is_one_statement_if_it_is_full() -> None:
         statements, page = answer_list(work, 30, 7, *full)
         assert len(statements) == 1
         assert (page.total, page.capped) == (30, True)
+
+
+def test_page_of_completed_runs_is_read_without_the_rows_of_its_total() -> None:
+    totals = ListTotals()
+    a_run_row = [None] * len(fields(RunRow))
+    for is_known in (False, True):
+        work = list_runs(EVERYONE, totals, status="COMPLETED", limit=1)
+        assert work.single
+        ((sql, values),), page = answer_list(work, 175, 7, a_run_row, a_run_row)
+        assert (page.total, page.capped, values["searched"]) == (175, True, MAXIMUM_READ)
+        assert "MATERIALIZED" not in sql
+        assert sql.count("count(*)") == (0 if is_known else 2)
 
 
 def test_remembered_total_is_at_least_the_rows_of_the_page() -> None:

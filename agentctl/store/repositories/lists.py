@@ -106,23 +106,25 @@ def list_runs(
         )
 
         # The sum keeps the index of ends, which is not in the order of the list, out of use.
-        compared = Conditions().with_condition(
+        single = Conditions().with_condition(
             "finished_at + 0 >= :finished_after", finished_after=finished_after
         )
-        ranges.append(FilterRange(indexed, compared, MAXIMUM_READ, "finished_at"))
+        ranges.append(FilterRange(indexed, single, MAXIMUM_READ, "finished_at"))
 
     equal = _get_run_columns(filter)
+    compared = _compare_run(filter)
     filtered = Filtered(
         listing,
         _RARE_RUN_LEADS if equal["status"] in _RARE else _RUN_LEADS,
         visibility,
         equal,
         _match_few_runs(filter),
-        _compare_run(filter),
+        compared,
         ranges,
         # No run ends before its beginning.
         (filter.created_after, _pick(min, filter.created_before, filter.finished_before)),
         totals,
+        matches_most=equal["status"] == "COMPLETED" and not compared.texts,
     )
     return filtered.list_page(page, RunRow)
 
