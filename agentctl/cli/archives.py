@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from agentctl.cli.files import check_absent, creating_file, publish_file
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.errors import BytesMissing, InvalidResponse, NotFound, PartFailed, UsageError
-from agentctl.interface.operations import Operations
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page
 from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import Row, read_rows
@@ -23,6 +22,8 @@ from agentctl.records.times import format_rfc3339, now
 
 if TYPE_CHECKING:
     from zipfile import ZipFile
+
+    from agentctl.interface.operations import Operations
 
 OLDEST_FIRST = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
 """The pages in which lists are exported: rows that are added meanwhile come last."""

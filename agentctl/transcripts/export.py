@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import orjson
 
 from agentctl.errors import NotFound
-from agentctl.interface.operations import Operations
 from agentctl.interface.requests import SessionLocator, SessionRunsQuery
 from agentctl.records.events import describe_compacted
 from agentctl.records.items import Item
@@ -48,6 +48,9 @@ from agentctl.transcripts.texts import (
     format_tokens,
     get_look,
 )
+
+if TYPE_CHECKING:
+    from agentctl.interface.operations import Operations
 
 _EMPTY_LINES = re.compile("\n{3,}")
 _BACKTICKS = re.compile("`+")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentctl.errors import Forbidden, NotFound
-from agentctl.interface.operations import Operations
 from agentctl.interface.requests import (
     MAXIMUM_LIMIT,
     SUMMARY_VIEW,
@@ -18,6 +17,9 @@ from agentctl.interface.requests import (
 )
 from agentctl.records.kinds import Record
 from agentctl.transcripts.model import DrawnRun, build_drawn_run
+
+if TYPE_CHECKING:
+    from agentctl.interface.operations import Operations
 
 PAGE_RUNS = 20
 """Runs that are in memory at a time."""

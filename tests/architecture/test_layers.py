@@ -255,6 +255,10 @@ def test_the_reads_of_a_command_load_nothing_that_executes_runs() -> None:
     assert "agentctl.interface.operations" not in loaded
 
 
+def test_the_commands_of_sessions_load_no_declarations_of_operations() -> None:
+    assert "agentctl.interface.operations" not in list_loaded("agentctl.cli.commands.sessions")
+
+
 def test_a_server_loads_nothing_that_builds_its_document() -> None:
     loaded = list_loaded("agentctl.server.processes.serve")
     building = {f"agentctl.server.openapi.{name}" for name in ("descriptions", "document")}

@@ -14,7 +14,7 @@ from contextlib import ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Annotated, BinaryIO
+from typing import IO, TYPE_CHECKING, Annotated, BinaryIO
 
 import orjson
 
@@ -38,7 +38,6 @@ from agentctl.cli.show.table import Column, plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Held, InvalidResponse, NotFound, UsageError
-from agentctl.interface.operations import Operations
 from agentctl.interface.requests import (
     DEFAULT_LOCATOR,
     MAXIMUM_LIMIT,
@@ -51,6 +50,9 @@ from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import read_pages
 from agentctl.records.kinds import Record
 from agentctl.records.text import format_bytes
+
+if TYPE_CHECKING:
+    from agentctl.interface.operations import Operations
 
 _PRUNED = [
     *plain_columns("sessions", "runs"),
