@@ -21,7 +21,7 @@ _COMMANDS = {
     "serve": ("serve:serve", "Start the server"),
     "console": (
         "console:console",
-        "Print a token for the console and open the console in a browser",
+        "Open the console in a browser with a link that signs in",
     ),
     "doctor": ("doctor:doctor", "Check the installation, or a server, and suggest fixes"),
     "login": ("login:login", "Sign in to a server through its identity provider"),

@@ -35,5 +35,7 @@ PAGES: dict[str, ServedPage] = {
     "forget_console_token": ServedPage(Route("DELETE", "/console/sign-in/token")),
     "start_console_sign_in": ServedPage(Route("POST", "/console/sign-in/start")),
     "finish_console_sign_in": ServedPage(Route("POST", "/console/sign-in/finish")),
+    "create_sign_in_link": ServedPage(Route("POST", "/console/sign-in/links"), Authenticated()),
+    "use_sign_in_link": ServedPage(Route("POST", "/console/sign-in/link")),
 }
 """The pages by the names of their endpoints."""

@@ -38,6 +38,7 @@ from agentctl.interface.responses import JSON
 from agentctl.records.document import Document
 from agentctl.server.content import parse_json_content, read_content, read_media_type
 from agentctl.server.observability.log import RequestObserver
+from agentctl.server.sign_in_links import SignInLinks
 from agentctl.service.service import Service, ServiceOperations
 
 _FIXED_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
@@ -166,6 +167,9 @@ class AppState:
 
     oidc_client: OidcClient | None = field(init=False)
     """Signs users of the console in; None without a provider."""
+
+    sign_in_links: SignInLinks = field(default_factory=SignInLinks)
+    """The links of `agentctl console` that nobody has opened yet."""
 
     def __post_init__(self) -> None:
         self.followed_runs = FollowedRuns(self.settings.limits.followed_runs)

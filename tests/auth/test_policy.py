@@ -48,6 +48,8 @@ CONTRACT = {
     "get_console_asset": "-",
     "start_console_sign_in": "-",
     "finish_console_sign_in": "-",
+    "create_sign_in_link": "+",
+    "use_sign_in_link": "-",
     "keep_console_token": "+",
     "restore_console_token": "-",
     "forget_console_token": "-",
@@ -451,7 +453,9 @@ def test_open_operations_are_those_of_the_scopes() -> None:
     def opened(*scopes: str) -> set[str]:
         return set(list_open_operations(caller(*scopes)))
 
-    assert opened() == {"get_me", "keep_console_token", "send_message"}
+    assert opened() == {
+        "get_me", "keep_console_token", "create_sign_in_link", "send_message",
+    }  # fmt: skip
     assert opened("audit:read") - opened() == {"get_audit", "get_audit_heads"}
     one = opened("agents:echo:read")
     assert {"get_agents", "get_agent", "get_agent_run_events"} <= one

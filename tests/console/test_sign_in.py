@@ -5,19 +5,24 @@ from __future__ import annotations
 import base64
 import os
 import time
+from dataclasses import replace
 
+import httpx2
 import pytest
 from playwright.sync_api import Browser
 
+from agentctl.server import create_app, sign_in_links
 from agentctl.server.routes import console
 from tests.commands import shift_clock
 from tests.console.browser import expect, needs_browser, open_console
 from tests.console.deployed import READS, start, token
-from tests.server.threaded_server import ThreadedServer
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser
 
 PLACE = "/console/sign-in/token"
+LINKS = "/console/sign-in/links"
+LINK = "/console/sign-in/link"
 
 FORM = "form[aria-label='Sign in']"
 
@@ -185,3 +190,74 @@ def test_token_of_nobody_is_not_kept(server: ThreadedServer) -> None:
         answer = server.client.post(PLACE, headers=fields)
         assert answer.status_code == 401
         assert "set-cookie" not in answer.headers
+
+
+def create_link(server: ThreadedServer, subject: str = "me") -> str:
+    """Create a link that signs in as a user; return its code."""
+    answer = server.client.post(LINKS, headers=server.bearer(subject, *READS))
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["code"])
+
+
+def use_link(server: ThreadedServer, code: str, **fields: str) -> httpx2.Response:
+    """Send a code as a page does; `fields` are more header fields."""
+    headers = {"Agentctl-Console-Key": new_key()} | fields
+    return server.client.post(LINK, json={"code": code}, headers=headers)
+
+
+@pytest.mark.parametrize("page", ["console", "chat"])
+def test_link_signs_in_once(server: ThreadedServer, browser: Browser, page: str) -> None:
+    code = create_link(server)
+    with open_console(browser, server.url, f"#link={code}", name=page, fresh=True) as shown:
+        expect(shown.page.locator("header .name")).to_have_text("me")
+        assert code not in shown.page.url
+        assert not any(code in url.partition("#")[0] for url in shown.requests)
+        shown.page.reload()
+        expect(shown.page.locator("header .name")).to_have_text("me")
+        other = shown.page.context.new_page()
+        other.goto(f"{server.url}/{page}#link={code}")
+        expect(other.locator(FORM)).to_contain_text("has expired or was used before")
+        assert code not in other.url
+
+
+def test_code_of_a_link_is_worth_nothing_after_its_use(server: ThreadedServer) -> None:
+    code = create_link(server)
+    used = use_link(server, code)
+    assert used.status_code == 200
+    assert used.json()["token"].count(".") == 2
+    assert "HttpOnly; SameSite=Strict" in used.headers["set-cookie"]
+    assert used.headers["cache-control"] == "no-store"
+    again = use_link(server, code)
+    assert again.status_code == 400
+    assert "token" not in again.json()
+    headers = {"Authorization": f"Bearer {code}"}
+    assert server.client.get("/sessions", headers=headers).status_code == 401
+
+
+def test_code_of_a_link_expires(server: ThreadedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sign_in_links, "LIFETIME_SECONDS", 0)
+    assert use_link(server, create_link(server)).status_code == 400
+
+
+def test_newer_link_of_a_token_ends_the_earlier_one(server: ThreadedServer) -> None:
+    headers = server.bearer("linked-twice")
+    codes = [server.client.post(LINKS, headers=headers).json()["code"] for _ in range(2)]
+    assert [use_link(server, code).status_code for code in codes] == [400, 200]
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_page_of_another_origin_cannot_use_a_link(server: ThreadedServer, site: str) -> None:
+    code = create_link(server)
+    refused = use_link(server, code, **{"Sec-Fetch-Site": site})
+    assert refused.status_code == 400
+    assert "token" not in refused.json()
+    # The refusal has not used it up.
+    assert use_link(server, code).status_code == 200
+
+
+def test_server_with_several_processes_gives_no_link(server: ThreadedServer) -> None:
+    settings = server.deployment.settings
+    several = replace(settings, server=replace(settings.server, workers=2))
+    with serve_in_thread(server.deployment, create_app(several)) as host:
+        answer = host.client.post(LINKS, headers=server.bearer("me"))
+    assert (answer.status_code, answer.json()["error_code"]) == (409, "CONFLICT")

@@ -124,6 +124,8 @@ def allowed_status(operation: str) -> int:
     method, template = ROUTES[operation]
     if template.endswith("/sign-in/token"):
         return 400
+    if template.endswith("/sign-in/links"):
+        return 200
     unknown = (
         "{session_id}", "{run_id}", "{account_id}", "{memory_id}", "{approval_id}", "{version}",
         "{webhook_id}", "{delivery_id}", "{file_id}", "{halt_id}",

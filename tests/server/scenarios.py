@@ -59,6 +59,13 @@ def _sign_in() -> Iterator[Scenario]:
         yield Scenario(operation, f"{method} {place}/token", "me", own, headers=fields)
         yield Scenario(operation, f"{method} {place}/token", "me", 400, ("no key of a page",))
     yield Scenario("keep_console_token", f"POST {place}/token", "nobody", 401, headers=key)
+    has_code = ('"code":"', '"expires_in":60')
+    yield Scenario("create_sign_in_link", f"POST {place}/links", "me", 200, has_code)
+    yield Scenario("create_sign_in_link", f"POST {place}/links", "nobody", 401)
+    code = {"code": "unknown"}
+    yield Scenario("use_sign_in_link", f"POST {place}/link", "nobody", 400, json=code, headers=key)
+    yield Scenario("use_sign_in_link", f"POST {place}/link", "nobody", 400, json=code)
+    yield Scenario("use_sign_in_link", f"POST {place}/link", "nobody", 422, REFUSED, json={})
     page = {"redirect_uri": "https://agents.example/console"}
     end = {**page, "code": "c", "code_verifier": "v", "nonce": "n"}
     for name, body in (("start", page), ("finish", end)):

@@ -471,6 +471,18 @@ def keep_token(servers: Servers, tab: int, *scopes: str) -> httpx2.Response:
     return kept
 
 
+def create_sign_in_links(servers: Servers) -> str:
+    """Create links for more tokens than the server keeps; return the last status."""
+    answers = [
+        servers.default.client.post(
+            "/console/sign-in/links", headers=servers.default.bearer(f"linked-{number}")
+        )
+        for number in range(101)
+    ]
+    assert answers[-2].status_code == 200
+    return str(answers[-1].status_code)
+
+
 def keep_long_token(servers: Servers) -> str:
     # Random names: a cookie has compressed bytes.
     names = (secrets.token_urlsafe(24) for _ in range(110))
@@ -542,6 +554,7 @@ PROBES: dict[str, Probe] = {
     "limits.followed_runs": follow_two_runs,
     "server.routes.console.MAXIMUM_TOKEN_BYTES": keep_long_token,
     "server.routes.console.MAXIMUM_TABS": keep_tokens_of_tabs,
+    "server.sign_in_links.MAXIMUM_LINKS": create_sign_in_links,
     "server.routes.console.MAXIMUM_FIELD_LENGTH": lambda servers: str(
         servers.small.client.post(
             "/console/sign-in/start", json={"redirect_uri": "http://" + "x" * 4_096}

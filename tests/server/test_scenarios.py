@@ -85,6 +85,7 @@ WITHOUT_SUCCESS = {
     "restore_console_token",
     "start_console_sign_in",
     "finish_console_sign_in",
+    "use_sign_in_link",
     "send_message",
 }
 """Reads of a tool call, of which the agent and the workflow of the scenarios make none, the sign-in

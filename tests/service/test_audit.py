@@ -602,6 +602,8 @@ def test_every_operation_other_than_get_is_classified() -> None:
         "resume_workflow_run_stream",
         "start_console_sign_in",
         "finish_console_sign_in",
+        "create_sign_in_link",
+        "use_sign_in_link",
         "keep_console_token",
         "forget_console_token",
     }

@@ -42,6 +42,7 @@ from agentctl.auth.verifier import parse_bearer
 from agentctl.errors import (
     AgentctlError,
     BadRequest,
+    Conflict,
     InvalidToken,
     NotFound,
     Unauthenticated,
@@ -53,6 +54,7 @@ from agentctl.server.answers import BytesResponse, Call, json_response
 from agentctl.server.openapi.pages import content_security_policy
 from agentctl.server.requests import RequestBody
 from agentctl.server.routing import Endpoint, Operation
+from agentctl.server.sign_in_links import LIFETIME_SECONDS
 
 _CONTENT_TYPES = {
     ".css": b"text/css; charset=utf-8",
@@ -409,6 +411,48 @@ def _decrypt(value: str, key: bytes) -> bytes | None:
         return None
 
 
+class _LinkBody(BodyRecord):
+    """The code of a link that signs in."""
+
+    code: str
+
+
+async def create_sign_in_link(call: Call) -> Response:
+    """Return a code with which a page signs in once, as the caller.
+
+    Raises:
+        Conflict: the server has several processes, and the page may reach another one.
+        TooManyRequests: there are too many open links.
+    """
+    _require_console(call)
+    state = call.caller.app_state
+    if state.settings.server.workers > 1:
+        raise Conflict("Sign-in links need a server with one worker process")
+
+    token = parse_bearer(call.headers.get("authorization"))
+    code = state.sign_in_links.create(token)
+    return json_response({"code": code, "expires_in": LIFETIME_SECONDS})
+
+
+async def use_sign_in_link(call: Call, code: str) -> Response:
+    """Return the token of a link, once, and keep it for the tab that has opened the link.
+
+    Raises:
+        BadRequest: the link has expired or was used, or another origin sends its code.
+    """
+    key = _read_key(call)
+    token = None
+    if len(code) <= MAXIMUM_FIELD_LENGTH:
+        token = call.caller.app_state.sign_in_links.redeem(code)
+    if token is None:
+        raise BadRequest("The sign-in link has expired or was used before: create another one")
+
+    kept = _Kept(token)
+    response = _build_response(kept)
+    _keep(call, response, key, kept)
+    return response
+
+
 class _StartBody(BodyRecord):
     """The start of a sign-in, with the URL of the page."""
 
@@ -493,6 +537,8 @@ def build_operations() -> list[Operation]:
         forget_console_token: None,
         start_console_sign_in: RequestBody(_StartBody),
         finish_console_sign_in: RequestBody(_FinishBody),
+        create_sign_in_link: None,
+        use_sign_in_link: RequestBody(_LinkBody),
     }
     return [
         Operation(endpoint, tag="System", body=body, in_document=False)

@@ -133,7 +133,7 @@ export function readClaims(text) {
 export async function connect() {
   const info = await call("GET", "/info");
   if (info.auth_mode === "none") update({ me: await call("GET", "/auth/me") });
-  else if (state.me === null) await (returned === null ? restore() : finishSignIn());
+  else if (state.me === null) await (linkCode ? useLink() : returned === null ? restore() : finishSignIn());
   update({ info });
 }
 
@@ -164,6 +164,21 @@ export const chatUrl = document.querySelector("meta[name=chat]").content;
 const search = new URLSearchParams(location.search);
 let returned = search.has("state") ? search : null;
 if (returned) history.replaceState(null, "", location.pathname + location.hash);
+
+/** The code of a link that signs in once. It is in the fragment, which no server and no log gets. */
+let linkCode = /^#link=([\w-]{20,})$/.exec(location.hash)?.[1] ?? "";
+if (linkCode) history.replaceState(null, "", location.pathname + location.search);
+
+/** Sign in with the code of a link, which works once. */
+async function useLink() {
+  const code = linkCode;
+  linkCode = "";
+  try {
+    await signIn(await keep("/console/sign-in/link", { code }), true);
+  } catch (error) {
+    update({ signInReason: error.message });
+  }
+}
 
 const pageUrl = () => location.origin + location.pathname;
 
