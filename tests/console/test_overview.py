@@ -95,7 +95,7 @@ def test_first_page_is_the_overview_with_the_numbers_of_the_api(
         assert total["cost"] > 0
         assert total["unpriced_tokens"] > 0
         expect(_tile(shown, "Runs")).to_contain_text(str(COUNT))
-        expect(_tile(shown, "Failed")).to_have_text("2 28.6 % of the runs")
+        expect(_tile(shown, "Failed")).to_have_text("2 28.6% of the runs")
         expect(_tile(shown, "Tokens")).to_contain_text(f"{total['total_tokens']:,}")
         expect(_tile(shown, "Cost")).to_contain_text("≥ $")
         for title, values in {

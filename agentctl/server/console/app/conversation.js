@@ -13,7 +13,7 @@ import {
   useCaller, useEffect, useEvery, useNow, useResource, useState,
 } from "./ui.js";
 import { PlainFacts, PlainValue, wordsOf } from "./plain.js";
-import { DecidedLine, Waits } from "./waits.js";
+import { DecidedLine, mayDecide, Waits } from "./waits.js";
 import { readExact, writeExact } from "./exact.js";
 
 const FLUSH = 250;
@@ -186,14 +186,16 @@ export function Turn({ initial, names, db, current, onChange, opened, plain }) {
 const formatLocal = (time) => new Date(time).toLocaleTimeString([], { hour: "numeric", minute: "2-digit" });
 
 const PLAIN_STATES = {
-  queued: "in line", running: "working…", paused: "waiting for you", stopping: "stopping…", stopped: "stopped", failed: "failed",
+  queued: "in line", running: "working…", paused: "waiting for approval", stopping: "stopping…", stopped: "stopped", failed: "failed",
 };
 
 /** The state of a run for people who only read its answer: nothing once it is there. */
 function PlainStatus({ run }) {
   const { name, warning } = phaseOf(run);
   if (name === "completed" && !warning) return null;
-  return html`<${Glyph} look=${LOOKS[name]}>${PLAIN_STATES[name] ?? name}<//>${
+  const isForMe = (run.approvals || []).some((each) => each.status === "pending" && mayDecide(each, run));
+  const words = name === "paused" && isForMe ? "waiting for you" : PLAIN_STATES[name] ?? name;
+  return html`<${Glyph} look=${LOOKS[name]}>${words}<//>${
     warning ? html` <span class="status yellow nowrap">! ${warning}</span>` : null}`;
 }
 
@@ -206,7 +208,7 @@ function Silence({ run, runs, idle, now, plain }) {
   if (!runs) return plain ? null : html`<p class="dim">● waiting for its events</p>`;
   const { progress, started_at: began } = runs.get(run.run_id) || run;
   if (progress?.text || progress?.fraction != null) {
-    const part = progress.fraction == null ? "" : `${Math.round(progress.fraction * 100)} %`;
+    const part = progress.fraction == null ? "" : `${Math.round(progress.fraction * 100)}%`;
     return html`<p class="dim">● ${[cut(progress.text, 200), part].filter(Boolean).join(" · ")}</p>`;
   }
   const waited = now - Date.parse(began || run.created_at);

@@ -85,12 +85,14 @@ export function Waits({ run, db, now, onDecided, inPlace = "" }) {
       <span><span class="yellow" aria-hidden="true">‖</span> Waiting ${formatSpan(waitedSeconds(each, now))} for ${describeWait(each)}</span>
       ${mayDecide(each, run)
         ? html`<button type="button" class="primary" aria-label=${`Decide: ${describeWait(each)}`} onClick=${() => setChosen(each.approval_id)}>Decide</button>`
+        : inPlace ? html`<span class="dim">Another person has to decide. The answer continues here afterward.</span>`
         : html`<span class="dim">needs <code>approvals:${each.run_id === run.run_id ? componentOf(run) : "…"}:write</code></span>`}
     </div>`)}
     ${current ? html`<${Later} name="DecideDialog" key=${chosen} summary=${current} ...${shared} onClose=${() => setChosen(null)} />` : null}`;
 }
 
-function mayDecide(approval, run) {
+/** Return true if the caller may decide about an approval that a run waits for. */
+export function mayDecide(approval, run) {
   const own = approval.run_id === run.run_id;
   return can("approvals", "write", own ? componentOf(run) : undefined)
     || (approval.policy === "user" && mayRun(run));

@@ -57,14 +57,15 @@ function Row({ row, at }) {
   const day = row.at.slice(0, 10);
   const reason = row.reason ? `: ${row.reason}` : "";
   const found = /session:([^,]+)/.exec(row.resource || "")?.[1];
-  const resource = cut((row.resource || "").replace(/,/g, " · "), 140);
+  const ids = (row.resource || "").split(",").map((part) => part.replace(/^[a-z_]+:/, ""));
+  const resource = cut(ids.join(" · "), 140);
   return html`<tr aria-rowindex=${at + 2}>
     <td class="state" title=${row.at}>${day === today ? "" : html`<span class="dim">${day.slice(5)}</span> `}${formatClock(row.at)}</td>
     <td class="full" dir="auto" title=${printable(row.principal)}>${cut(row.principal, 60)}</td>
     <td><${Glyph} look=${LOOKS[row.outcome]}>${printable(row.outcome)}<//></td>
     <td class="operation" title=${printable(row.operation + reason)}>${printable(row.operation)}${row.count > 1 ? html` <span class="chip">×${row.count}</span>` : null}<span class="dim">${cut(reason, 80)}</span>
       <span class="sub">${cut([row.principal, row.resource].filter(Boolean).join(" · "), 140)}</span></td>
-    <td class="full" title=${printable(row.resource || "")}>${found ? html`<a href=${toHash(["sessions", found])}>${resource}</a>` : resource}</td>
+    <td class="full" title=${printable(row.resource || "")}><div class="two">${found ? html`<a href=${toHash(["sessions", found])}>${resource}</a>` : resource}</div></td>
     <td class="opt">${row.request_id ? html`<${Copy} text=${row.request_id} label=${shortId(row.request_id)} />` : ""}</td>
     <td class="mid right">${row.outcome === "denied" ? html`<a href=${explainPlace(row)}>Explain</a>` : null}</td>
   </tr>`;

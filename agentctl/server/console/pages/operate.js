@@ -35,7 +35,9 @@ const BLOCKS = [
     title: "Workers and databases",
     operation: "get_deployment",
     places: () => ["/deployment"],
-    lines: ([{ findings }]) => findings.map(({ verdict, check, what }) => line(verdict, check, what)),
+    // The name of a database stands once, before all that is said about it.
+    lines: ([{ findings }]) => findings.map(({ verdict, check, what }, at) =>
+      line(verdict, findings[at - 1]?.check === check ? "" : check, what)),
   },
   {
     title: "Databases",
@@ -61,7 +63,7 @@ const BLOCKS = [
     lines: ([{ total }]) => [
       line("ok", "runs ended", formatNumber(total.runs), toHash(["overview"])),
       ...total.failures.slice(0, ROWS).map(({ error_code: code, runs }) =>
-        line("note", code, `${formatNumber(runs)} failed`, toHash(["runs"], { all: 1, status: "ERROR" }))),
+        line("note", code, `${many(runs, "run")} failed`, toHash(["runs"], { all: 1, status: "ERROR" }))),
     ],
   },
   {
@@ -88,7 +90,7 @@ const BLOCKS = [
     places: () => ["/budgets"],
     lines: ([budgets]) => [...budgets].sort((a, b) => b.used / b.limit - a.used / a.limit).slice(0, ROWS).map((each) =>
       line({ open: "ok", warning: "note" }[each.state] || "wrong", `${each.budget_id}${each.user_id ? ` · ${each.user_id}` : ""}`,
-        `${describeAmount(each.used, each.unit)} of ${describeAmount(each.limit, each.unit)} this ${each.period} (${Math.round((100 * each.used) / each.limit)} %)`)),
+        `${describeAmount(each.used, each.unit)} of ${describeAmount(each.limit, each.unit)} this ${each.period} (${Math.round((100 * each.used) / each.limit)}%)`)),
     none: "No budgets are configured.",
   },
   {

@@ -135,7 +135,7 @@ function Shown({ overview, step, by, query }) {
 
 function Tiles({ overview, place, query }) {
   const { total, waiting } = overview;
-  const share = total?.runs ? `${Math.round((1000 * total.failed) / total.runs) / 10} % of the runs` : "";
+  const share = total?.runs ? `${Math.round((1000 * total.failed) / total.runs) / 10}% of the runs` : "";
   const link = (count, href) => (count ? html`<a href=${href()}>${formatNumber(count)}</a>` : "0");
   const tiles = [
     ["Runs", total && link(total.runs, () => place(total)), total?.unreported_runs ? `${many(total.unreported_runs, "run")} reported no tokens` : ""],

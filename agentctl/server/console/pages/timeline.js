@@ -60,7 +60,7 @@ function Chart({ run, names, query, reload }) {
   const model = union(rows.filter((row) => row.kind === "model")).total;
   const tool = union(rows.filter((row) => row.kind === "tool")).total;
   const length = Math.max(1, finish - start);
-  const percent = (part) => `${Math.min(100, Math.round((100 * part) / length))} %`;
+  const percent = (part) => `${Math.min(100, Math.round((100 * part) / length))}%`;
   const busy = union(rows.filter((row) => row.kind === "model" || row.kind === "tool")).total;
   return html`<div class="panes"><div class="panel">
     <div class="row spread">
@@ -69,7 +69,7 @@ function Chart({ run, names, query, reload }) {
       <span class="grow"></span>
       ${zoom ? html`<button type="button" onClick=${() => setZoom(null)}>Show all</button>` : null}
       <button type="button" aria-pressed=${collapsed} onClick=${collapse}>${collapsed ? "Show idle time" : "Collapse idle time"}</button>
-      <button type="button" class="link" aria-label="Run as JSON" onClick=${() => setJson(true)}>{ }</button>
+      <button type="button" class="link" aria-label="Run as JSON" onClick=${() => setJson(true)}>JSON</button>
     </div>
     <div class="bars">
       <${Ruler} from=${from} to=${to} start=${start} scale=${scale} onZoom=${setZoom} plain=${!collapsed || zoom} />
