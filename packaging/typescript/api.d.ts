@@ -4772,7 +4772,7 @@ export interface operations {
                 session_id?: string | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description Only live runs; cannot be combined with `status` */
                 live?: boolean;
@@ -4788,7 +4788,7 @@ export interface operations {
                 cut?: number | null;
                 /** @description Only runs ended since then */
                 finished_after?: string | null;
-                /** @description Only runs that have ended while their work goes on */
+                /** @description Only ended runs whose work still continues */
                 at_work?: boolean;
                 /** @description Only runs that ended before this time */
                 finished_before?: string | null;
@@ -5178,7 +5178,7 @@ export interface operations {
     get_agent_version_diff: {
         parameters: {
             query?: {
-                /** @description The earlier version; by default the one before the newest */
+                /** @description The earlier version (default: the second newest version) */
                 before?: string | null;
                 /** @description The later version; by default the newest */
                 after?: string | null;
@@ -5226,7 +5226,7 @@ export interface operations {
                 session_id?: string | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description Only approvals created at or after this time */
                 created_after?: string | null;
@@ -5436,7 +5436,7 @@ export interface operations {
                 session_id?: string | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description Only runs created at or after this time */
                 created_after?: string | null;
@@ -5497,7 +5497,7 @@ export interface operations {
                 user_id?: string | null;
                 /** @description Only files of this session */
                 session_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description Maximum number of results */
                 limit?: number;
@@ -5530,11 +5530,11 @@ export interface operations {
             query?: {
                 /** @description Name of the file, without a folder; required */
                 name?: string;
-                /** @description Session of the file; without one it is deleted after 24 hours */
+                /** @description Session of the file; without a session it is deleted after 24 hours */
                 session_id?: string | null;
-                /** @description User of the file; only administrators can name another one */
+                /** @description User of the file; only administrators can name a different user */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
             };
             header?: never;
@@ -5562,7 +5562,7 @@ export interface operations {
     get_file: {
         parameters: {
             query?: {
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
             };
             header?: never;
@@ -5588,7 +5588,7 @@ export interface operations {
     delete_file: {
         parameters: {
             query?: {
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
             };
             header?: never;
@@ -5612,7 +5612,7 @@ export interface operations {
     get_file_content: {
         parameters: {
             query?: {
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
             };
             header?: never;
@@ -6013,7 +6013,7 @@ export interface operations {
                 component_type?: components["schemas"]["SessionType"] | null;
                 /** @description Only of this agent, team or workflow */
                 component_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description Maximum number of results */
                 limit?: number;
@@ -6040,7 +6040,7 @@ export interface operations {
     prune_sessions: {
         parameters: {
             query?: {
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
             };
             header?: never;
@@ -6077,7 +6077,7 @@ export interface operations {
                 session_id?: string | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description Only live runs; cannot be combined with `status` */
                 live?: boolean;
@@ -6093,7 +6093,7 @@ export interface operations {
                 cut?: number | null;
                 /** @description Only runs ended since then */
                 finished_after?: string | null;
-                /** @description Only runs that have ended while their work goes on */
+                /** @description Only ended runs whose work still continues */
                 at_work?: boolean;
                 /** @description Only runs that ended before this time */
                 finished_before?: string | null;
@@ -6142,7 +6142,7 @@ export interface operations {
     get_run: {
         parameters: {
             query?: {
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description `summary`: no content and messages; `phase`: its state, too; `items`: all in order */
                 view?: "full" | "summary" | "phase" | "items";
@@ -6172,7 +6172,7 @@ export interface operations {
     get_run_causes: {
         parameters: {
             query?: {
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
             };
             header?: never;
@@ -6198,7 +6198,7 @@ export interface operations {
     get_run_messages: {
         parameters: {
             query?: {
-                /** @description Only messages after the one with this id */
+                /** @description Only messages after the message with this id */
                 after?: string | null;
                 /** @description Maximum number of results */
                 limit?: number;
@@ -6253,9 +6253,9 @@ export interface operations {
     get_run_model_calls: {
         parameters: {
             query?: {
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
-                /** @description Only calls after the one with this id */
+                /** @description Only calls after the call with this id */
                 after?: string | null;
                 /** @description Maximum number of results */
                 limit?: number;
@@ -6283,7 +6283,7 @@ export interface operations {
     get_run_model_call: {
         parameters: {
             query?: {
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description Characters after which messages and results of tools are cut; by default they are whole */
                 cut?: number | null;
@@ -6292,7 +6292,7 @@ export interface operations {
             path: {
                 /** @description Id of the run */
                 run_id: string;
-                /** @description Id of the call, which is that of its span */
+                /** @description Id of the call, the same as the id of its span */
                 call_id: string;
             };
             cookie?: never;
@@ -6389,7 +6389,7 @@ export interface operations {
     get_sessions: {
         parameters: {
             query?: {
-                /** @description Type of the session; by default that of the stored session */
+                /** @description Type of the session (default: the type of the stored session) */
                 type?: components["schemas"]["SessionType"] | null;
                 /** @description Only of this agent, team or workflow */
                 component_id?: string | null;
@@ -6427,7 +6427,7 @@ export interface operations {
                 error?: string | null;
                 /** @description Only sessions with all these words in a run or the name; sorted by `created_at` */
                 search?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description `sessions`, the only table */
                 table?: string | null;
@@ -6454,7 +6454,7 @@ export interface operations {
             query?: {
                 /** @description Type of the session */
                 type?: components["schemas"]["SessionType"];
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
             };
             header?: never;
@@ -6481,7 +6481,7 @@ export interface operations {
     delete_sessions: {
         parameters: {
             query?: {
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
             };
             header?: never;
@@ -6506,11 +6506,11 @@ export interface operations {
     get_session_by_id: {
         parameters: {
             query?: {
-                /** @description Type of the session; by default that of the stored session */
+                /** @description Type of the session (default: the type of the stored session) */
                 type?: components["schemas"]["SessionType"] | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description `sessions`, the only table */
                 table?: string | null;
@@ -6540,11 +6540,11 @@ export interface operations {
     delete_session: {
         parameters: {
             query?: {
-                /** @description Type of the session; by default that of the stored session */
+                /** @description Type of the session (default: the type of the stored session) */
                 type?: components["schemas"]["SessionType"] | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description `sessions`, the only table */
                 table?: string | null;
@@ -6572,11 +6572,11 @@ export interface operations {
     update_session: {
         parameters: {
             query?: {
-                /** @description Type of the session; by default that of the stored session */
+                /** @description Type of the session (default: the type of the stored session) */
                 type?: components["schemas"]["SessionType"] | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description `sessions`, the only table */
                 table?: string | null;
@@ -6610,11 +6610,11 @@ export interface operations {
     export_session: {
         parameters: {
             query?: {
-                /** @description Type of the session; by default that of the stored session */
+                /** @description Type of the session (default: the type of the stored session) */
                 type?: components["schemas"]["SessionType"] | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description `sessions`, the only table */
                 table?: string | null;
@@ -6646,11 +6646,11 @@ export interface operations {
     hold_session: {
         parameters: {
             query?: {
-                /** @description Type of the session; by default that of the stored session */
+                /** @description Type of the session (default: the type of the stored session) */
                 type?: components["schemas"]["SessionType"] | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description `sessions`, the only table */
                 table?: string | null;
@@ -6682,11 +6682,11 @@ export interface operations {
     release_session: {
         parameters: {
             query?: {
-                /** @description Type of the session; by default that of the stored session */
+                /** @description Type of the session (default: the type of the stored session) */
                 type?: components["schemas"]["SessionType"] | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description `sessions`, the only table */
                 table?: string | null;
@@ -6712,11 +6712,11 @@ export interface operations {
     rename_session: {
         parameters: {
             query?: {
-                /** @description Type of the session; by default that of the stored session */
+                /** @description Type of the session (default: the type of the stored session) */
                 type?: components["schemas"]["SessionType"] | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description `sessions`, the only table */
                 table?: string | null;
@@ -6750,11 +6750,11 @@ export interface operations {
     get_session_runs: {
         parameters: {
             query?: {
-                /** @description Type of the session; by default that of the stored session */
+                /** @description Type of the session (default: the type of the stored session) */
                 type?: components["schemas"]["SessionType"] | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description `sessions`, the only table */
                 table?: string | null;
@@ -6796,11 +6796,11 @@ export interface operations {
     get_session_run: {
         parameters: {
             query?: {
-                /** @description Type of the session; by default that of the stored session */
+                /** @description Type of the session (default: the type of the stored session) */
                 type?: components["schemas"]["SessionType"] | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description `sessions`, the only table */
                 table?: string | null;
@@ -6834,11 +6834,11 @@ export interface operations {
     summarize_session: {
         parameters: {
             query?: {
-                /** @description Type of the session; by default that of the stored session */
+                /** @description Type of the session (default: the type of the stored session) */
                 type?: components["schemas"]["SessionType"] | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description `sessions`, the only table */
                 table?: string | null;
@@ -6994,7 +6994,7 @@ export interface operations {
                 session_id?: string | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description Only live runs; cannot be combined with `status` */
                 live?: boolean;
@@ -7010,7 +7010,7 @@ export interface operations {
                 cut?: number | null;
                 /** @description Only runs ended since then */
                 finished_after?: string | null;
-                /** @description Only runs that have ended while their work goes on */
+                /** @description Only ended runs whose work still continues */
                 at_work?: boolean;
                 /** @description Only runs that ended before this time */
                 finished_before?: string | null;
@@ -7400,7 +7400,7 @@ export interface operations {
     get_team_version_diff: {
         parameters: {
             query?: {
-                /** @description The earlier version; by default the one before the newest */
+                /** @description The earlier version (default: the second newest version) */
                 before?: string | null;
                 /** @description The later version; by default the newest */
                 after?: string | null;
@@ -7442,9 +7442,9 @@ export interface operations {
                 model?: string | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
-                /** @description Maximum number of groups, the largest ones */
+                /** @description Maximum number of groups (the largest groups) */
                 limit?: number;
                 /** @description Only runs of this version of their component, of all users */
                 version?: string | null;
@@ -7485,9 +7485,9 @@ export interface operations {
                 model?: string | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
-                /** @description Maximum number of groups, the largest ones */
+                /** @description Maximum number of groups (the largest groups) */
                 limit?: number;
                 /** @description Only runs of this version of their component, of all users */
                 version?: string | null;
@@ -7563,7 +7563,7 @@ export interface operations {
                 user_id?: string;
                 /** @description The kind of rows */
                 part?: "decisions" | "deliveries" | "usage" | "audit" | "store";
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description Maximum number of results */
                 limit?: number;
@@ -7616,7 +7616,7 @@ export interface operations {
                 webhook_id?: string | null;
                 /** @description Only deliveries about this run */
                 run_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description Maximum number of results */
                 limit?: number;
@@ -7846,7 +7846,7 @@ export interface operations {
                 session_id?: string | null;
                 /** @description Only data of this user, within the data that the caller can see */
                 user_id?: string | null;
-                /** @description Id of the database; by default the first one */
+                /** @description Id of the database (default: the first database) */
                 db_id?: string | null;
                 /** @description Only live runs; cannot be combined with `status` */
                 live?: boolean;
@@ -7862,7 +7862,7 @@ export interface operations {
                 cut?: number | null;
                 /** @description Only runs ended since then */
                 finished_after?: string | null;
-                /** @description Only runs that have ended while their work goes on */
+                /** @description Only ended runs whose work still continues */
                 at_work?: boolean;
                 /** @description Only runs that ended before this time */
                 finished_before?: string | null;
@@ -8252,7 +8252,7 @@ export interface operations {
     get_workflow_version_diff: {
         parameters: {
             query?: {
-                /** @description The earlier version; by default the one before the newest */
+                /** @description The earlier version (default: the second newest version) */
                 before?: string | null;
                 /** @description The later version; by default the newest */
                 after?: string | null;

@@ -135,7 +135,7 @@ def test_repeated_continuation_changes_nothing(people: People) -> None:
         ({"tool_call_id": None}, 422, "A decision must have approval_id or tool_call_id"),
         ({"approval_id": ABSENT}, 422, "A decision must have approval_id or tool_call_id"),
         ({"arguments_hash": None}, 422, "arguments_hash is required"),
-        ({"arguments_hash": "sha256:0"}, 409, "arguments_hash is that of another call"),
+        ({"arguments_hash": "sha256:0"}, 409, "arguments_hash belongs to a different call"),
         ({"arguments": {"amount": 1}}, 422, "arguments does not match its schema"),
         ({"decision": "answer"}, 422, "decision must be approve or reject"),
         ({"amount": 1}, 422, "decisions[0].amount is not known"),

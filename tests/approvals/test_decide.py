@@ -107,7 +107,7 @@ def test_answers_and_results_reach_the_run(people: People) -> None:
             "other",
             {"decision": "approve", "arguments_hash": "sha256:00"},
             409,
-            "arguments_hash is that of another call: read the approval again, then decide",
+            "arguments_hash belongs to a different call: read the approval again, then decide",
         ),
         (
             "other",

@@ -93,7 +93,7 @@ def test_conversation_keeps_its_session_and_stops_runs(
         second = person.wait_for("\n> ").split()[-1]
         assert second != first[1]
         person.type("\x04")
-        person.wait_for("go on with: agentctl chat slow --session ")
+        person.wait_for("continue with: agentctl chat slow --session ")
         person.wait_for(second)
         assert person.process.wait(PATIENCE) == 0
     runs = agentctl(

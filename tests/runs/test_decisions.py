@@ -214,12 +214,12 @@ async def test_each_kind_takes_its_decisions_only(
 async def test_call_that_may_be_made_is_bound_to_the_shown_one(kind: Any, verb: Verb) -> None:
     with pytest.raises(errors.ValidationFailed, match="arguments_hash is required"):
         await judge(an_approval(kind=kind), Ruling(verb))
-    with pytest.raises(errors.Conflict, match="that of another call"):
+    with pytest.raises(errors.Conflict, match="belongs to a different call"):
         await judge(an_approval(kind=kind), Ruling(verb, "sha256:0"))
 
 
 async def test_hash_of_another_call_is_a_conflict_for_every_decision() -> None:
-    with pytest.raises(errors.Conflict, match="that of another call"):
+    with pytest.raises(errors.Conflict, match="belongs to a different call"):
         await judge(an_approval(), Ruling("reject", "sha256:0"))
     assert (await judge(an_approval(), Ruling("reject", HASH))).status == "rejected"
 

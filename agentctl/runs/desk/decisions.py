@@ -423,7 +423,7 @@ def _check_fields(row: ApprovalRow, ruling: Ruling) -> None:
         )
     if ruling.arguments_hash not in (None, row.arguments_hash):
         raise errors.Conflict(
-            "arguments_hash is that of another call: read the approval again, then decide"
+            "arguments_hash belongs to a different call: read the approval again, then decide"
         )
 
 
