@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "init": ("init:init", "Write a configuration and a key pair"),
     "serve": ("serve:serve", "Start the server"),
-    "console": (
-        "console:console",
-        "Open the console in a browser with a link that signs in",
-    ),
+    "console": ("console:console", "Open the console in a browser with a link that signs in"),
     "doctor": ("doctor:doctor", "Check the installation, or a server, and suggest fixes"),
     "login": ("login:login", "Sign in to a server through its identity provider"),
     "logout": (
