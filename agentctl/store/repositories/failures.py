@@ -58,5 +58,5 @@ def add(failure: Failure, within: int) -> Steps[list[str]]:
 
 
 def forget(scope: HaltScope, scope_id: str) -> Work[None]:
-    """Delete the failures of a scope: the count begins anew."""
+    """Delete the failures of a scope: the count begins at zero."""
     return _FORGET.execute(scope=scope, scope_id=scope_id)
