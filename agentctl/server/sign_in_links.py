@@ -11,8 +11,6 @@ import secrets
 import time
 from typing import NamedTuple
 
-from agentctl.errors import TooManyRequests
-
 LIFETIME_SECONDS = 60
 """Time after which a code is worth nothing."""
 
@@ -40,8 +38,7 @@ class SignInLinks:
     def create(self, token: str) -> str:
         """Return a code for a token: 43 characters of base64url. It replaces an earlier one.
 
-        Raises:
-            TooManyRequests: there are as many codes as one process keeps.
+        If there are as many codes as one process keeps, the oldest one is forgotten.
         """
         now = time.monotonic()
         self._links = {
@@ -50,7 +47,8 @@ class SignInLinks:
             if link.deadline > now and link.token != token
         }
         if len(self._links) >= MAXIMUM_LINKS:
-            raise TooManyRequests("The server has too many open sign-in links")
+            oldest = next(iter(self._links))
+            del self._links[oldest]
 
         code = secrets.token_urlsafe(_CODE_BYTES)
         self._links[_hash(code)] = _Link(token, now + LIFETIME_SECONDS)

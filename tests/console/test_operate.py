@@ -80,7 +80,7 @@ def test_page_names_what_is_wrong(used: ThreadedServer, browser: Browser) -> Non
         assert any("✓ ok worker" in line and "idle: process" in line for line in lines)
         assert any("are free on its disk" in line for line in lines)
         assert any("few · ada" in line and "✗" in line for line in lines_of(shown, "Budgets"))
-        assert "! note MODEL_UNAVAILABLE 1 failed" in lines_of(shown, "Last hour")
+        assert "! note MODEL_UNAVAILABLE 1 run failed" in lines_of(shown, "Last hour")
         assert lines_of(shown, "Usage by user, today")[0].startswith("✓ ok ada 2 runs, 1 failed")
         expect(shown.page.locator("[data-block=Webhooks] li")).to_contain_text("disabled: 503")
         expect(shown.page.locator("[data-verdict]")).to_contain_text("2 problems · 1 warning")

@@ -319,7 +319,7 @@ def test_count_of_waiting_calls_links_to_a_list_that_the_caller_may_read(
         key = server.deployment.token("me", *scopes)
         with open_console(browser, server.url, "#/overview", token=key) as shown:
             tile = _tile(shown, "Waiting for approval")
-            expect(tile).to_contain_text(re.compile(r"[1-9]\d* since"))
+            expect(tile).to_contain_text(re.compile(r"[1-9]\d* oldest"))
             expect(tile.locator("a")).to_have_count(links)
     cancel = f"/agents/refunds/runs/{run.json()['run_id']}/cancel?session_id=waits-for-a-person"
     answer = server.client.post(cancel, headers=server.bearer("me", *READS, *RUNS))

@@ -421,11 +421,13 @@ async def create_sign_in_link(call: Call) -> Response:
     """Return a code with which a page signs in once, as the caller.
 
     Raises:
-        Conflict: the server has several processes, and the page may reach another one.
-        TooManyRequests: there are too many open links.
+        Conflict: the server has several processes, and the page may reach another one; or it asks
+            for no token.
     """
     _require_console(call)
     state = call.caller.app_state
+    if not state.settings.authorization.enabled:
+        raise Conflict("Authorization is off, so there is nothing to sign in to")
     if state.settings.server.workers > 1:
         raise Conflict("Sign-in links need a server with one worker process")
 

@@ -4,7 +4,7 @@ import { can, canList, withQuery } from "../app/api.js";
 import { describeSpan, endOf, Figure, Patterns, UNITS, useBrush } from "../app/chart.js";
 import { COMPONENT, Filters, TYPE } from "../app/filters.js";
 import {
-  cut, Empty, formatAge, formatCost, formatDuration, formatNumber, formatShort, html, Later, Loaded, many, Page, printable, setQuery,
+  cut, Empty, formatAgo, formatCost, formatDuration, formatNumber, formatShort, html, Later, Loaded, many, Page, printable, setQuery,
   toHash, useCaller, useComponents, useMemo, useNow, useResource,
 } from "../app/ui.js";
 import { writeExact } from "../app/exact.js";
@@ -145,7 +145,7 @@ function Tiles({ overview, place, query }) {
       total?.cost != null && total.unpriced_tokens ? "some tokens not priced" : ""],
     ["Waiting for approval", waiting && (canList("approvals")
       ? link(waiting.approvals, () => toHash(["approvals"], { db: query.db })) : formatNumber(waiting.approvals)),
-      waiting?.oldest_at ? `for up to ${formatAge(waiting.oldest_at)}` : ""],
+      waiting?.oldest_at ? `oldest ${formatAgo(waiting.oldest_at)}` : ""],
   ];
   return html`<dl class="tiles">${tiles.map(([name, value, note]) => html`<div key=${name} data-tile=${name}><dt>${name}</dt>
     <dd><b>${value ?? "–"}</b> <span class="dim">${note}</span></dd></div>`)}</dl>`;
