@@ -287,7 +287,7 @@ def test_run_only_token_starts_a_run_and_sees_its_answer(
 def test_token_without_scopes_opens_no_page(server: ThreadedServer, browser: Browser) -> None:
     empty = signed(server.deployment, "me", scopes=None, scope="agents:read")
     with open_console(browser, server.url, "#/access", token=empty) as shown:
-        shown.see("none: this token allows nothing")
+        shown.see("none: this token grants nothing")
         for place in ("#/sessions", "#/sessions/told", "#/runs", "#/agents", "#/audit"):
             shown.go(place)
             expect(shown.page.locator("h2:text-is('Not allowed')")).to_have_count(1)

@@ -47,7 +47,7 @@ def test_keys_and_values_are_completed_by_keyboard(
         page.keyboard.press("/")
         expect(field).to_be_focused()
         options = page.locator("#completions [role=option]")
-        expect(options.first).to_contain_text("status: how it ended")
+        expect(options.first).to_contain_text("status: the state or the outcome")
         check_accessibility(shown)
         # A narrow window, in which the field is hidden, has taken the focus.
         page.keyboard.press("/")
