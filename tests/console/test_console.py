@@ -38,9 +38,9 @@ PRESS = """keys => {
 }"""
 """Press keys one after the other within the time that a sequence may take."""
 
-FIRST_LIST = (15, 132_000, 46_500)
-FIRST_OVERVIEW = (16, 155_000, 54_500)
-FIRST_TRANSCRIPT = (21, 233_000, 78_500)
+FIRST_LIST = (15, 141_000, 48_500)
+FIRST_OVERVIEW = (16, 163_000, 56_500)
+FIRST_TRANSCRIPT = (22, 252_000, 84_500)
 """Requests, bytes and compressed bytes of the page and its files, at most; decision 56 has them."""
 
 TALL: Any = {"width": 1280, "height": 1000}
