@@ -391,12 +391,18 @@ async def test_process_with_an_old_heartbeat_starts_nothing(
 
         with monkeypatch.context() as patch:
             worker = service._worker
-            patch.setattr(halts, "_clock", lambda: worker.alive_at + ALIVE_SECONDS)
+            patch.setattr(halts, "_clock", lambda: worker.alive_at + ALIVE_SECONDS + 1)
             # The halts can be read all the time.
             await halts.refresh()
             await wait_until(lambda: live.is_held)
-            with pytest.raises(errors.Unavailable):
-                await user(service).runs.create("agent", "echo", RunRequest("hello"))
+            new_run = asyncio.create_task(
+                user(service).runs.create("agent", "echo", RunRequest("hello"))
+            )
+            run = await wait_for_running(user(service), component_id="echo")
+            new_live = service.hosting.engine.find_run(run["run_id"])
+            assert new_live is not None
+            await wait_until(lambda: new_live.is_held)
             assert model_endpoint.requests("echo") == []
 
-        assert (await running).value["status"] == "COMPLETED"
+        for ended in await asyncio.gather(running, new_run):
+            assert ended.value["status"] == "COMPLETED"
