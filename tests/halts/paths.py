@@ -1,4 +1,4 @@
-"""The ways to begin work of a lane, each with the scope of its halt."""
+"""The ways to begin work that a halt has to stop, and the agents that work on each."""
 
 from __future__ import annotations
 
@@ -9,68 +9,30 @@ from typing import Any, NamedTuple
 
 import httpx2
 
+from tests.halts.counting_endpoint import TAKEOVER
 from tests.server.mcp_wire import McpWire
 
 TOOL = '''
 import os
-import pathlib
+import time
 
 import agentctl
-
-LEDGER = pathlib.Path(__file__).parents[{above}] / "ledger.log"
 
 
 @agentctl.tool(idempotent=True)
 async def mark(note: str) -> str:
     """Note that the call was made."""
-    file = os.open(LEDGER, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(file, note.encode() + b"\\n")
+    at = time.monotonic()
+    file = os.open("{ledger}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(file, f"{{at}} {{note}}\\n".encode())
     os.close(file)
     return "marked"
 '''
+"""The tool of all agents: a line of the ledger for each call, with the time of its begin."""
 
-LANE = """
-[[agents]]
-id = "lane-{n}"
-model = "counted"
-tools = ["marks:mark"]
-
-[[agents]]
-id = "queued-{n}"
-model = "counted"
-tools = ["marks:mark"]
-on_busy = "enqueue"
-
-[[agents]]
-id = "asks-{n}"
-model = "counted"
-tools = ["marks:mark"]
-approve = {{ mark = "user" }}
-
-[[agents]]
-id = "durable-{n}"
-model = "counted"
-tools = ["marks:mark"]
-durable = true
-
-[[teams]]
-id = "team-{n}"
-mode = "route"
-model = "counted"
-members = ["lane-{n}"]
-
-[[workflows]]
-id = "flow-{n}"
-steps = [{{ name = "one", agent = "lane-{n}" }}, {{ name = "two", agent = "lane-{n}" }}]
-"""
-
-HEAD = """
-[[models]]
-id = "counted"
-provider = "openai"
-model = "counted"
-base_url = "{url}/v1"
-retries = 0
+CONFIG = """
+[runs]
+on_halt = "{on_halt}"
 
 [mcp_endpoint]
 enabled = true
@@ -80,100 +42,170 @@ enabled = true
 enabled = true
 [ai_sdk]
 enabled = true
+
+[[models]]
+id = "counted"
+provider = "openai"
+model = "counted"
+base_url = "{url}/v1"
+retries = 0
+
+[[agents]]
+id = "marker"
+model = "counted"
+tools = ["marks:mark"]
+
+[[agents]]
+id = "queued"
+model = "counted"
+tools = ["marks:mark"]
+on_busy = "enqueue"
+
+[[agents]]
+id = "asks"
+model = "counted"
+tools = ["marks:mark"]
+approve = {{ mark = "user" }}
+
+[[agents]]
+id = "lasting"
+model = "counted"
+tools = ["marks:mark"]
+durable = true
+
+[[teams]]
+id = "office"
+mode = "route"
+model = "counted"
+members = ["marker"]
+
+[[workflows]]
+id = "flow"
+steps = [{{ name = "one", agent = "marker" }}, {{ name = "two", agent = "marker" }}]
 """
+
+COMPONENTS = (
+    ("agent", "marker"),
+    ("agent", "queued"),
+    ("agent", "asks"),
+    ("agent", "lasting"),
+    ("team", "office"),
+    ("workflow", "flow"),
+)
+"""The components of the paths: halts of all of them stop every path."""
+
+QUEUED_RUNS = 3
+
+REPEATED_RUNS = 20
+"""Runs that are retried or forked from one run, before another one takes its place."""
 
 _numbers = itertools.count(1)
 _lock = threading.Lock()
 
 
-def next_text(lane: int, path: str) -> str:
-    """Return a message that names its lane and no other run has."""
+def next_text(path: str) -> str:
+    """Return a message that names its path and that no other run has."""
     with _lock:
-        return f"lane-{lane}-{path}-{next(_numbers)}"
+        return f"work-{path}-{next(_numbers)}"
 
 
-class Path(NamedTuple):
-    """A way to begin work."""
+class Caller:
+    """A client that begins work of one path again and again.
 
-    begin: Callable[[httpx2.Client, int], object]
-    """Begins work of a lane once; returns when it has ended, was refused, or waits."""
+    Attributes:
+        client: sends the requests.
+    """
 
-    scope: str = "agent"
-    component: str = "lane"
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.client: httpx2.Client
+        self._repeated_id: str | None = None
+        self._repetitions = 0
 
+    def start(self, component: str, kind: str = "agents", **body: Any) -> httpx2.Response:
+        """Start a run and wait for its end, or its place in the queue."""
+        body = {"message": next_text(self.path), "stream": False, **body}
+        return self.client.post(f"/{kind}/{component}/runs", json=body)
 
-def _run(client: httpx2.Client, component: str, lane: int, path: str, **body: Any) -> Any:
-    kind = "agents"
-    if component in ("team", "flow"):
-        kind = "teams" if component == "team" else "workflows"
-    text = {"message": next_text(lane, path), "stream": False, **body}
-    return client.post(f"/{kind}/{component}-{lane}/runs", json=text)
+    def repeat(self, verb: str, **body: Any) -> httpx2.Response:
+        """Retry or fork a run that has ended."""
+        if self._repeated_id is None or self._repetitions >= REPEATED_RUNS:
+            first = self.start("marker")
+            if first.status_code != 200:
+                return first
+            self._repeated_id = first.json()["run_id"]
+            self._repetitions = 0
 
-
-def begin_start(client: httpx2.Client, lane: int) -> object:
-    return _run(client, "lane", lane, "start")
-
-
-def begin_queue(client: httpx2.Client, lane: int) -> object:
-    for _ in range(3):
-        session = {"session_id": f"queue-{lane}", "background": True}
-        _run(client, "queued", lane, "queue", **session)
-    return None
-
-
-def begin_retry(client: httpx2.Client, lane: int) -> object:
-    return _repeat(client, lane, "retry", {})
-
-
-def begin_fork(client: httpx2.Client, lane: int) -> object:
-    return _repeat(client, lane, "fork", {"at": 0})
-
-
-def _repeat(client: httpx2.Client, lane: int, verb: str, body: dict[str, Any]) -> object:
-    first = _run(client, "lane", lane, verb)
-    if first.status_code != 200:
-        return None
-    run_id = first.json()["run_id"]
-    path = f"/agents/lane-{lane}/runs/{run_id}/{verb}"
-    asked = client.post(path, json={**body, "stream": False})
-    if asked.status_code == 409:
-        confirm = asked.json()["plan"]["confirm"]
-        return client.post(path, json={**body, "stream": False, "confirm": confirm})
-    return asked
+        self._repetitions += 1
+        path = f"/agents/marker/runs/{self._repeated_id}/{verb}"
+        body["stream"] = False
+        answer = self.client.post(path, json=body)
+        if answer.status_code == 409:
+            confirm = answer.json()["plan"]["confirm"]
+            answer = self.client.post(path, json={**body, "confirm": confirm})
+        return answer
 
 
-def begin_member(client: httpx2.Client, lane: int) -> object:
-    return _run(client, "team", lane, "member")
+def begin_start(caller: Caller) -> httpx2.Response:
+    return caller.start("marker")
 
 
-def begin_step(client: httpx2.Client, lane: int) -> object:
-    return _run(client, "flow", lane, "step")
+def begin_queue(caller: Caller) -> httpx2.Response:
+    session_id = next_text("session")
+    for _ in range(QUEUED_RUNS - 1):
+        queued = caller.start("queued", session_id=session_id, background=True)
+        if queued.status_code != 202:
+            return queued
+    return caller.start("queued", session_id=session_id)
 
 
-def begin_decided(client: httpx2.Client, lane: int) -> object:
-    run = _run(client, "asks", lane, "decided")
+def begin_retry(caller: Caller) -> httpx2.Response:
+    return caller.repeat("retry")
+
+
+def begin_fork(caller: Caller) -> httpx2.Response:
+    return caller.repeat("fork", at=0)
+
+
+def begin_member(caller: Caller) -> httpx2.Response:
+    return caller.start("office", "teams")
+
+
+def begin_step(caller: Caller) -> httpx2.Response:
+    return caller.start("flow", "workflows")
+
+
+def begin_decided(caller: Caller) -> httpx2.Response:
+    run = caller.start("asks")
     if run.status_code != 200:
-        return None
+        return run
     filters = {"run_id": run.json()["run_id"], "status": "pending"}
-    for asked in client.get("/approvals", params=filters).json()["data"]:
-        client.post(
-            f"/agents/asks-{lane}/approvals/{asked['approval_id']}/decide",
-            json={"decision": "approve", "arguments_hash": asked["arguments_hash"]},
+    asked = caller.client.get("/approvals", params=filters)
+    for approval in asked.json().get("data", ()):
+        caller.client.post(
+            f"/agents/asks/approvals/{approval['approval_id']}/decide",
+            json={"decision": "approve", "arguments_hash": approval["arguments_hash"]},
         )
-    return None
+    return run
 
 
-def begin_durable(client: httpx2.Client, lane: int) -> object:
-    return _run(client, "durable", lane, "durable", background=True)
+def begin_durable(caller: Caller) -> httpx2.Response:
+    return caller.start("lasting")
 
 
-def begin_mcp(client: httpx2.Client, lane: int) -> object:
-    with McpWire(client).call(f"agent_lane-{lane}", 7, message=next_text(lane, "mcp")) as messages:
-        return [*messages]
+def begin_takeover(caller: Caller) -> httpx2.Response:
+    """Begin a run that hangs in this process until it dies."""
+    return caller.start("lasting", background=True)
 
 
-def begin_agui(client: httpx2.Client, lane: int) -> object:
-    text = next_text(lane, "agui")
+def begin_mcp(caller: Caller) -> httpx2.Response:
+    wire = McpWire(caller.client)
+    call = {"name": "agent_marker", "arguments": {"message": next_text("mcp")}}
+    return wire.post({"id": 7, "method": "tools/call", "params": call})
+
+
+def begin_agui(caller: Caller) -> httpx2.Response:
+    text = next_text("agui")
     body = {
         "threadId": text,
         "runId": text,
@@ -183,33 +215,46 @@ def begin_agui(client: httpx2.Client, lane: int) -> object:
         "context": [],
         "forwardedProps": {},
     }
-    return client.post(f"/agui/agents/lane-{lane}", json=body)
+    return caller.client.post("/agui/agents/marker", json=body)
 
 
-def begin_openai(client: httpx2.Client, lane: int) -> object:
-    messages = [{"role": "user", "content": next_text(lane, "openai")}]
-    body = {"model": f"lane-{lane}", "messages": messages}
-    return client.post("/v1/chat/completions", json=body)
+def begin_openai(caller: Caller) -> httpx2.Response:
+    body = {"model": "marker", "messages": [{"role": "user", "content": next_text("openai")}]}
+    return caller.client.post("/v1/chat/completions", json=body)
 
 
-def begin_ai_sdk(client: httpx2.Client, lane: int) -> object:
-    text = next_text(lane, "ai")
+def begin_ai(caller: Caller) -> httpx2.Response:
+    text = next_text("ai")
     message = {"id": "1", "role": "user", "parts": [{"type": "text", "text": text}]}
     body = {"id": text, "messages": [message], "trigger": "submit-message"}
-    return client.post(f"/ai/agents/lane-{lane}", json=body)
+    return caller.client.post("/ai/agents/marker", json=body)
+
+
+class Path(NamedTuple):
+    """A way to begin work."""
+
+    begin: Callable[[Caller], httpx2.Response]
+    """Begins work once; returns the answer when it has ended, was refused, or waits."""
+
+    agents: int = 1
+    """The agents that work on a message, one after another; each calls the model and the tool."""
+
+    team_calls: int = 0
+    """Calls of the model by the team above them."""
 
 
 PATHS: dict[str, Path] = {
     "start": Path(begin_start),
-    "queue": Path(begin_queue, component="queued"),
+    "queue": Path(begin_queue),
     "retry": Path(begin_retry),
     "fork": Path(begin_fork),
-    "member": Path(begin_member, "team", "team"),
-    "step": Path(begin_step, "workflow", "flow"),
-    "decided": Path(begin_decided, component="asks"),
-    "durable": Path(begin_durable, component="durable"),
+    "member": Path(begin_member, team_calls=1),
+    "step": Path(begin_step, agents=2),
+    "decided": Path(begin_decided),
+    "durable": Path(begin_durable),
+    TAKEOVER: Path(begin_takeover),
     "mcp": Path(begin_mcp),
     "agui": Path(begin_agui),
     "openai": Path(begin_openai),
-    "ai": Path(begin_ai_sdk),
+    "ai": Path(begin_ai),
 }

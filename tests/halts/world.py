@@ -1,8 +1,8 @@
-"""Lanes of work that are halted again and again, and the count of what begins after a halt.
+"""Servers that work on every path at once, while everything is halted again and again.
 
-A lane has its own agents, so that lanes halt each other in nothing. It begins work over one path,
-halts it at a random moment, and compares the endpoint and the ledger at the return of the halt with
-what they have later. Then it resumes, and the path is the next one.
+Each path has callers that begin work as long as the experiment lasts. A halt comes at a random
+moment. The endpoint and the ledger of the tool show what has begun after its return; then it is
+ended, what it has held continues, and the next one comes.
 """
 
 from __future__ import annotations
@@ -12,223 +12,360 @@ import contextlib
 import os
 import random
 import signal
-import threading
+import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import httpx2
+import asyncpg
 
-from tests.chaos.cluster import Cluster, Engine, start_cluster
+from tests.chaos.cluster import SCHEMA, Cluster, Engine, PostgresCluster, start_cluster
 from tests.conditions import PATIENCE
-from tests.halts.counting_endpoint import CountingEndpoint
-from tests.halts.paths import HEAD, LANE, PATHS, TOOL
+from tests.deployment import ADMIN
+from tests.halts.call_log import CallLog, read_key
+from tests.halts.callers import Callers
+from tests.halts.counting_endpoint import TAKEOVER, EndpointClient, run_counting_endpoint
+from tests.halts.operator import PARTS, NotCreated, Operator
+from tests.halts.paths import CONFIG, TOOL
+from tests.halts.report import ALL_RUNS, LIVE_RUNS, Report, judge_runs
+from tests.halts.takeovers import Takeovers
 
-QUIET_SECONDS = 0.15
-"""Time after a halt in which a call would show."""
+RUN_SECONDS = 0.1
+"""Longest time from the end of a halt to the next one."""
 
-KILL_SECONDS = 4.0
-"""Time between two kills."""
+QUIET_SECONDS = 0.08
+"""Shortest time after the return of a halt in which a call would show."""
 
-_UNFAIR = {"WORKER_LOST"}
-"""Errors of runs that a kill explains."""
+AWAKE_SECONDS = 0.5
+"""The same after a stopped process continues."""
+
+SHORT_STOP_SECONDS = 0.6
+"""Longest time of a stop that does not wait for a halt."""
+
+DEAD_STOP_SECONDS = 18.0
+"""Time of a stop after which a process was declared dead (`liveness.DEAD_AFTER_SECONDS`)."""
+
+DEAD_STOP_EVERY = 5
+"""Of the long stops, one of so many lasts until the process was declared dead."""
+
+TOKEN_SECONDS = 86_400
+
+LONG_SCOPES: Sequence[tuple[str, str | None]] = (("all", None), ("user", "me"), (PARTS, None))
+"""Scopes of halts that stop every path."""
+
+SCOPES = (*LONG_SCOPES, ("all", None), ("model", "counted"), ("tool", "mark"))
 
 
-@dataclass
-class Report:
-    """The figures of a world.
+@dataclass(frozen=True)
+class Plan:
+    """The length of an experiment and its disturbances."""
 
-    Attributes:
-        halts: the halts by path.
-        late: the calls after the return of a halt, each with its lane and path.
-        seconds: the times that halts took to return.
-        kills: the kills of servers.
-        problems: answers and runs that no halt explains.
-    """
+    halts: int
+    """End after so many halts."""
 
-    halts: Counter[str] = field(default_factory=Counter)
-    late: list[str] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    kills: int = 0
-    problems: Counter[str] = field(default_factory=Counter)
+    seconds: float = float("inf")
+    """End after so many seconds, too."""
 
-    def describe(self) -> str:
-        """Return the figures in lines."""
-        times = sorted(self.seconds) or [0.0]
-        middle = times[len(times) // 2]
-        counts = ", ".join(f"{path} {count}" for path, count in self.halts.items())
-        return (
-            f"{sum(self.halts.values())} halts ({counts}), {self.kills} kills\n"
-            f"calls after the return of a halt: {len(self.late)}\n"
-            f"time of a halt: middle {middle * 1_000:.0f} ms, longest {times[-1]:.2f} s\n"
-            f"problems: {dict(self.problems)}"
-        )
+    kill_every: int = 0
+    """Halts for each kill of a server; 0 for no kills."""
+
+    stop_every: int = 0
+    """Halts for each short stop of a process."""
+
+    long_stop_every: int = 0
+    """Halts for each stop that lasts longer than a permit."""
+
+    callers: int = 2
+    """Callers of each path."""
+
+    seed: int = 0
+
+    progress: float = float("inf")
+    """Print the figures after so many seconds, again and again."""
+
+
+class _Halt(NamedTuple):
+    """A halt that has returned."""
+
+    scope: str
+    ids: Sequence[str]
+
+    first_call: int
+    """The number of calls that were read before it."""
+
+    returned_at: float
+
+    settled_at: float
+    """The time at which the endpoint has read all calls that had arrived before the return."""
+
+    note: str = ""
 
 
 class World:
-    """The servers, the endpoint, the ledger, and the lanes.
+    """The servers, the endpoint, the ledger, and the callers.
 
     Args:
-        ledger: the file that the tool of each call appends its note to.
+        folder: has the ledger, and gets the folder of a further server.
     """
 
-    def __init__(self, cluster: Cluster, endpoint: CountingEndpoint, ledger: Path) -> None:
+    def __init__(self, cluster: Cluster, endpoint: EndpointClient, folder: Path) -> None:
         self.report = Report()
         self._cluster = cluster
         self._endpoint = endpoint
-        self._ledger = ledger
-        self._left = 0
-        self._lock = threading.Lock()
+        self._folder = folder
+        self._log = CallLog(endpoint, folder / "ledger.log")
+        deployment = cluster.servers[0].deployment
+        token = deployment.token("me", ADMIN, seconds=TOKEN_SECONDS)
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._operator = Operator(cluster.servers, self._headers, self.report.answers)
 
-    async def halt_often(
-        self, halts: int, lanes: int, *, kills: bool, paths: Sequence[str] = tuple(PATHS)
-    ) -> Report:
-        """Halt some times in all, over all paths in turn."""
-        self._left = halts
-        ended = asyncio.Event()
-        killer = asyncio.create_task(self._kill_often(ended)) if kills else None
-        await asyncio.gather(*(asyncio.to_thread(self._work, lane, paths) for lane in range(lanes)))
-        ended.set()
-        if killer is not None:
-            await killer
-        await self._check_runs()
+        self._calls_since = Counter[str]()
+        self._held_ids = set[str]()
+        self._disturbing = asyncio.Lock()
+        self._random = random.Random()
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._querying = asyncio.Lock()
+
+    async def run(self, plan: Plan) -> Report:
+        """Carry out an experiment, and wait until everything that was held has ended."""
+        self._random.seed(plan.seed)
+        if isinstance(self._cluster, PostgresCluster):
+            settings = {"search_path": SCHEMA}
+            url = self._cluster.postgres.url
+            self._connection = await asyncpg.connect(url, server_settings=settings)
+
+        servers = self._cluster.servers
+        callers = Callers(servers, self._headers, plan.callers, self.report.answers)
+        takeovers = Takeovers(
+            servers[0], self._folder, self._headers, self._endpoint.url, self._query, callers
+        )
+        callers.start()
+        over = asyncio.Event()
+        taking_over = asyncio.create_task(takeovers.take_over_often(over))
+        try:
+            await self._halt_often(plan, callers, takeovers)
+        finally:
+            over.set()
+            callers.stop()
+            await asyncio.wait([taking_over])
+        taking_over.result()
+        self.report.takeover_kills = takeovers.kills
+
+        await self._operator.end_all()
+        waiting = await asyncio.to_thread(callers.join)
+        if waiting:
+            self.report.problems["a caller waits for ever"] = waiting
+        await self._judge_runs()
         return self.report
 
-    def _take(self) -> bool:
-        with self._lock:
-            self._left -= 1
-            return self._left >= 0
+    async def _halt_often(self, plan: Plan, callers: Callers, takeovers: Takeovers) -> None:
+        began = time.monotonic()
+        shown_at = began
+        disturbances = set[asyncio.Task[None]]()
+        number = 0
+        is_long_stop_due = False
+        while number < plan.halts and time.monotonic() - began < plan.seconds:
+            number += 1
+            if _is_due(number, plan.kill_every):
+                disturbances.add(asyncio.create_task(self._kill()))
+            if _is_due(number, plan.stop_every):
+                disturbances.add(asyncio.create_task(self._stop_shortly()))
 
-    def _work(self, lane: int, paths: Sequence[str]) -> None:
-        chance = random.Random(lane)
-        turn = lane
-        while self._take():
-            name = paths[turn % len(paths)]
-            turn += 1
-            self._halt_once(lane, name, chance)
+            is_long_stop_due = is_long_stop_due or _is_due(number, plan.long_stop_every)
+            await asyncio.sleep(self._random.uniform(0.0, RUN_SECONDS))
+            try:
+                callers.note_halt()
+                # While a server starts, the other one has to be left alone.
+                if is_long_stop_due and not self._disturbing.locked():
+                    is_long_stop_due = False
+                    halt = await self._halt_a_stopped_process()
+                else:
+                    halt = await self._halt()
+                await self._finish(halt, callers, takeovers)
+            except NotCreated:
+                self.report.not_created += 1
+                await self._operator.end_all()
+                callers.note_resume()
 
-    def _halt_once(self, lane: int, name: str, chance: random.Random) -> None:
-        path = PATHS[name]
-        stopped = threading.Event()
-        worker = threading.Thread(target=self._begin_often, args=(lane, name, stopped))
-        worker.start()
-        try:
-            time.sleep(chance.uniform(0.0, 0.3))
-            body = {"scope": path.scope, "scope_id": f"{path.component}-{lane}", "reason": "proof"}
-            began = time.monotonic()
-            halt_id = self._create_halt(body)
-            seconds = time.monotonic() - began
-            if halt_id is None:
-                return
-            self._compare(lane, name)
-            self.report.halts[name] += 1
-            self.report.seconds.append(seconds)
-            self._end_halt(halt_id)
-        finally:
-            stopped.set()
-            worker.join(PATIENCE)
-            if worker.is_alive():
-                self.report.problems[f"{name}: a caller waits for ever"] += 1
+            self.report.elapsed = time.monotonic() - began
+            if time.monotonic() - shown_at > plan.progress:
+                shown_at = time.monotonic()
+                print(f"{self.report.describe()}\n", flush=True)
 
-    def _compare(self, lane: int, name: str) -> None:
-        self._endpoint.settle()
-        calls = self._endpoint.calls[lane]
-        marks = self._count_marks(lane)
-        time.sleep(QUIET_SECONDS)
-        self._endpoint.settle()
-        for kind, late in (
-            ("model", self._endpoint.calls[lane] - calls),
-            ("tool", self._count_marks(lane) - marks),
-        ):
-            if late:
-                self.report.late.append(f"lane {lane}, {name}: {late} calls of a {kind}")
+        if disturbances:
+            await asyncio.wait(disturbances)
+            for task in disturbances:
+                task.result()
 
-    def _count_marks(self, lane: int) -> int:
-        with contextlib.suppress(FileNotFoundError):
-            return self._ledger.read_bytes().count(b"lane-%d-" % lane)
-        return 0
+    async def _halt(self) -> _Halt:
+        """Create a halt at once, and wait until a call after its return would show."""
+        is_disturbed = self._disturbing.locked()
+        scope, scope_id = self._random.choice(SCOPES)
+        first_call = len(self._log.calls)
+        began = time.monotonic()
+        halt_ids = await self._operator.create(scope, scope_id)
+        returned_at = time.monotonic()
+        if not is_disturbed:
+            self.report.seconds.append(returned_at - began)
 
-    def _create_halt(self, body: dict[str, str]) -> str | None:
-        with contextlib.suppress(httpx2.HTTPError), self._open_client() as client:
-            created = client.post("/halts", json=body)
-            if created.status_code == 201:
-                return str(created.json()["halt_id"])
-            self.report.problems[f"halt: {created.status_code}"] += 1
-        return None
+        await self._read_log()
+        settled_at = time.monotonic()
+        await asyncio.sleep(QUIET_SECONDS * self._random.uniform(1.0, 1.5))
+        note = "while a process was killed or stopped" if is_disturbed else ""
+        return _Halt(scope, halt_ids, first_call, returned_at, settled_at, note)
 
-    def _end_halt(self, halt_id: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            with contextlib.suppress(httpx2.HTTPError), self._open_client() as client:
-                if client.delete(f"/halts/{halt_id}").status_code in (204, 409):
-                    return
-            time.sleep(0.1)
-        self.report.problems["a halt could not be ended"] += 1
+    async def _halt_a_stopped_process(self) -> _Halt:
+        """Halt while a process is stopped, and let it continue after the return of the halt."""
+        async with self._disturbing:
+            is_dead = self.report.long_stops % DEAD_STOP_EVERY == DEAD_STOP_EVERY - 1
+            server = self._random.choice(self._cluster.servers)
+            others = [other for other in self._cluster.servers if other is not server]
+            pid = self._random.choice(server.workers)
+            scope, scope_id = self._random.choice(LONG_SCOPES)
+            first_call = len(self._log.calls)
 
-    def _begin_often(self, lane: int, name: str, stopped: threading.Event) -> None:
-        while not stopped.is_set():
-            with contextlib.suppress(httpx2.HTTPError, AssertionError), self._open_client() as one:
-                PATHS[name].begin(one, lane)
-            time.sleep(0.005)
-
-    def _open_client(self) -> httpx2.Client:
-        running = [server for server in self._cluster.servers if server.is_running]
-        url = random.choice(running or self._cluster.servers).url
-        headers = {"Authorization": f"Bearer {self._cluster.token}"}
-        return httpx2.Client(base_url=url, headers=headers, timeout=PATIENCE)
-
-    async def _kill_often(self, ended: asyncio.Event) -> None:
-        while not ended.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(KILL_SECONDS):
-                    await ended.wait()
-                    return
-            servers = self._cluster.servers
-            if len(servers) > 1:
-                server = random.choice(servers)
-                server.kill()
-                self.report.kills += 1
-                await asyncio.to_thread(server.start)
-                continue
-            workers = servers[0].workers
-            if workers:
+            os.kill(pid, signal.SIGSTOP)
+            stopped_at = time.monotonic()
+            try:
+                halt_ids = await self._operator.create(scope, scope_id, servers=others)
+                returned_at = time.monotonic()
+                await self._read_log()
+                settled_at = time.monotonic()
+                if is_dead:
+                    await asyncio.sleep(stopped_at + DEAD_STOP_SECONDS - time.monotonic())
+                    self.report.dead_stops += 1
+            finally:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(random.choice(workers), signal.SIGKILL)
-                    self.report.kills += 1
+                    os.kill(pid, signal.SIGCONT)
 
-    async def _check_runs(self) -> None:
-        """Wait until nothing is held any more, and count the runs that have failed."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            live = await self._cluster.rows(
-                "SELECT count(*) FROM runs WHERE status IN ('PENDING', 'RUNNING')"
+            self.report.long_stops += 1
+            note = f"after a stop of {time.monotonic() - stopped_at:.1f} s"
+            await asyncio.sleep(AWAKE_SECONDS)
+            return _Halt(scope, halt_ids, first_call, returned_at, settled_at, note)
+
+    async def _finish(self, halt: _Halt, callers: Callers, takeovers: Takeovers) -> None:
+        """Judge a halt that has returned some time ago, and end it."""
+        held_works = await self._read_held(takeovers)
+        ended_at = time.monotonic()
+        await self._read_log()
+        refused = callers.read_refused()
+        await self._operator.end(halt.ids)
+        callers.note_resume()
+
+        self.report.halts[halt.scope] += 1
+        self._judge_calls(halt, ended_at)
+        held = Counter(path for path, _ in held_works)
+        held_new = Counter(work[0] for work in held_works if work not in self._log.works)
+        for path, figures in self.report.paths.items():
+            figures.held += held[path]
+            figures.held_new += held_new[path]
+            figures.refused += refused[path]
+            is_stopped = held[path] + refused[path] > 0
+            if is_stopped and self._calls_since[path]:
+                figures.halts += 1
+                self._calls_since[path] = 0
+
+    def _judge_calls(self, halt: _Halt, ended_at: float) -> None:
+        for call in self._log.calls[halt.first_call :]:
+            if halt.scope in ("model", "tool") and call.kind != halt.scope:
+                continue
+            if call.at <= halt.returned_at or call.at > ended_at:
+                continue
+            seconds = call.at - halt.returned_at
+            if call.kind == "model" and call.at <= halt.settled_at:
+                self.report.arrivals.append(seconds)
+                continue
+            self.report.paths[call.path].late += 1
+            self.report.late.append(
+                f"{call.path}: a call of the {call.kind} {seconds:.3f} s after the return of a"
+                f" halt of {halt.scope} {halt.note}"
             )
-            if not live[0][0]:
-                break
+
+    async def _read_log(self) -> None:
+        for call in await asyncio.to_thread(self._log.read):
+            self.report.paths[call.path].calls += 1
+            self._calls_since[call.path] += 1
+
+    async def _read_held(self, takeovers: Takeovers) -> list[tuple[str, int]]:
+        """Return the path and the number of each run that waits."""
+        held_works: list[tuple[str, int]] = []
+        for run_id, text, owner in await self._query(LIVE_RUNS):
+            path, number = read_key(text)
+            # A run that hangs in its call does not wait for the halt.
+            if path != TAKEOVER or owner != takeovers.worker_id:
+                held_works.append((path, number))
+                self._held_ids.add(run_id)
+        return held_works
+
+    async def _query(self, sql: str) -> Sequence[Sequence[Any]]:
+        if self._connection is None:
+            return await self._cluster.rows(sql)
+        async with self._querying:
+            rows: Sequence[Sequence[Any]] = await self._connection.fetch(sql)
+        return rows
+
+    async def _kill(self) -> None:
+        """Kill a server and start it again, or kill a worker, which its server replaces."""
+        async with self._disturbing:
+            await asyncio.sleep(self._random.uniform(0.0, 0.3))
+            servers = self._cluster.servers
+            server = self._random.choice(servers)
+            self.report.kills += 1
+            if len(servers) > 1:
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._random.choice(server.workers), signal.SIGKILL)
+
+    async def _stop_shortly(self) -> None:
+        """Stop a process for a moment, whatever happens meanwhile."""
+        async with self._disturbing:
+            await asyncio.sleep(self._random.uniform(0.0, 0.3))
+            pid = self._random.choice(self._random.choice(self._cluster.servers).workers)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                self.report.short_stops += 1
+                await asyncio.sleep(self._random.uniform(0.01, SHORT_STOP_SECONDS))
+                os.kill(pid, signal.SIGCONT)
+
+    async def _judge_runs(self) -> None:
+        """Wait until nothing is held any more, and judge all runs."""
+        deadline = time.monotonic() + PATIENCE
+        live_runs = await self._query(LIVE_RUNS)
+        while live_runs and time.monotonic() < deadline:
             await asyncio.sleep(0.2)
-        rows = await self._cluster.rows(
-            "SELECT status, error_code, count(*) FROM runs"
-            " WHERE status NOT IN ('COMPLETED', 'PAUSED', 'CANCELLED') GROUP BY status, error_code"
-        )
-        for status, code, count in rows:
-            if code not in _UNFAIR or not self.report.kills:
-                self.report.problems[f"{status} {code}"] += count
+            live_runs = await self._query(LIVE_RUNS)
+        for _, text, _ in live_runs:
+            self.report.problems[f"{read_key(text)[0]}: left"] += 1
+        if self._connection is not None:
+            await self._connection.close()
+
+        await self._read_log()
+        rows = await self._cluster.rows(ALL_RUNS)
+        judge_runs(self.report, rows, self._log.calls, self._held_ids)
+        explained = {"COMPLETED", "PAUSED"}
+        if self.report.kills + self.report.takeover_kills + self.report.dead_stops:
+            explained.add("ERROR WORKER_LOST")
+        for ending, count in self.report.runs.items():
+            if ending not in explained:
+                self.report.problems[ending] += count
+
+
+def _is_due(number: int, every: int) -> bool:
+    """Return True for one halt of so many, in their middle."""
+    return every > 0 and number % every == every // 2
 
 
 @contextlib.asynccontextmanager
-async def open_world(engine: Engine, lanes: int) -> AsyncIterator[World]:
-    """Start two servers on PostgreSQL, or workers on a SQLite file, with agents for each lane."""
-    endpoint = CountingEndpoint()
-    extra = HEAD.replace("{url}", endpoint.url)
-    extra += "".join(LANE.format(n=lane) for lane in range(lanes))
-    above = 0 if engine == "sqlite" else 1
-    files = {"marks.py": TOOL.replace("{above}", str(above))}
-    try:
+async def open_world(engine: Engine, *, on_halt: str = "refuse") -> AsyncIterator[World]:
+    """Start two servers on PostgreSQL, or workers on a SQLite file, with agents for each path."""
+    with tempfile.TemporaryDirectory() as name, run_counting_endpoint() as endpoint:
+        folder = Path(name)
+        extra = CONFIG.format(url=endpoint.url, on_halt=on_halt)
+        files = {"marks.py": TOOL.format(ledger=folder / "ledger.log")}
         async with start_cluster(engine, durable=False, extra=extra, files=files) as cluster:
-            folder = cluster.servers[0].deployment.folder
-            ledger = (folder if engine == "sqlite" else folder.parent) / "ledger.log"
-            yield World(cluster, endpoint, ledger)
-    finally:
-        endpoint.stop()
+            yield World(cluster, endpoint, folder)

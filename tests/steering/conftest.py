@@ -63,6 +63,14 @@ id = "durable-typed"
 object = "listening_agents:typed"
 durable = true
 
+[[agents]]
+id = "graph"
+object = "listening_agents:graph"
+
+[[agents]]
+id = "runner"
+object = "listening_agents:runner"
+
 [[workflows]]
 id = "lane"
 steps = [{{ name = "first", agent = "worker" }}]

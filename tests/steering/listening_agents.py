@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import agents as openai_agents
+from langchain.agents import create_agent
+from langchain_core.tools import tool
 from pydantic_ai import Agent
 
 from agentctl import RunContext
+from agentctl.langchain import ChatModel
+from agentctl.openai_agents import Model as OpenAIModel
 from agentctl.pydantic_ai import Model
 
 typed: Any = Agent(Model("steps"), deps_type=RunContext)
@@ -16,6 +21,28 @@ typed: Any = Agent(Model("steps"), deps_type=RunContext)
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
+
+
+@tool
+def add_in_graph(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+add_in_graph.name = "add"
+
+graph: Any = create_agent(ChatModel(model="steps"), tools=[add_in_graph])
+
+
+@openai_agents.function_tool(name_override="add")
+def add_with_runner(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+runner: Any = openai_agents.Agent(
+    name="runner", model=OpenAIModel("steps"), tools=[add_with_runner]
+)
 
 
 async def ask_model(prompt: str) -> str:

@@ -1,6 +1,6 @@
 """Random messages to runs of every kind: each has one fate, and the endpoint agrees.
 
-python -m tests.steering.test_fates 10000   sends that many, and prints the fates
+python -m tests.steering.test_fates 10000 [SEED]   sends that many, and prints the fates
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ COMPONENTS: tuple[tuple[ComponentKind, str], ...] = (
     ("agent", "durable-typed"),
     ("agent", "listener"),
     ("agent", "durable-listener"),
+    ("agent", "graph"),
+    ("agent", "runner"),
     ("team", "office"),
     ("workflow", "lane"),
 )
@@ -41,6 +44,9 @@ MESSAGES = 120
 """Messages of the test in the suite."""
 
 MESSAGES_OF_A_RUN = 6
+
+FATES = ("delivered", "next_run", "refused", "not accepted")
+"""The fates of a message. One that is not accepted was refused before it was stored."""
 
 SETTLED = ("PAUSED", "COMPLETED", "ERROR", "CANCELLED")
 
@@ -62,7 +68,7 @@ class Experiment:
     def __init__(self, site: Deployment, models: SteppingModels, seed: int) -> None:
         self.random = random.Random(seed)
         self.runs: list[Sent] = []
-        self.fates = Counter[str]()
+        self.fates: dict[str, Counter[str]] = {name: Counter() for _, name in COMPONENTS}
         self._site = site
         self._models = models
         self._count = 0
@@ -113,7 +119,7 @@ class Experiment:
             try:
                 message = await asyncio.shield(sending)
             except errors.Conflict:
-                self.fates["not accepted"] += 1
+                self.fates[component]["not accepted"] += 1
                 continue
             sent.texts[message.value["message_id"]] = text
 
@@ -147,7 +153,7 @@ class Experiment:
     ) -> None:
         status = message["status"]
         text = message["content"]
-        self.fates[status] += 1
+        self.fates[sent.component][status] += 1
         is_part = [each for each in run["messages"] if each.get("message_id")]
         parts = [each["message_id"] for each in is_part].count(message["message_id"])
         assert parts == (status == "delivered"), (message, run["status"])
@@ -181,17 +187,26 @@ async def test_each_message_has_one_fate(
     asyncio.get_running_loop().set_task_factory(create_process_task)
     experiment = Experiment(site, models, seed)
     await experiment.send_all(MESSAGES)
+    fates = sum(experiment.fates.values(), Counter[str]())
     for fate in ("delivered", "next_run", "refused"):
-        assert experiment.fates[fate] > 0, experiment.fates
+        assert fates[fate] > 0, experiment.fates
 
 
-async def _main(count: int) -> None:
+async def _main(count: int, seed: int) -> None:
     asyncio.get_running_loop().set_task_factory(create_process_task)
     with tempfile.TemporaryDirectory() as folder, serve_stepping_models() as models:
-        experiment = Experiment(create_site(Path(folder), models), models, seed=0)
+        experiment = Experiment(create_site(Path(folder), models), models, seed)
         await experiment.send_all(count)
-        print(dict(experiment.fates))
+        print(_format(experiment.fates))
+
+
+def _format(fates: Mapping[str, Counter[str]]) -> str:
+    lines = [f"{'component':18}" + "".join(f"{fate:>14}" for fate in FATES)]
+    rows = [*fates.items(), ("all", sum(fates.values(), Counter[str]()))]
+    for name, counts in rows:
+        lines.append(f"{name:18}" + "".join(f"{counts[fate]:14}" for fate in FATES))
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(int(sys.argv[1])))
+    asyncio.run(_main(*map(int, [*sys.argv[1:], "0"][:2])))

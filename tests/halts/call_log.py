@@ -1,0 +1,57 @@
+"""The calls of an experiment: the log of the endpoint, and the ledger of the tool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.halts.counting_endpoint import WORK, Call, EndpointClient
+
+
+def read_key(text: str) -> tuple[str, int]:
+    """Return the path and the number of a message."""
+    found = WORK.search(text)
+    assert found is not None, text
+    return found[1], int(found[2])
+
+
+class CallLog:
+    """All calls of the model and of the tool.
+
+    Args:
+        ledger: the file with a line for each call of the tool.
+
+    Attributes:
+        calls: those that were read so far.
+        works: the paths and numbers of the messages that a call was made for.
+    """
+
+    def __init__(self, endpoint: EndpointClient, ledger: Path) -> None:
+        self.calls: list[Call] = []
+        self.works = set[tuple[str, int]]()
+        self._endpoint = endpoint
+        self._ledger = ledger
+        self._place = 0
+
+    def read(self) -> Sequence[Call]:
+        """Read all calls that were made before; return those that were not read before."""
+        new_calls = [*self._endpoint.settle(), *self._read_ledger()]
+        self.calls += new_calls
+        self.works |= {(call.path, call.number) for call in new_calls}
+        return new_calls
+
+    def _read_ledger(self) -> list[Call]:
+        if not self._ledger.exists():
+            return []
+        with self._ledger.open("rb") as file:
+            file.seek(self._place)
+            text = file.read()
+        # The last line may be in the making.
+        text = text[: text.rfind(b"\n") + 1]
+        self._place += len(text)
+
+        calls: list[Call] = []
+        for line in text.decode().splitlines():
+            at, _, note = line.partition(" ")
+            calls.append(Call(float(at), "tool", *read_key(note)))
+        return calls

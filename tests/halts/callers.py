@@ -1,0 +1,111 @@
+"""The callers of an experiment: threads that begin work of each path, as long as it lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import httpx2
+
+from tests.chaos.cluster import Server
+from tests.conditions import PATIENCE
+from tests.halts.counting_endpoint import TAKEOVER
+from tests.halts.operator import TRUST, choose_url
+from tests.halts.paths import PATHS, Caller
+
+REFUSED_SECONDS = 1.0
+"""Longest pause of a caller that a halt has refused, in case that the halt is never ended."""
+
+
+class Callers:
+    """The threads.
+
+    Args:
+        count: callers of each path.
+        answers: counts the answers that are neither a success nor a refusal by a halt.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        headers: Mapping[str, str],
+        count: int,
+        answers: Counter[str],
+    ) -> None:
+        self._servers = servers
+        self._headers = headers
+        self._answers = answers
+        self._ended = threading.Event()
+        self._changed = threading.Condition()
+        self._refused = Counter[str]()
+        self._is_halted = False
+        self._threads = [
+            threading.Thread(target=self._begin_often, args=(path, number), daemon=True)
+            for path in PATHS
+            if path != TAKEOVER
+            for number in range(count)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def note_halt(self) -> None:
+        """Let callers that are refused from now on wait for the end of the halt."""
+        with self._changed:
+            self._is_halted = True
+            self._refused.clear()
+
+    def note_resume(self) -> None:
+        """Let the callers that were refused begin again."""
+        with self._changed:
+            self._is_halted = False
+            self._changed.notify_all()
+
+    def read_refused(self) -> Counter[str]:
+        """Return the number of requests of each path that were refused since `note_halt`."""
+        with self._changed:
+            return Counter(self._refused)
+
+    def stop(self) -> None:
+        """Begin nothing any more."""
+        self._ended.set()
+        self.note_resume()
+
+    def join(self) -> int:
+        """Wait until all callers have their answers; return the number of those that have not."""
+        deadline = time.monotonic() + PATIENCE
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0.1))
+        return sum(thread.is_alive() for thread in self._threads)
+
+    def _begin_often(self, path: str, number: int) -> None:
+        """Begin work of a path until the experiment ends: the body of a thread."""
+        caller = Caller(path)
+        server = self._servers[number % len(self._servers)]
+        while not self._ended.is_set():
+            # While its server is killed, another one.
+            url = server.url if server.is_running else choose_url(self._servers)
+            client = httpx2.Client(
+                base_url=url, headers=self._headers, timeout=PATIENCE, verify=TRUST
+            )
+            # A request that is lost with its server, and an answer that is not the one expected.
+            with contextlib.suppress(httpx2.HTTPError, AssertionError, KeyError), client:
+                caller.client = client
+                while not self._ended.is_set() and (server.is_running or url != server.url):
+                    self.take_answer(path, PATHS[path].begin(caller))
+            time.sleep(0.02)
+
+    def take_answer(self, path: str, answer: httpx2.Response) -> None:
+        """Count an answer; wait for the end of the halt if it refuses the request."""
+        if "halted" in answer.text:
+            with self._changed:
+                self._refused[path] += 1
+                if self._is_halted:
+                    self._changed.wait(REFUSED_SECONDS)
+        elif answer.status_code >= 400:
+            self._answers[f"{path}: {answer.status_code}"] += 1
+            time.sleep(0.05)

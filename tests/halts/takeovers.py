@@ -1,0 +1,113 @@
+"""A server whose durable runs the other servers take over, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.chaos.cluster import LIMITS, Server
+from tests.conditions import PATIENCE
+from tests.deployment import Deployment
+from tests.halts.call_log import read_key
+from tests.halts.callers import Callers
+from tests.halts.counting_endpoint import TAKEOVER, count_hanging_runs
+from tests.halts.operator import TRUST
+from tests.halts.paths import PATHS, Caller
+from tests.halts.report import LIVE_RUNS
+
+RUNS = 8
+"""Runs that the server has begun when it is killed."""
+
+
+class Takeovers:
+    """The server that is killed.
+
+    Args:
+        pattern: the server whose configuration it shares.
+        folder: an existing folder for its own one.
+        endpoint_url: the endpoint of the models.
+        query: queries the database.
+
+    Attributes:
+        kills: how often it was killed.
+        worker_id: its worker while it lives.
+    """
+
+    def __init__(
+        self,
+        pattern: Server,
+        folder: Path,
+        headers: Mapping[str, str],
+        endpoint_url: str,
+        query: Callable[[str], Awaitable[Sequence[Sequence[Any]]]],
+        callers: Callers,
+    ) -> None:
+        self.kills = 0
+        self.worker_id: str | None = None
+        self._server = _create_server(pattern, folder / "victim")
+        self._headers = headers
+        self._endpoint_url = endpoint_url
+        self._query = query
+        self._callers = callers
+
+    async def take_over_often(self, over: asyncio.Event) -> None:
+        """Start the server, let runs hang in it, and kill it, until an event is set."""
+        while not over.is_set():
+            await asyncio.to_thread(self._server.start)
+            try:
+                await self._fill(over)
+            finally:
+                await asyncio.to_thread(self._server.kill)
+                self.worker_id = None
+            self.kills += 1
+
+            # Some runs are always under way.
+            while not over.is_set() and await self._count_live() > RUNS / 2:
+                await asyncio.sleep(0.2)
+
+    async def _fill(self, over: asyncio.Event) -> None:
+        """Begin runs in the server until each of them hangs in its second call."""
+        caller = Caller(TAKEOVER)
+        begun = 0
+        with httpx2.Client(
+            base_url=self._server.url, headers=self._headers, timeout=PATIENCE, verify=TRUST
+        ) as caller.client:
+            while begun < RUNS and not over.is_set():
+                answer = await asyncio.to_thread(PATHS[TAKEOVER].begin, caller)
+                begun += answer.status_code == 202
+                await asyncio.to_thread(self._callers.take_answer, TAKEOVER, answer)
+                if self.worker_id is None:
+                    self.worker_id = await self._find_worker()
+
+        while not over.is_set():
+            if await asyncio.to_thread(count_hanging_runs, self._endpoint_url) >= begun:
+                break
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(random.uniform(0.0, 0.2))
+
+    async def _find_worker(self) -> str | None:
+        pid = self._server.process.pid
+        rows = await self._query(f"SELECT worker_id FROM workers WHERE pid = {pid}")
+        return rows[0][0] if rows else None
+
+    async def _count_live(self) -> int:
+        rows = await self._query(LIVE_RUNS)
+        return sum(read_key(text)[0] == TAKEOVER for _, text, _ in rows)
+
+
+def _create_server(pattern: Server, folder: Path) -> Server:
+    """Create a further server of a database, with slots for the runs that it begins itself only."""
+    folder.mkdir()
+    source = pattern.deployment.folder
+    shutil.copytree(source / "keys", folder / "keys")
+    limits = LIMITS.replace("1000", str(RUNS))
+    for file in [*source.glob("*.py"), source / "agentctl.toml"]:
+        text = file.read_text().replace("sqlite:///", f"sqlite:///{source}/")
+        (folder / file.name).write_text(text.replace(LIMITS, limits))
+    return Server("victim", Deployment(folder))
