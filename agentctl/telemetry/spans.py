@@ -16,7 +16,7 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
@@ -62,6 +62,10 @@ RUN_RECOVERED = "agentctl.recovered"
 RUN_PURPOSE = "agentctl.run.purpose"
 CANCEL_REQUESTED = "agentctl.run.cancel_requested"
 MODEL_ID = "agentctl.model.id"
+MESSAGE_DELIVERED = "agentctl.message.delivered"
+"""The event of a message that was sent to the run while it works."""
+
+MESSAGE_ID = "agentctl.message.id"
 
 OTHER_ERROR = "_OTHER"
 CANCELLED = "cancelled"
@@ -297,6 +301,7 @@ class SpanBuilder:
             trace.parent and build_span_context(trace.parent, is_remote=True),
             self._resource,
             attributes,
+            self._build_events(leg),
             links=[Link(build_span_context(trace.link, is_remote=True))] if trace.link else (),
             kind=SpanKind.SERVER if leg.is_root else SpanKind.INTERNAL,
             status=status,
@@ -304,6 +309,23 @@ class SpanBuilder:
             end_time=max(leg.finished_at, trace.started_at) * 1_000,
             instrumentation_scope=_SCOPE,
         )
+
+    def _build_events(self, leg: EndedLeg) -> list[Event]:
+        """Build an event for each message that was delivered in a leg."""
+        events = list[Event]()
+        started_at = leg.trace.started_at
+        for message in leg.transcript.messages:
+            # Messages have whole seconds. An earlier leg, or an earlier run, has the other ones.
+            is_earlier = message["created_at"] < started_at // 1_000_000
+            if "message_id" not in message or "origin_run_id" in message or is_earlier:
+                continue
+
+            attributes: Attributes = {MESSAGE_ID: message["message_id"]}
+            if self._has_content:
+                attributes[INPUT_MESSAGES] = dump_messages("user", message["content"])
+            at = max(message["created_at"] * 1_000_000, started_at)
+            events.append(Event(MESSAGE_DELIVERED, attributes, at * 1_000))
+        return events
 
     def _build_model_call(self, leg: EndedLeg, call: Span) -> ReadableSpan:
         model = self._models.get(call.name)

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from opentelemetry.sdk.resources import Resource
 
-from agentctl.config.settings import Model
+from agentctl.config.settings import Model, Settings
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.interface.requests.approvals import Ruling
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.logs import TraceContext, build_child_trace, caller_trace, parse_traceparent
+from agentctl.records.logs import (
+    RunTrace,
+    TraceContext,
+    build_child_trace,
+    caller_trace,
+    parse_traceparent,
+)
 from agentctl.records.text import new_id
+from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs
+from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript.events import ToolCallStarted
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.service.service import Service, ServiceOperations
-from agentctl.telemetry.spans import list_models
+from agentctl.telemetry.spans import EndedLeg, SpanBuilder, list_models
 from tests.conditions import wait_until
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint
@@ -383,3 +394,25 @@ async def test_the_spans_of_a_dead_worker_come_from_the_events(
     assert (own.attributes["error.type"], own.status) == ("WORKER_LOST", 2)
     assert own.attributes["agentctl.recovered"] is True
     assert (tool.name, tool.parent_id, tool.status) == ("execute_tool add", own.span_id, 2)
+
+
+@pytest.mark.parametrize("has_content", [False, True])
+def test_delivered_message_is_an_event_of_its_leg(has_content: bool) -> None:
+    transcript = Transcript()
+    transcript.add_message("earlier", "before")
+    transcript.messages[0]["created_at"] = 5
+    transcript.add_message("m1", MARKER)
+    trace = LegTrace(RunTrace(CALLER, None))
+    leg = EndedLeg(
+        trace, "r1", "s1", None, "work", None, True, 1, "agent", "echo", "Echo", "",
+        Ending.completed(), trace.started_at + 1, transcript, (),
+    )  # fmt: skip
+    settings = replace(Settings(), tracing=replace(Settings().tracing, content=has_content))
+    (span,) = SpanBuilder(settings, Resource({})).build(leg)
+    (event,) = span.events
+    assert (event.name, event.attributes["agentctl.message.id"]) == (
+        "agentctl.message.delivered",
+        "m1",
+    )
+    assert (MARKER in str(event.attributes)) == has_content
+    assert span.start_time <= event.timestamp
