@@ -79,7 +79,7 @@ def plan_list(
         # The newest runs are looked up for the rows of a page, and the removals for a list.
         others = ("page", "newest", "turns", "removals", "searched")
         steps = plan(sqlite, sql, values)
-        while "SCAN found" in steps:  # the ids of rows, each of which is then read
+        if "SCAN found" in steps:  # the ids of rows, each of which is then read
             joined = steps.index("SCAN found")
             del steps[joined : joined + 2], steps[steps.index("CO-ROUTINE found")]
         if "MATERIALIZE searched" in steps:  # the rows from which the page is also read
