@@ -198,7 +198,9 @@ class Filtered:
             followed, compared, maximum = self._divide(lead)
             compared = compared.with_all(self.compared)
 
-        if compared.texts and (maximum == MAXIMUM_COMPARED or self.matches_most):
+        # Rows of an index with columns are found by id: their plan would read them twice.
+        is_soon_full = self.matches_most and not followed.texts
+        if compared.texts and (maximum == MAXIMUM_COMPARED or is_soon_full):
             return self._read_apart(followed, compared, maximum, page, make)
         if compared.texts:
             return self._read_compared(followed, compared, maximum, page, make)
