@@ -271,9 +271,9 @@ def test_backup_names_the_databases_that_it_lacks(
     where = ("--config", str(config))
     assert agentctl("db", "migrate", *where).code == 0
     made = agentctl("db", "backup", str(tmp_path / "first"), *where)
-    assert (made.code, "back up the others with --db: second" in made.stderr) == (0, True)
+    assert (made.code, "back up the rest with --db: second" in made.stderr) == (0, True)
     made = agentctl("db", "backup", str(tmp_path / "second"), "--db", "second", *where)
-    assert (made.code, "others" in made.stderr) == (0, False)
+    assert (made.code, "the rest" in made.stderr) == (0, False)
 
 
 def test_a_backup_is_a_new_complete_private_file(

@@ -149,7 +149,7 @@ def _format(counts: Counter[str]) -> str:
 
 @dataclass
 class _Work:
-    """What belongs to one message: its runs, and the calls that were made for them."""
+    """The runs of one message, and the calls that were made for them."""
 
     runs: list[Sequence[Any]] = field(default_factory=list)
     model_calls: int = 0

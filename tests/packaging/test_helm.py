@@ -158,7 +158,7 @@ def test_values_change_the_objects() -> None:
 def test_helm_renders_the_same_objects(objects: dict[tuple[str, str], Any]) -> None:
     helm = shutil.which("helm")
     if helm is None:
-        pytest.skip("needs helm")
+        pytest.skip("needs helm: https://helm.sh/docs/intro/install")
     done = subprocess.run(
         [helm, "template", "--kube-version", "1.31.0", "agents", str(CHART)],
         capture_output=True,

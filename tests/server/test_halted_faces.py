@@ -13,6 +13,7 @@ from agentctl.records.routes import INTERFACE_HEADER
 from tests.agui.pages import Thread
 from tests.ai_sdk.chats import Chat
 from tests.commands import run_command
+from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, Deploy
 from tests.server.mcp_wire import McpWire, read_messages
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -117,7 +118,7 @@ def test_page_of_ag_ui_gets_an_event(served: ThreadedServer) -> None:
 
 def test_client_of_mcp_reads_the_reason(served: ThreadedServer) -> None:
     served_headers = served.bearer("ada", *SCOPES)
-    with httpx2.Client(base_url=served.url, headers=served_headers, timeout=60) as client:
+    with httpx2.Client(base_url=served.url, headers=served_headers, timeout=PATIENCE) as client:
         wire = McpWire(client)
         params = {"name": "agent_echo", "arguments": {"message": "x"}}
         called = wire.post({"id": 1, "method": "tools/call", "params": params})
