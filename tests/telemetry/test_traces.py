@@ -404,9 +404,23 @@ def test_delivered_message_is_an_event_of_its_leg(has_content: bool) -> None:
     transcript.add_message("m1", MARKER)
     trace = LegTrace(RunTrace(CALLER, None))
     leg = EndedLeg(
-        trace, "r1", "s1", None, "work", None, True, 1, "agent", "echo", "Echo", "",
-        Ending.completed(), trace.started_at + 1, transcript, (),
-    )  # fmt: skip
+        trace=trace,
+        run_id="r1",
+        session_id="s1",
+        user_id=None,
+        input="work",
+        purpose=None,
+        is_root=True,
+        attempt=1,
+        kind="agent",
+        component_id="echo",
+        component_name="Echo",
+        model="",
+        ending=Ending.completed(),
+        finished_at=trace.started_at + 1,
+        transcript=transcript,
+        calls=(),
+    )
     settings = replace(Settings(), tracing=replace(Settings().tracing, content=has_content))
     (span,) = SpanBuilder(settings, Resource({})).build(leg)
     (event,) = span.events
