@@ -3,7 +3,7 @@
 `GET /log?from=N` returns the calls from number N on, all of which had arrived before the request:
 after `SETTLE_ROUNDS` of such requests, one after another, a call that is not in the log has arrived
 later. A run of the path `takeover` hangs in its second call until its process dies; the call that
-repeats it is answered.
+repeats it is answered. After `GET /release` nothing hangs any more.
 """
 
 from __future__ import annotations
@@ -105,6 +105,11 @@ def count_hanging_runs(url: str) -> int:
     return int(httpx2.get(f"{url}/hanging", timeout=PATIENCE).text)
 
 
+def release_hanging_runs(url: str) -> None:
+    """Answer the runs that hang, and let none hang from now on."""
+    httpx2.get(f"{url}/release", timeout=PATIENCE)
+
+
 @contextmanager
 def run_counting_endpoint() -> Iterator[EndpointClient]:
     """Run an endpoint until the end of the block."""
@@ -124,6 +129,7 @@ class _Endpoint:
         self._calls: list[Call] = []
         self._second_calls = Counter[int]()
         self._hanging = 0
+        self._released = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -149,6 +155,9 @@ class _Endpoint:
     def _report(self, target: str) -> bytes:
         if target.startswith("/hanging"):
             return b"%d" % self._hanging
+        if target == "/release":
+            self._released.set()
+            return b""
         first = int(target.rpartition("=")[2])
         return json.dumps(self._calls[first:]).encode()
 
@@ -169,12 +178,7 @@ class _Endpoint:
         self._calls.append(Call(at, "model", path, number, is_told))
         if path == TAKEOVER and len(results) == 1:
             self._second_calls[number] += 1
-            if self._second_calls[number] == 1:
-                self._hanging += 1
-                try:
-                    await reader.read()
-                finally:
-                    self._hanging -= 1
+            if self._second_calls[number] == 1 and not await self._hang(reader):
                 return None
 
         await asyncio.sleep(random.uniform(0.0, ANSWER_SECONDS))
@@ -186,6 +190,21 @@ class _Endpoint:
             return format_answer(body["model"], message, "stop")
         call = _build_call(function, work[0], f"call-{number}-{len(results)}")
         return format_answer(body["model"], {"tool_calls": [call]}, "tool_calls")
+
+    async def _hang(self, reader: asyncio.StreamReader) -> bool:
+        """Wait until the caller has left, or nothing hangs any more; return True then."""
+        left = asyncio.create_task(reader.read())
+        released = asyncio.create_task(self._released.wait())
+        self._hanging += 1
+        await asyncio.wait([left, released], return_when=asyncio.FIRST_COMPLETED)
+        self._hanging -= 1
+        if left.done():
+            released.cancel()
+            return False
+        # The next request of the connection is read by its loop.
+        left.cancel()
+        await asyncio.wait([left])
+        return True
 
 
 def _build_call(function: dict[str, Any], text: str, call_id: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tests.conditions import PATIENCE
 from tests.deployment import Deployment
 from tests.halts.call_log import read_key
 from tests.halts.callers import Callers
-from tests.halts.counting_endpoint import TAKEOVER, count_hanging_runs
+from tests.halts.counting_endpoint import TAKEOVER, count_hanging_runs, release_hanging_runs
 from tests.halts.operator import TRUST
 from tests.halts.paths import PATHS, Caller
 from tests.halts.report import LIVE_RUNS
@@ -70,6 +70,9 @@ class Takeovers:
             # Some runs are always under way.
             while not over.is_set() and await self._count_live() > RUNS / 2:
                 await asyncio.sleep(0.2)
+
+        # The server may have died before a run hung in it: it would hang in another one.
+        await asyncio.to_thread(release_hanging_runs, self._endpoint_url)
 
     async def _fill(self, over: asyncio.Event) -> None:
         """Begin runs in the server until each of them hangs in its second call."""

@@ -21,6 +21,7 @@ from agentctl import errors
 from agentctl.interface.requests import CancelRequest, MessageRequest, RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import ServiceOperations
+from agentctl.work.event_loop import retrieve_exception
 from tests.conditions import wait_for_run, wait_until
 from tests.deployment import Deployment
 from tests.runs.simulated_processes import Process, create_process_task
@@ -116,6 +117,8 @@ class Experiment:
             # In the context of the process that is asked: the runs that the sender starts for the
             # message are its own, and do not die with the host.
             sending = door.spawn(door.operations.runs.send_message(sent.run_id, request))
+            # A host that is killed does not wait for the answer of the other process.
+            sending.add_done_callback(retrieve_exception)
             try:
                 message = await asyncio.shield(sending)
             except errors.Conflict:
