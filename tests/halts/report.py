@@ -202,10 +202,12 @@ def _judge_work(report: Report, path: str, number: int, work: _Work) -> str:
         model_calls = tools + count
         tool_calls = tools
 
-    # A decision begins another attempt as well; here, only the death of a process does.
+    # The decision begins the second attempt of a run, the death of a process each other one.
     attempts = 0
     if path in ("durable", TAKEOVER):
         attempts = sum(row[4] - 1 for row in work.runs)
+    elif path == "decided":
+        attempts = sum(max(row[4] - 2, 0) for row in work.runs)
 
     # The call that a process died in may have been made, and is made again.
     is_repeated = work.model_calls > model_calls + attempts
