@@ -11,7 +11,7 @@ from agentctl import errors
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
 from agentctl.interface.requests.halts import HaltFilter, NewHalt
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import HOUR, format_rfc3339, now
 from agentctl.runs.desk.halting import end_due_halts
 from agentctl.runs.life.halts import ALIVE_SECONDS
 from agentctl.service.service import Service
@@ -328,21 +328,18 @@ async def test_stop_running_cancels_the_runs_in_scope(deployment: Deployment) ->
         other.cancel()
 
 
-async def test_halt_ends_when_its_time_has_come(deployment: Deployment) -> None:
+async def test_halt_ends_when_its_time_has_come(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with open_service(deployment) as service:
-        until = format_rfc3339(now() + 2_000_000)
+        until = format_rfc3339(now() + HOUR)
         halt_id = await create_halt(service, "agent", "echo", until=until)
         with pytest.raises(errors.Halted):
             await user(service).runs.create("agent", "echo", RunRequest("hello"))
 
-        async def begins() -> bool:
-            try:
-                await user(service).runs.create("agent", "echo", RunRequest("hello"))
-            except errors.Halted:
-                return False
-            return True
-
-        await wait_until(begins)
+        for module in ("runs.life.halts", "runs.desk.halting", "service.halts"):
+            monkeypatch.setattr(f"agentctl.{module}.now", lambda: now() + 2 * HOUR)
+        await user(service).runs.create("agent", "echo", RunRequest("hello"))
         await end_due_halts(service.hosting.databases.system)
         record = (await admin(service).halts.get(halt_id)).value
         assert (record["state"], record["ended_by"]) == ("ended", "system:until")
