@@ -163,7 +163,7 @@ def test_answers_count_all_or_none(talk: Talk) -> None:
     yes = {"approved": True}
     assert second["id"] in page.refuse(422, resume=[answer(first, yes)])
     other = answer(second, {**yes, "argumentsHash": "sha256:" + "0" * 64})
-    assert "another call" in page.refuse(409, resume=[answer(first, yes), other])
+    assert "a different call" in page.refuse(409, resume=[answer(first, yes), other])
     page.refuse(422, resume=[answer(first, yes), answer(second, {"approved": "yes"})])
     page.refuse(422, resume=[answer(first, yes), answer(first, yes)])
     page.refuse(404, resume=[answer(first, yes), answer({"id": "nothing"}, yes)])

@@ -6,7 +6,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -47,6 +47,7 @@ class Terminal(Protocol):
         env: Mapping[str, str] | None = None,
         types: str = "",
         when: str = "[y/N] ",
+        then: Sequence[tuple[str, str]] = (),
     ) -> Seen: ...
 
 
@@ -98,16 +99,20 @@ def terminal(environment: dict[str, str], home: Path) -> Terminal:
     """Run `agentctl ARGS` to its end with a real terminal for all three streams.
 
     `types` is what the person types once `when` is on the screen; `\x03` is Ctrl-C and `\x04` the
-    end of input.
+    end of input. `then` has further replies: a text that has to appear, and what is typed then.
     """
 
     def run(
-        *args: str, env: Mapping[str, str] | None = None, types: str = "", when: str = "[y/N] "
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        types: str = "",
+        when: str = "[y/N] ",
+        then: Sequence[tuple[str, str]] = (),
     ) -> Seen:
         ours, theirs = os.openpty()
         with os.fdopen(ours, "r+b", buffering=0) as screen:
             process = _at_terminal(theirs, args, environment | dict(env or {}), home)
-            text = _until_ended(screen.fileno(), (when, types), process)
+            text = _until_ended(screen.fileno(), [(when, types), *then], process)
             os.close(theirs)
             return Seen(process.wait(PATIENCE), text.replace("\r\n", "\n"))
 
@@ -127,14 +132,17 @@ def _at_terminal(
     return subprocess.Popen(line, env=env, cwd=folder, start_new_session=True)
 
 
-def _until_ended(screen: int, reply: tuple[str, str], process: subprocess.Popen[bytes]) -> str:
-    """Type the reply when it is time, and read until the command has ended.
+def _until_ended(
+    screen: int, replies: Sequence[tuple[str, str]], process: subprocess.Popen[bytes]
+) -> str:
+    """Type each reply when it is time, and read until the command has ended.
 
     Ctrl-C is typed again every 5 seconds, as a person does: Python notices a signal that arrives
     between its last check and its read of the terminal only when the read returns.
     """
     seen = b""
-    when, types = (text.encode() for text in reply)
+    answered = 0
+    left = [(when.encode(), types.encode()) for when, types in replies if types]
     deadline = time.monotonic() + PATIENCE
     due = 0.0
     while time.monotonic() < deadline:
@@ -143,9 +151,17 @@ def _until_ended(screen: int, reply: tuple[str, str], process: subprocess.Popen[
             seen += os.read(screen, 65536)
         elif ended:
             return seen.decode()
-        if types and when in seen and time.monotonic() >= due:
-            os.write(screen, types)
-            due = time.monotonic() + 5 if types == CTRL_C else deadline
+        if not left or time.monotonic() < due:
+            continue
+        when, types = left[0]
+        if when not in seen[answered:]:
+            continue
+        os.write(screen, types)
+        if types == CTRL_C:
+            due = time.monotonic() + 5
+        else:
+            answered = len(seen)
+            del left[0]
     process.kill()
     process.wait()
     raise AssertionError(f"still running, after {seen!r}")

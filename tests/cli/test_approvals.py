@@ -286,6 +286,7 @@ def test_receipt_states_a_decision_to_others(
 
 def test_chat_asks_in_place_and_goes_on(terminal: Terminal, door: tuple[str, ...]) -> None:
     begin = ("chat", "payer", *door)
-    paid = terminal(*begin, types="user\ny\n\x04", when="conversation\r\n> ")
+    replies = [("[l]ater: ", "y\n"), ("\r\n> ", "\x04")]
+    paid = terminal(*begin, types="user\n", when="conversation\r\n> ", then=replies)
     assert (paid.code, "argument amount  10" in paid.screen) == (0, True), paid.screen
     assert "Results: paid" in paid.screen

@@ -45,7 +45,7 @@ def test_the_demo_commands_work_in_a_new_shell(demo: Demo, home: Path) -> None:
     out = ended.stdout.decode().splitlines()
     assert out[0].startswith("agent_id\t")
     assert {"echo", "greet", "count", "slow"} <= {line.partition("\t")[0] for line in out}
-    assert out[-2] == "hello"
+    assert out[-1] == "hello"
     assert f"console: {demo.url}/console" in ended.stderr.decode()
 
 

@@ -312,7 +312,7 @@ def test_runs_are_cancelled_from_the_list(server: ThreadedServer, browser: Brows
         expect(dialog).to_contain_text("tool hold has not returned")
         (server.deployment.folder / "go on").touch()
         expect(dialog.locator("dd").nth(1)).to_have_text("2 of 2")
-        dialog.locator("text=Close").click()
+        dialog.get_by_role("button", name="Close").click()
         shown.see("last action: 2 requested · 2 stopped", "No runs match.")
 
 

@@ -103,11 +103,17 @@ async def test_runs_are_counted_by_the_time_of_their_end(deployment: Deployment)
 NEVER_RUNS = (
     (RunFilter(status="RUNNING", live=True), "live and status cannot be used together"),
     (RunFilter(live=True, search="x"), "live and search cannot be used together"),
-    (RunFilter(status="PAUSED", search="x"), "status PAUSED and search exclude"),
+    (RunFilter(status="PAUSED", search="x"), "status PAUSED and search cannot be used together"),
     (RunFilter(live=True, error_code="X"), "live and error_code cannot be used together"),
-    (RunFilter(status="PENDING", at_work=True), "status PENDING and at_work exclude"),
+    (
+        RunFilter(status="PENDING", at_work=True),
+        "status PENDING and at_work cannot be used together",
+    ),
     (RunFilter(live=True, finished_after=1), "live and finished_after cannot be used together"),
-    (RunFilter(status="RUNNING", model="m", created_after=1), "status RUNNING and model exclude"),
+    (
+        RunFilter(status="RUNNING", model="m", created_after=1),
+        "status RUNNING and model cannot be used together",
+    ),
     (RunFilter(status="COMPLETED", error="x"), "error finds failed runs only"),
     (RunFilter(created_after=2, created_before=2), "created_after must be earlier"),
     (RunFilter(finished_after=2, finished_before=1), "finished_after must be earlier"),
