@@ -14,6 +14,7 @@ from agentctl.interface.requests.halts import HaltFilter, NewHalt
 from agentctl.records.times import HOUR, format_rfc3339, now
 from agentctl.runs.desk.halting import end_due_halts
 from agentctl.runs.life.halts import ALIVE_SECONDS
+from agentctl.runs.life.live import LiveRun
 from agentctl.service.service import Service
 from tests.conditions import wait_until
 from tests.deployment import Deploy, Deployment
@@ -174,6 +175,17 @@ async def test_held_run_continues_exactly_once(deploy: Deploy) -> None:
         assert len(deploy.endpoint.requests("echo")) == 2
 
 
+async def wait_for_live_run(service: Service) -> LiveRun:
+    """Return the run of a process that has one, as soon as it has begun.
+
+    A read of the database would take longer, and the run might end meanwhile.
+    """
+    engine = service.hosting.engine
+    await engine.wait_for_live_run()
+    (live,) = engine.live_runs()
+    return live
+
+
 async def test_live_run_waits_before_its_next_call(
     deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
@@ -210,7 +222,7 @@ async def test_held_run_does_not_reach_its_time_limit(deploy: Deploy) -> None:
         running = asyncio.create_task(
             user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 0.3}'))
         )
-        await wait_for_running(user(service), component_id="tool-wait")
+        await wait_for_live_run(service)
         halt_id = await create_halt(service, "agent", "tool-wait")
         await asyncio.sleep(2.5)
         assert not running.done()
@@ -354,7 +366,7 @@ async def test_process_that_cannot_read_the_halts_starts_nothing(
         running = asyncio.create_task(
             user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 0.5}'))
         )
-        run = await wait_for_running(user(service), component_id="tool-wait")
+        live = await wait_for_live_run(service)
 
         async def fail() -> None:
             raise errors.Unavailable("The database is not available")
@@ -362,8 +374,6 @@ async def test_process_that_cannot_read_the_halts_starts_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(halts, "refresh", fail)
             patch.setattr(halts, "_clock", lambda: float("inf"))
-            live = service.hosting.engine.find_run(run["run_id"])
-            assert live is not None
             await wait_until(lambda: live.is_held)
             with pytest.raises(errors.Unavailable):
                 await user(service).runs.create("agent", "echo", RunRequest("hello"))
@@ -382,9 +392,7 @@ async def test_process_with_an_old_heartbeat_starts_nothing(
         running = asyncio.create_task(
             user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 0.5}'))
         )
-        run = await wait_for_running(user(service), component_id="tool-wait")
-        live = service.hosting.engine.find_run(run["run_id"])
-        assert live is not None
+        live = await wait_for_live_run(service)
 
         with monkeypatch.context() as patch:
             worker = service._worker
