@@ -226,6 +226,7 @@ async def _write_json(
 ) -> AsyncGenerator[bytes]:
     session = (await operations.sessions.get(session_id, where)).raw
     yield (b"[" if form == "json" else b"") + b'{"session":' + session + b',"runs":['
+
     after: str | None = None
     run_ids: list[str] = []
     while True:
@@ -238,6 +239,7 @@ async def _write_json(
         if len(runs) < query.limit:
             break
         after = run_ids[-1]
+
     yield b'],"model_calls":{' if model_calls else b"]"
     comma = b""
     for run_id in run_ids if model_calls else ():

@@ -112,6 +112,7 @@ class _RunCall:
         client = self._client
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._progress.reporting())
+
             if client.state is None:
                 request = RunRequest(
                     self._arguments["message"],
@@ -123,26 +124,36 @@ class _RunCall:
                 )
             else:
                 events = await self._continue(client.state)
+
             waits = client.waits
             while (result := await self._read(events)) is None:
                 questions = self._paused.build_questions(self._approvals.values())
                 if questions is None or not (client.ask or client.takes_questions):
                     return self._build_pause()
+
+                # A client without a session sends the answers with a further call.
                 if client.ask is None:
                     asked = {
                         question.id: {"method": "elicitation/create", "params": question.params}
                         for question in questions
                     }
-                    state = {"requestState": self.run_id}
-                    return {"resultType": "input_required", "inputRequests": asked, **state}
+                    return {
+                        "resultType": "input_required",
+                        "inputRequests": asked,
+                        "requestState": self.run_id,
+                    }
+
+                # The call takes one place among those that wait, for all of its questions.
                 try:
                     stack.enter_context(waits())
                 except TooManyRequests:
                     return self._build_pause()
                 waits = nullcontext
+
                 for question in questions:
                     await client.ask(question)
                 events = self._follow_next_leg()
+
             return result
 
     @property
@@ -152,21 +163,25 @@ class _RunCall:
     async def _continue(self, state: str) -> Events:
         if not is_unique_id(state):
             raise ValidationFailed("requestState is not that of a question")
+
         tool = self._tool
         self.run_id = state
         self._continues = True
+
         decisions = [read_answer(key, answer) for key, answer in self._client.answers.items()]
         request = ContinueRequest(
             tuple(decision for paused, decision in decisions if paused == self._paused)
         )
         place = (tool.kind, tool.component_id, state)
         self.session_id = await self._operations.runs.find_session(*place)
+
         try:
             continued = await self._operations.runs.begin_continuation(*place, request)
         except ValidationFailed:
             rejections = [reject(key, "The answer is not valid")[1] for key in self._client.answers]
             request = ContinueRequest(tuple(rejections))
             continued = await self._operations.runs.begin_continuation(*place, request)
+
         if continued is None:
             raise ValidationFailed(f"The run {state} waits for other decisions")
         return self._operations.runs.follow_continuation(continued)
@@ -267,17 +282,21 @@ class _RunCall:
         for file in files:
             kind = find_kind(file["media_type"])
             reference = get_reference(file)
+
             if kind in ("image", "audio") and reference.size <= rest:
                 with contextlib.suppress(AgentctlError):
                     pieces = self._operations.files.get_content(
                         reference.file_id, db_id=self._database
                     )
                     loaded = LoadedFile(reference, b"".join([piece async for piece in pieces]))
+
                     rest -= reference.size
                     part = {"type": kind, "data": loaded.base64, "mimeType": reference.media_type}
                     content.append(part)
                     continue
+
             content.append(self._link(reference))
+
         return content
 
     def _link(self, file: FileReference) -> dict[str, Any]:

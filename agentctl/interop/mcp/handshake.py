@@ -114,21 +114,23 @@ class HandshakeServer:
         """Respond to a request of an identified caller."""
         session_id = call.headers.get(SESSION_HEADER)
         session = None if session_id is None else McpSession.read(session_id, call.caller.owner)
-        if session is not None and await call.operations.conversations.has_ended_client_session(
-            session.id
-        ):
+        conversations = call.operations.conversations
+        if session is not None and await conversations.has_ended_client_session(session.id):
             raise NotFound("Session not found: its client has ended it")
+
         if call.method == "DELETE":
             if session is None:
                 raise NotFound("Session not found")
-            await call.operations.conversations.end_client_session(session.id)
+            await conversations.end_client_session(session.id)
             await cancel_runs(call.operations, session.prefix, SESSION_REASON)
             await no_content_response()(call.scope, call.receive, send)
             return
+
         message = read_message(await call.json())
         if message.method == "tools/call" and message.id is not None:
             await self._respond_to_call(call, message.id, message.params, session, send)
             return
+
         response = await self._build_response(call, message, session)
         await response(call.scope, call.receive, send)
 

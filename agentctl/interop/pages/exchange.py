@@ -105,10 +105,12 @@ class PageExchange(Generic[GivenT]):
     async def _open(self) -> Response:
         """Return the stream of a run. If it raises an error, nothing was started or decided."""
         given = self.read_request(await self.call.json())
+
         keys = self.call.headers.getlist("Idempotency-Key")
         if len(keys) > 1:
             raise BadRequest("The header field Idempotency-Key is given more than once")
         key = keys[0] if keys else None
+
         if not given.continues:
             self.operations.runs.require_open(self.kind, self.component_id)
         known = await self.operations.conversations.find_waiting(
@@ -117,6 +119,7 @@ class PageExchange(Generic[GivenT]):
             given.thread_id,
             [answer.approval_id for answer in given.answers],
         )
+
         if given.continues:
             self.operation = operation_ids(self.kind).continue_run
             events = self._continue(given, ResumedRun(given, known), key)
@@ -124,6 +127,7 @@ class PageExchange(Generic[GivenT]):
             check_no_interrupt(known)
             stream = self.stream = self.build_stream(given, None, set())
             events = self.translate(stream, await self.start(given, key))
+
         first = await wait_for_first_events(self.call.receive, events)
         assert self.stream is not None
         return self.send(self.stream, first, events)

@@ -149,6 +149,8 @@ class BudgetPeriods:
             "unit": budget.unit,
             "limit": limit,
         }
+
+        # A person can edit only the amount: what the question says is fixed.
         fixed = {name: {"const": value} for name, value in shown.items()}
         amount = {"type": amount_type, "exclusiveMinimum": 0, "maximum": MAXIMUM_AMOUNT}
         schema = {
@@ -157,6 +159,7 @@ class BudgetPeriods:
             "required": [*shown, "further"],
             "additionalProperties": False,
         }
+
         return Ask(
             kind="approval",
             tool_call_id=name_budget_question(budget.id, period.since, to_units(budget, limit)),

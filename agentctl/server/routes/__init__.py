@@ -384,16 +384,27 @@ def build_all_operations() -> tuple[Operation, ...]:
 
 def _build_operation(declared: Declaration) -> Operation:
     address = declared.address
-    kind = declared.kind
-    bound = () if kind is None else (kind,)
-    status = 204 if declared.record is None and address not in _ENDPOINTS else declared.status
     record = declared.record
     body = BODIES.get(address)
-    has_id = kind is not None and KINDS[kind].id_field in declared.route.template
+
+    # An endpoint of its own sets the status, and its parameters are those of the function.
+    kind = declared.kind
+    bound = () if kind is None else (kind,)
+    own_endpoint = _ENDPOINTS.get(address)
+    status = declared.status
+    if own_endpoint is not None:
+        endpoint: Endpoint = partial(own_endpoint, *bound)
+    else:
+        if record is None:
+            status = 204
+        endpoint = _build_endpoint(address, bound, status)
+
+    path_names = None
+    if kind is not None and KINDS[kind].id_field in declared.route.template:
+        path_names = {KINDS[kind].id_field: "component_id"}
+
     return Operation(
-        partial(_ENDPOINTS[address], *bound)
-        if address in _ENDPOINTS
-        else _build_endpoint(address, bound, status),
+        endpoint,
         name=declared.name,
         tag=declared.tag,
         result=record | declared.summaries if declared.summaries else record,
@@ -403,8 +414,8 @@ def _build_operation(declared: Declaration) -> Operation:
         adapt_body=ADAPTERS.get(address),
         responses=declared.responses,
         texts=declared.read_texts(),
-        path_names={KINDS[kind].id_field: "component_id"} if kind and has_id else None,
-        signature=None if address in _ENDPOINTS else declared.signature,
+        path_names=path_names,
+        signature=declared.signature if own_endpoint is None else None,
     )
 
 

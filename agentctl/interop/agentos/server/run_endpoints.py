@@ -244,6 +244,7 @@ class RunEndpoints(Endpoints):
         database = operations.runs.find_database_id(kind, component_id)
         body = await _RUN.read_with_files(call, database)
         request = build_run_request(RunRequest, body, idempotency_key)
+
         if body.get("stream", True):
             native = operations.runs.stream_portions(kind, component_id, request)
             content_only = body.get("stream_events") is False
@@ -251,14 +252,15 @@ class RunEndpoints(Endpoints):
                 kind, native, numbered=request.background, content_only=content_only
             )
             return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
+
         async with cancelling_on_disconnect(call.receive):
             document = await operations.runs.create(kind, component_id, request)
         run = document.value
         if request.background or run["status"] in ("PENDING", "RUNNING"):
             return _build_accepted(run)
-        return json_response(
-            self._build(run, await operations.runs.read_details(kind, component_id, run))
-        )
+
+        details = await operations.runs.read_details(kind, component_id, run)
+        return json_response(self._build(run, details))
 
     def _translate(
         self, kind: ComponentKind, events: AsyncGenerator[Portion], **options: Any
@@ -298,16 +300,16 @@ class RunEndpoints(Endpoints):
         db_id: DatabaseId = None,
     ) -> Response:
         statuses = read_repeated(call, "status")
+
         runs = list[RunRecord]()
         page: Page | None = Page(MAXIMUM_LIMIT, sort_order="asc")
         while page is not None and len(runs) < MAXIMUM_RUNS:
-            of_page = RunFilter(session_id=session_id, db_id=db_id, page=page)
-            listed = (
-                await call.operations.runs.list_of_component(kind, component_id, of_page)
-            ).value
-            runs += listed["data"]
-            cursor = listed["meta"]["next_cursor"]
+            page_filter = RunFilter(session_id=session_id, db_id=db_id, page=page)
+            document = await call.operations.runs.list_of_component(kind, component_id, page_filter)
+            runs += document.value["data"]
+            cursor = document.value["meta"]["next_cursor"]
             page = None if cursor is None else replace(page, cursor=cursor)
+
         builder = RunBuilder(self._directory, runs)
         items = [
             builder.build_item(run)
