@@ -331,6 +331,10 @@ class DatabaseDamaged(Unavailable):
     retry_after = None
 
 
+class DatabaseClosed(Unavailable):
+    """A database that this process has closed at its shutdown (503). No retry here helps."""
+
+
 class BytesMissing(Unavailable, code="BYTES_MISSING"):
     """The store of files lacks the bytes of a file (503)."""
 

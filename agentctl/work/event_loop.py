@@ -115,6 +115,7 @@ async def retry_while_unavailable(
     Raises:
         Unavailable: the database did not answer for `seconds`, or `stopped` is done.
         DatabaseDamaged: it is damaged, which no retry within `seconds` changes.
+        DatabaseClosed: this process has closed it.
     """
     limit = RETRY_LIMIT_SECONDS if seconds is None else seconds
     deadline = time.monotonic() + limit
@@ -126,6 +127,9 @@ async def retry_while_unavailable(
         except errors.Unavailable as error:
             # The end of a run is stored without a time limit: a file may be put back.
             if isinstance(error, errors.DatabaseDamaged) and limit < math.inf:
+                raise
+            # Work that a run has left behind may end after the shutdown, and wants to be recorded.
+            if isinstance(error, errors.DatabaseClosed):
                 raise
             if (stopped is not None and stopped.done()) or time.monotonic() >= deadline:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from agentctl.runs.life import supervision
 from agentctl.runs.states import Ending
 from agentctl.runtime.components import execute
 from agentctl.service.service import Service
+from agentctl.work.event_loop import RETRY_LIMIT_SECONDS
 from tests.deployment import Deployment
 from tests.runs.test_legs import Payer, approval_of, database_of, decide, start, wait_for_status
 from tests.runs.unlucky_runs import quick_retries
@@ -117,3 +119,15 @@ async def test_end_of_abandoned_work_is_stored_after_an_outage(quick_retries: No
     await supervision._record(run, work, "its abandoned work")
 
     assert stored == ["the end of the work"]
+
+
+async def test_end_of_abandoned_work_is_not_retried_after_the_shutdown(
+    deployment: Deployment,
+) -> None:
+    async with open_service(deployment) as service:
+        database = database_of(service)
+    run: Any = SimpleNamespace(run_id="r1", database=database)
+    work: Any = "the end of the work"
+
+    async with asyncio.timeout(RETRY_LIMIT_SECONDS / 2):
+        await supervision._record(run, work, "its abandoned work")

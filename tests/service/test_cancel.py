@@ -11,8 +11,10 @@ from agentctl import errors
 from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import Service
+from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs as run_rows
-from tests.conditions import wait_until
+from agentctl.store.repositories import sessions
+from tests.conditions import PATIENCE, wait_until
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint
 from tests.service.callers import (
@@ -302,6 +304,34 @@ async def test_cancel_from_another_process_uses_the_database(deployment: Deploym
             assert answer.value["cancel"] == "stopped"
             assert answer.value["reason"] == "from afar"
             assert (await task)[-1].name == "RunCancelled"
+
+
+async def test_cancel_from_another_process_does_not_wait_for_a_deleted_run(
+    deployment: Deployment,
+) -> None:
+    async with open_service(deployment) as owner, open_service(deployment) as elsewhere:
+        operations = user(owner)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run,
+            _,
+        ):
+            run_id = run["run_id"]
+            cancelling = elsewhere.hosting.canceller.cancel(
+                elsewhere.hosting.databases.system,
+                run_id,
+                actor="admin",
+                reason=None,
+                wait=10 * PATIENCE,
+                extra_write=_delete_session,
+            )
+            async with asyncio.timeout(PATIENCE):
+                result = await cancelling
+            assert (result.outcome, result.state.run_id) == ("requested", run_id)
+
+
+@unit
+def _delete_session() -> Steps[None]:
+    yield from sessions.delete("s1")
 
 
 async def test_cancel_during_completion_returns_the_stored_status(deployment: Deployment) -> None:

@@ -130,7 +130,8 @@ class Canceller:
         """Wait for the end that another process stores; end the run if that process is dead.
 
         Returns:
-            The last state that was read, after `wait` seconds at most.
+            The last state that was read, after `wait` seconds at most; at once if the run is
+            deleted meanwhile.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -152,7 +153,12 @@ class Canceller:
                     )
                 next_check = loop.time() + OWNER_CHECK_SECONDS
 
-            state = await _read_state(database, state)
+            stored = await database.read(run_reads.get_state(state.run_id))
+            if stored is None:
+                # The run was deleted with its session: no end will be stored.
+                return state
+
+            state = stored
             left = deadline - loop.time()
             if is_final(state.status) or left <= 0:
                 return state

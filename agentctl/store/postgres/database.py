@@ -191,7 +191,7 @@ class PostgresDatabase:
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
-            raise errors.Unavailable("The database is closed", cause=f"database {self.id!r}")
+            raise errors.DatabaseClosed("The database is closed", cause=f"database {self.id!r}")
 
     async def _run_with_retries(
         self, run_once: Callable[[Work[T]], Awaitable[T]], work: Work[T]

@@ -85,7 +85,7 @@ class ThreadConnection:
             if self._closed:
                 work.close()
                 cause = f"database {self._entry.id!r}"
-                raise errors.Unavailable("The database is closed", cause=cause)
+                raise errors.DatabaseClosed("The database is closed", cause=cause)
             if self._loop is None:
                 self._loop = self._start()
             return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -451,7 +451,7 @@ class SqliteDatabase:
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
-            raise errors.Unavailable("The database is closed", cause=f"database {self.id!r}")
+            raise errors.DatabaseClosed("The database is closed", cause=f"database {self.id!r}")
 
     def _loop_reader(self) -> apsw.Connection:
         if self._reader is None:
