@@ -244,7 +244,7 @@ async def test_a_silent_network_at_the_commit_is_an_unknown_outcome(server: Post
 
 
 async def test_an_exhausted_pool_rejects_and_recovers(server: PostgresServer) -> None:
-    async with faulty(server, pool_size=2, statement_seconds=5.0) as there:
+    async with faulty(server, pool_size=2, statement_seconds=2.0) as there:
         busy = [asyncio.create_task(there.database.read(asleep(30))) for _ in range(2)]
         await wait_until(lambda: there.database.load().in_use == 2)
         failure = await failed(there.read())

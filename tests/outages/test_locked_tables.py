@@ -50,7 +50,7 @@ def place(tmp_path: Path, model_endpoint: ModelEndpoint, server: PostgresServer)
     own = uuid4().hex
     databases = {
         name: f'url = "{server.url}"\nsearch_path = "{name}_{own}"\npool_size = {POOL}\n'
-        f"wait_seconds = 2\nstatement_seconds = {2 * PATIENCE}"
+        f"wait_seconds = 1\nstatement_seconds = {2 * PATIENCE}"
         for name in ("main", "second")
     }
     deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)

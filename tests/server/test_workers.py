@@ -109,7 +109,7 @@ def test_stream_continues_at_another_worker(pair: WorkerServer) -> None:
 
 
 def test_draining_workers_respond_but_reject_runs(deployment: Deployment) -> None:
-    drain_seconds(deployment, 10)
+    drain_seconds(deployment, 4)
     with serve_with_two_workers(deployment) as server:
         runs = server.one_each()
         kept = len(server.rows("SELECT * FROM runs"))
@@ -126,10 +126,10 @@ def test_draining_workers_respond_but_reject_runs(deployment: Deployment) -> Non
                 assert server.run(run_id)["status"] == "RUNNING"
             assert [event.name for event in events] == ["RunCancelled"]
         assert server.served.process.wait(PATIENCE) == 0
-        assert time.monotonic() - began >= 10
+        assert time.monotonic() - began >= 4
         ends = "SELECT status, cancel_requested_by FROM runs"
         assert server.rows(ends) == [("CANCELLED", "system:shutdown")] * (kept + 1)
-        assert f"stopping: waiting up to 10 s for {kept + 1} runs" in server.served.log_text
+        assert f"stopping: waiting up to 4 s for {kept + 1} runs" in server.served.log_text
 
 
 def test_workers_stop_together_so_streams_get_their_end(deployment: Deployment) -> None:

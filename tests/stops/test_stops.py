@@ -209,7 +209,7 @@ async def test_time_limits_and_the_end_of_the_server_end_work(
         assert (run["status"], run["holding"]) == ("COMPLETED", [])
         assert "did not end within" in run["content"]
 
-    limits = "\n[runs]\ntimeout_seconds = 6\ntool_timeout_seconds = 2\n"
+    limits = "\n[runs]\ntimeout_seconds = 3\ntool_timeout_seconds = 1\n"
     with serve(tmp_path, model_endpoint, limits) as server:
         async with server.connect() as operations:
             await check_each(check, ["task", "exec"])
