@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from operator import attrgetter
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
@@ -298,17 +299,21 @@ def _check_entry(entry: Any, key: str, ids: Mapping[str, list[str]], places: Pla
     Args:
         ids: the ids of the entries of each table.
     """
-    for name, annotation in get_type_hints(entry.__class__, include_extras=True).items():
-        reference = find_mark(annotation, Reference)
-        if reference is None:
-            continue
-
+    for name, reference in _list_references(entry.__class__):
         value = getattr(entry, name)
         entry_ids = value if isinstance(value, tuple) else (value,)
         known_ids = [known_id for table in reference.tables for known_id in ids[table]]
         for entry_id in entry_ids:
             if entry_id and entry_id not in known_ids:
                 places[f"{key}.{name}"].refuse_unknown_id(entry_id, reference.notation, known_ids)
+
+
+@cache
+def _list_references(table: type) -> list[tuple[str, Reference]]:
+    """Return the fields of a table that have the ids of entries. Their types take long to read."""
+    annotations = get_type_hints(table, include_extras=True)
+    marks = {name: find_mark(annotation, Reference) for name, annotation in annotations.items()}
+    return [(name, reference) for name, reference in marks.items() if reference is not None]
 
 
 def _check_next(settings: Settings, places: Places) -> None:

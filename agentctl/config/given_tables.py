@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentctl.config.places import KeyPath, Place, line_numbers
+from agentctl.config.places import KeyPath, Place, add_member, line_numbers
 from agentctl.config.tables import (
     FORMER_HINTS,
     FORMER_KEYS,
@@ -143,7 +143,9 @@ class GivenTables:
 
     def find_place(self, path: KeyPath) -> Place:
         """Return the place of a value; if it is absent, with the line of its table."""
-        key = self._name_key(path)
+        return self._build_place(self._name_key(path), path)
+
+    def _build_place(self, key: str, path: KeyPath) -> Place:
         variable = self._variables.get(path[:2])
         if variable is not None:
             return Place(self._file, key, variable=variable)
@@ -158,19 +160,19 @@ class GivenTables:
 
     def _name_key(self, path: KeyPath) -> str:
         """Return `agents.writer.tools[0]` for `("agents", 1, "tools", 0)`."""
-        place = Place("")
+        key = ""
         for at, step in enumerate(path):
             if isinstance(step, str):
-                place = place.member(step)
+                key = add_member(key, step)
                 continue
 
             # An entry is named by its id; the id itself by the number of the entry.
             entry_id = None
             if at == 1 and path[2:] != ("id",):
                 entry_id = self._find_id(path)
-            place = place.item(f"[{step}]" if entry_id is None else f".{entry_id}")
+            key += f"[{step}]" if entry_id is None else f".{entry_id}"
 
-        return place.key.removeprefix(".")
+        return key.removeprefix(".")
 
     def _find_id(self, path: KeyPath) -> str | None:
         """Return the id of the entry at a path; None if it has no valid one."""
@@ -194,9 +196,10 @@ class GivenTables:
             else:
                 given_table = given_table[step]
 
+        table_key = self._name_key(path)
         for field in dataclasses.fields(table):
-            key = f"{self._name_key(path)}.{field.name}"
-            place = dataclasses.replace(self.find_place((*path, field.name)), key=key)
+            key = f"{table_key}.{field.name}"
+            place = self._build_place(key, (*path, field.name))
             value = getattr(table, field.name)
             if field.name not in given_table:
                 place = dataclasses.replace(place, given=False)

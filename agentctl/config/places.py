@@ -56,7 +56,7 @@ class Place:
 
     def member(self, name: str) -> Place:
         """Return the place of a member of a table, with its name in quotes if it needs them."""
-        return self.item(f".{name if name.isidentifier() else quote_text(name)}")
+        return replace(self, key=add_member(self.key, name))
 
     def refuse_unknown_id(
         self, entry_id: str, notation: str, known_ids: Collection[str]
@@ -85,6 +85,12 @@ class Place:
         if self.line is not None and not self.variable:
             cause = f"line {self.line} of the file"
         raise InvalidConfiguration(f"{where}: {problem}", cause=cause, hint=hint)
+
+
+def add_member(key: str, name: str) -> str:
+    """Return the key of a member of a table, with its name in quotes if it needs them."""
+    shown_name = name if name.isidentifier() else quote_text(name)
+    return f"{key}.{shown_name}"
 
 
 def join_quoted(names: Iterable[str]) -> str:
