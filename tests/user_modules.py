@@ -19,12 +19,21 @@ _PERMANENT = (
 """Folders that may be temporary ones themselves."""
 
 
+_permanent_names = set[str]()
+"""The modules that are known to be in permanent folders: there are thousands, and this is called for
+each test and each command."""
+
+
 def forget_user_modules(kept: Collection[str] = ()) -> None:
     """Forget the modules in temporary folders, except `kept`.
 
     The next test may have another folder with modules of the same names.
     """
-    for name in sys.modules.keys() - kept:
+    temporary = tempfile.gettempdir()
+    for name in [name for name in sys.modules if name not in _permanent_names]:
         file = getattr(sys.modules[name], "__file__", None) or ""
-        if file.startswith(tempfile.gettempdir()) and not file.startswith(_PERMANENT):
-            del sys.modules[name]
+        if file.startswith(temporary) and not file.startswith(_PERMANENT):
+            if name not in kept:
+                del sys.modules[name]
+        elif file:
+            _permanent_names.add(name)
