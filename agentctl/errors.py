@@ -286,7 +286,7 @@ class BudgetExceeded(TooManyRequests, code="BUDGET_EXCEEDED", exit_code=6):
     members = ("budget",)
 
     def __init__(self, detail: str, *, budget: str = "", seconds: float | None = None) -> None:
-        super().__init__(detail, command="agentctl budgets list")
+        super().__init__(detail, command="agentctl usage --budgets")
         self.budget = budget
         self.retry_after = seconds
 
@@ -395,11 +395,11 @@ class SchemaMismatch(AgentctlError, code="SCHEMA_MISMATCH"):
 
 
 class ProblemsFound(AgentctlError, code="PROBLEMS_FOUND"):
-    """Problems that `runs doctor` found and did not repair."""
+    """Problems that `doctor --runs` found and did not repair."""
 
 
 class SomethingWrong(AgentctlError, code="SOMETHING_WRONG"):
-    """Problems of the installation that `doctor` or `db check` found."""
+    """Problems of the installation that `doctor` found."""
 
 
 class PartFailed(AgentctlError, code="PART_FAILED"):

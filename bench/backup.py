@@ -64,7 +64,7 @@ async def _measure(folder: Path, megabytes: int) -> None:
     size = made["bytes"] / 1e9
     print(f"{made['bytes'] / 1e6:,.0f} MB, {made['rows']:,} rows; seconds for each GB:")
     print(f"  backup with its check {made['seconds'] / size:.1f}")
-    print(f"  restore {copied / size:.1f}, db check {checked / size:.1f}")
+    print(f"  restore {copied / size:.1f}, doctor --db {checked / size:.1f}")
 
 
 async def _back_up_by_command(folder: Path, copy: Path) -> dict[str, Any]:

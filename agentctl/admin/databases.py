@@ -48,8 +48,8 @@ ReportProgress = Callable[[str, int, int | None], None]
 """Receives the name of the work, the part done and the total, if known."""
 
 RESTORE = "restore it from a backup (agentctl db backup creates backups)"
-_COMPARES = "compares its schema with the migrations (agentctl db check)"
-_CHANGED_BY_HAND = "check who changed it by hand; agentctl runs doctor --fix repairs runs"
+_COMPARES = "compares its schema with the migrations (agentctl doctor --db)"
+_CHANGED_BY_HAND = "check who changed it by hand; agentctl doctor --runs --fix repairs runs"
 
 PAGE_SIZE = 500
 """Rows of one read of a check."""

@@ -299,7 +299,7 @@ class WatchedRun:
             raise RunFailed(
                 f"run {self.run_id} has no worker",
                 cause="its process died before it could write the final status",
-                hint=f"write it with: {self.target.command('runs doctor --fix')}",
+                hint=f"write it with: {self.target.command('doctor --runs --fix')}",
             )
 
     async def _wait_for_decision(self, output_format: Format) -> None:

@@ -46,6 +46,17 @@ _REMOVED = {
     "agentctl memories list database": _FROM_AGENTOS.format("memories"),
 }
 """Hints for commands of earlier versions, and for options (`agentctl COMMAND OPTION`)."""
+_MOVED = {
+    "agentctl audit verify-export": "agentctl audit verify --export FILE",
+    "agentctl budgets": "agentctl usage --budgets",
+    "agentctl context show": "agentctl context list",
+    "agentctl db check": "agentctl doctor --db",
+    "agentctl memories forget": "agentctl memories delete --all --user USER",
+    "agentctl memories topics": "agentctl memories list --topics",
+    "agentctl runs doctor": "agentctl doctor --runs",
+    "agentctl workers": "agentctl doctor --workers",
+}
+"""The present commands that do the work of commands of earlier versions."""
 _EXTRA_WORDS = re.compile(r"unexpected extra argument(?:s|\(s\))? \((.+)\)", re.IGNORECASE)
 _NO_TOKEN = re.compile(r"no such option: --token\b(?!-)", re.IGNORECASE)
 
@@ -143,6 +154,9 @@ def _report_usage(failure: typer.TyperException) -> int:
         # It has the allowed values: a hint at the help would only be noise.
         return _write_error(wrong_value, None, None, failure.exit_code)
 
+    context = getattr(failure, "ctx", None)
+    command = context.command_path if context is not None else "agentctl"
+
     # The message of Typer, with its suggestion as a hint.
     text = " ".join(failure.format_message().split())
     detail = text
@@ -152,22 +166,26 @@ def _report_usage(failure: typer.TyperException) -> int:
         detail = match[1]
         guess = match[2] or match[3]
 
-    # Only near names: Typer also suggests others.
     wrong_word = _WRONG_WORD.search(detail)
+    former_name = f"{command} {wrong_word[1]}" if wrong_word else command
+    is_command = detail.lower().startswith("no such command")
+    if is_command and former_name in _MOVED:
+        moved = f"`{former_name}` has moved: use `{_MOVED[former_name]}`"
+        return _write_error(moved, None, None, failure.exit_code)
+
+    # Only near names: Typer also suggests others.
     if guess is not None and wrong_word is not None:
         similar_names = [
             name for name in guess.split(", ") if suggest_name(wrong_word[1], [name.strip("'-")])
         ]
         guess = ", ".join(similar_names)
 
-    context = getattr(failure, "ctx", None)
-    command = context.command_path if context is not None else "agentctl"
-    content = "commands" if detail.lower().startswith("no such command") else "parameters"
+    content = "commands" if is_command else "parameters"
     hint = f"`{command} --help` lists its {content}"
     if guess:
         hint = f"did you mean {guess}?"
     if wrong_word is not None:
-        hint = _REMOVED.get(f"{command} {wrong_word[1]}", hint)
+        hint = _REMOVED.get(former_name, hint)
 
     # Frequent mistakes.
     extra_words = _EXTRA_WORDS.search(detail)

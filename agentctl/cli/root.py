@@ -20,16 +20,16 @@ _COMMANDS = {
     "init": ("init:init", "Write a configuration and a key pair"),
     "serve": ("serve:serve", "Start the server"),
     "console": ("console:console", "Open the console in a browser with a link that signs in"),
-    "doctor": ("doctor:doctor", "Check the installation, or a server, and suggest fixes"),
+    "doctor": ("doctor.command:doctor", "Check the installation, or a server, and suggest fixes"),
     "login": ("login:login", "Sign in to a server through its identity provider"),
     "logout": (
         "logout:logout",
         "Sign out: revoke the tokens at the provider and delete the local copies",
     ),
-    "agents": ("agents:app", "List and show the configured agents"),
-    "teams": ("teams:app", "List and show the configured teams"),
-    "workflows": ("workflows:app", "List and show the configured workflows"),
-    "runs": ("runs:app", "Start, follow, steer, list, cancel, repeat and repair runs"),
+    "agents": ("components:build_group", "List and show the configured agents"),
+    "teams": ("components:build_group", "List and show the configured teams"),
+    "workflows": ("components:build_group", "List and show the configured workflows"),
+    "runs": ("runs:app", "Start, follow, steer, list, cancel and repeat runs"),
     "chat": ("chat:chat", "Chat with an agent, team or workflow"),
     "sessions": (
         "sessions:app",
@@ -40,7 +40,6 @@ _COMMANDS = {
         "usage:show_usage",
         "Show tokens and cost of finished runs by day, user, component, model or session",
     ),
-    "budgets": ("budgets:app", "List budgets and their usage"),
     "halt": ("halt:halt", "Stop work for everybody until it is resumed"),
     "halts": ("halts:app", "List and show halts of agents, tools, models, users or everything"),
     "resume": ("resume:resume", "End a halt; its work continues unless another halt stops it"),
@@ -48,10 +47,9 @@ _COMMANDS = {
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
     "files": ("files:app", "Upload, list, show, download and delete files"),
     "memories": ("memories:app", "List, change, delete, export and import memories of users"),
-    "db": ("db:app", "Inspect, migrate, check, index, back up, restore and copy databases"),
+    "db": ("db:app", "Inspect, migrate, index, back up, restore and copy databases"),
     "audit": ("audit:app", "Search, follow, export and verify the audit log"),
     "webhooks": ("webhooks:app", "List and test webhooks, and redeliver events"),
-    "workers": ("workers:app", "List the processes that execute runs"),
     "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),
     "keys": ("keys:app", "Generate, list, publish and rotate signing keys"),
     "token": ("token:app", "Mint, inspect and verify tokens"),
@@ -67,7 +65,10 @@ _COMMANDS = {
 }
 """Commands and groups in the order of the help, each with its module and the object in it, and the
 first sentence of its help: so the help of the root imports no command. Extensions add commands to
-groups."""
+groups.
+
+`build_group` is a function that builds a group from its name: several groups share its commands.
+"""
 
 _SECTIONS = {
     "init": "Start",
@@ -140,6 +141,8 @@ def _load_command(name: str, place: str) -> Any:
     file, _, attribute = place.partition(":")
     module = import_module(file)
     target = getattr(module, attribute)
+    if attribute == "build_group":
+        target = target(name)
     stem = CommandApp(rich_markup_mode=None, add_completion=False)
     if not isinstance(target, typer.Typer):
         text = getattr(module, "HELP", None)

@@ -167,7 +167,7 @@ def _judge_worker(row: WorkerRow, record: WorkerRecord) -> Finding:
     what = f"process {row.pid} on {row.host}, with {runs} live {'run' if runs == 1 else 'runs'}"
 
     if record["reason"]:
-        remedy = "another process ends its runs; agentctl runs doctor shows them"
+        remedy = "another process ends its runs; agentctl doctor --runs shows them"
         return note(check, f"dead: {record['reason']}: {what}", remedy)
 
     up = format_span(max(0, now() - row.started_at) / 1_000_000)

@@ -2,7 +2,7 @@
 
 A statement that changes a state is built by `change`: it names its transitions, and has their
 `where` in its condition. So the number of changed rows decides which of several writers succeeds.
-`docs/reference/states.md` and the checks of `runs doctor` are made from the same data.
+`docs/reference/states.md` and the checks of `doctor --runs` are made from the same data.
 
 A member is a run with a parent. A leg is the work between a claim and the next pause or end; each
 has an `attempt`, which its writes name, so that late writes of an earlier leg change nothing.

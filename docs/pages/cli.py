@@ -9,10 +9,13 @@ from typing import Any
 from agentctl.cli.help import common_options
 from pages.markdown import code, made_from, sentence, table
 
-__all__ = ["commands", "group_commands", "page"]
+__all__ = ["SHARED_COMMANDS", "commands", "commands_once", "group_commands", "page"]
 
 PROGRAM = "agentctl"
 SHARED = "connection-options"
+
+SHARED_COMMANDS = {"agentctl teams": "agentctl agents", "agentctl workflows": "agentctl agents"}
+"""Groups whose commands are the commands of another group, with another noun."""
 
 _INTRODUCTION = f"""# Commands
 
@@ -32,9 +35,16 @@ def commands() -> Iterator[tuple[str, Any]]:
     yield from _walk(PROGRAM, typer.main.get_command(app))
 
 
+def commands_once() -> Iterator[tuple[str, Any]]:
+    """Yield the commands and groups, without the commands of `SHARED_COMMANDS`."""
+    for path, command in commands():
+        if path.rpartition(" ")[0] not in SHARED_COMMANDS:
+            yield path, command
+
+
 def page() -> str:
     """Build `cli.md`."""
-    found = list(commands())
+    found = list(commands_once())
     lines = [_INTRODUCTION, *_overview(found), ""]
     for path, command in found:
         lines += [*_section(path, command), ""]
@@ -51,16 +61,16 @@ def _walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 def _overview(found: list[tuple[str, Any]]) -> list[str]:
     lines = []
     for heading, section in group_commands(found):
-        rows = [
-            (f"[`{path}`](#{path.replace(' ', '-')})", sentence(_summary(command)))
-            for path, command in section
-        ]
+        rows = [(_link(path), sentence(_summary(command))) for path, command in section]
         lines += ["", *table((f"**{heading}**", "description"), rows)]
     return lines[1:]
 
 
 def group_commands(found: list[tuple[str, Any]]) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """Yield the headings of the help of the root, each with its commands, without groups."""
+    """Yield the headings of the help of the root, each with its commands.
+
+    Groups are left out, except those of `SHARED_COMMANDS`.
+    """
     for heading, rows in found[0][1].list_sections().items():
         names = {name for name, _ in rows}
         yield (
@@ -68,9 +78,14 @@ def group_commands(found: list[tuple[str, Any]]) -> Iterator[tuple[str, list[tup
             [
                 (path, command)
                 for path, command in found[1:]
-                if path.split()[1] in names and not hasattr(command, "commands")
+                if path.split()[1] in names
+                and (path in SHARED_COMMANDS or not hasattr(command, "commands"))
             ],
         )
+
+
+def _link(path: str) -> str:
+    return f"[`{path}`](#{path.replace(' ', '-')})"
 
 
 def _summary(command: Any) -> str:
@@ -80,6 +95,12 @@ def _summary(command: Any) -> str:
 def _section(path: str, command: Any) -> list[str]:
     level = "##" if path.count(" ") < 2 else "###"
     lines = [f"{level} {path}", "", *_paragraphs(command.help or "")]
+    if path in SHARED_COMMANDS:
+        names = ", ".join(code(name) for name in command.commands)
+        noun = path.rpartition(" ")[2]
+        text = f"The commands are those of {_link(SHARED_COMMANDS[path])}, for {noun}: {names}."
+        return [*lines, text]
+
     group = hasattr(command, "commands")
     if not group:
         lines += ["```text", _usage(path, command), "```", ""]

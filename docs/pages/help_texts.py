@@ -1,11 +1,14 @@
-"""`help.txt`: the output of `--help` of every command on a terminal of 80 columns."""
+"""`help.txt`: the output of `--help` of the commands on a terminal of 80 columns.
+
+Groups that share their commands, such as `agents` and `teams`, have them once.
+"""
 
 from __future__ import annotations
 
 import io
 import os
 
-from pages.cli import commands
+from pages.cli import commands_once
 
 __all__ = ["page"]
 
@@ -13,7 +16,7 @@ __all__ = ["page"]
 def page() -> str:
     """Build `help.txt`."""
     os.environ["COLUMNS"] = "80"
-    return "\n".join(f"$ {path} --help\n{_read_help(path)}" for path, _ in commands())
+    return "\n".join(f"$ {path} --help\n{_read_help(path)}" for path, _ in commands_once())
 
 
 def _read_help(path: str) -> str:

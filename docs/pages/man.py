@@ -8,7 +8,7 @@ from typing import Any
 from agentctl import __version__
 from agentctl.cli.commands.help import ENVIRONMENT, EXIT_CODES, TOPICS
 from agentctl.cli.help import first_sentence
-from pages.cli import PROGRAM, commands, group_commands
+from pages.cli import PROGRAM, SHARED_COMMANDS, commands_once, group_commands
 
 __all__ = ["page"]
 
@@ -17,7 +17,7 @@ _IN_SECTIONS = ("exit-codes", "environment")
 
 def page() -> str:
     """Build `agentctl.1` in the macros of man(7)."""
-    found = list(commands())
+    found = list(commands_once())
     return "\n".join([*_head(found[0][1]), *_commands(found), *_topics(), ""])
 
 
@@ -39,6 +39,11 @@ def _commands(found: list[tuple[str, Any]]) -> Iterator[str]:
         yield f'.SH "COMMANDS: {heading.upper()}"'
         for path, command in section:
             yield f'.SS "{_escape(path)}"'
+            if path in SHARED_COMMANDS:
+                noun = path.rpartition(" ")[2]
+                yield _escape(f"The commands of {SHARED_COMMANDS[path]}, for {noun}.")
+                continue
+
             context = typer.Context(command)
             usage = " ".join([path, *command.collect_usage_pieces(context)])
             yield _escape(usage)

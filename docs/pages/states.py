@@ -22,9 +22,9 @@ next pause or end; a transition with a new attempt ends the right of earlier leg
 79](../internals/decisions/0079-legs-and-checkpoints.md) has the reasons.
 """
 
-_DOCTOR = """## Checks of `runs doctor`
+_DOCTOR = """## Checks of `doctor --runs`
 
-`agentctl runs doctor` reports an open run whose columns are those of no state, and a run of which
+`agentctl doctor --runs` reports an open run whose columns are those of no state, and a run of which
 one of these is true. `--fix` repairs it:
 """
 

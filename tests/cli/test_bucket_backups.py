@@ -75,7 +75,7 @@ class Bucket:
         return keys
 
     def list_faults(self, *words: str) -> list[str]:
-        ended = self.run("db", "check", "-o", "json", *words)
+        ended = self.run("doctor", "--db", "-o", "json", *words)
         return [each["what"] for each in json.loads(ended.stdout) if each["verdict"] == "wrong"]
 
 
@@ -111,7 +111,7 @@ def test_check_finds_missing_changed_and_unnamed_bytes(bucket: Bucket) -> None:
     deep = bucket.list_faults("--deep")
     assert any(text.startswith("files whose bytes have another hash: 1") for text in deep)
 
-    command = [sys.executable, "-P", "-c", AT_ONCE, "db", "check", "-o", "json"]
+    command = [sys.executable, "-P", "-c", AT_ONCE, "doctor", "--db", "-o", "json"]
     ended = subprocess.run(
         [*command, "--config", str(bucket.config)],
         env=base_environment() | KEYS,
@@ -156,7 +156,7 @@ def test_store_that_does_not_work_is_an_error(
     bucket.configure(endpoint, bucket="absent")
     absent = "the store of files does not work: there is no bucket absent"
     for code, *words in (
-        (1, "db", "check"),
+        (1, "doctor", "--db"),
         (1, "doctor"),
         (7, "db", "backup", f"{tmp_path}/absent.db"),
     ):

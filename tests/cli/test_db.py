@@ -129,11 +129,11 @@ def test_a_schema_of_a_development_version_is_refused(
     change(file, load_migrations("sqlite")[14].text)
     for number in (16, 27):
         change(file, f"INSERT INTO schema_version VALUES ({number}, 0, 15)")
-        for command in (["db", "migrate"], ["db", "status"], ["sessions", "list"], ["db", "check"]):
+        for words in ("db migrate", "db status", "sessions list", "doctor --db"):
             before = file.read_bytes()
-            ended = agentctl(*command, *where)
+            ended = agentctl(*words.split(), *where)
             text = f"{ended.stdout}{ended.stderr}"
-            assert (ended.code, file.read_bytes() == before) == (1, True), command
+            assert (ended.code, file.read_bytes() == before) == (1, True), words
             assert "database schema is one of a development version" in text
             assert "restore a backup of version 0.2 or earlier" in text
 
@@ -200,13 +200,13 @@ def test_a_newer_compatible_schema_is_used_and_not_changed(
     assert record["compatible_from"] == SCHEMA_VERSION
     assert agentctl("sessions", "list", *where).code == 0
     assert hashlib.sha256(file.read_bytes()).digest() == before
-    checked = agentctl("db", "check", "-o", "json", *where)
+    checked = agentctl("doctor", "--db", "-o", "json", *where)
     verdicts = {each["verdict"] for each in json.loads(checked.stdout)}
     assert (checked.code, verdicts) == (0, {"ok", "note"})
     assert what in checked.stdout
     ran = agentctl("runs", "start", "--agent", "echo", "--message", "hi", *where)
     assert (ran.code, what in ran.stderr) == (0, False)
-    assert agentctl("db", "check", *where).code == 0
+    assert agentctl("doctor", "--db", *where).code == 0
 
 
 Damage = Callable[[Path], None]
@@ -250,14 +250,14 @@ def test_check_reports_damage_and_changes_nothing(
     where = ("--config", str(config))
     old_file(file)
     agentctl("db", "migrate", *where)
-    sound = agentctl("db", "check", "-o", "json", *where)
+    sound = agentctl("doctor", "--db", "-o", "json", *where)
     assert (sound.code, {each["verdict"] for each in json.loads(sound.stdout)}) == (0, {"ok"})
     if callable(damage):
         damage(file)
     else:
         change(file, damage)
     before = file.read_bytes()
-    ended = agentctl("db", "check", "-o", "json", *where)
+    ended = agentctl("doctor", "--db", "-o", "json", *where)
     assert ended.code == 1
     wrong = [each for each in json.loads(ended.stdout) if each["verdict"] == "wrong"]
     assert any(told in each["what"] and remedy in each["remedy"] for each in wrong), wrong
@@ -332,7 +332,7 @@ def test_a_restored_backup_goes_on_with_nothing(
     restored = json.loads(ended.stdout)
     assert (restored["rows"], restored["sha256"]) == (made["rows"], made["sha256"])
     assert restored["ended_runs"] == 2
-    assert agentctl("db", "check", *where).code == 0
+    assert agentctl("doctor", "--db", *where).code == 0
     for one in (run_id, queued):
         run = json.loads(agentctl("runs", "get", one, "-o", "json", *where).stdout)
         assert (run["status"], run["error"]["code"]) == ("ERROR", "WORKER_LOST")
@@ -446,7 +446,7 @@ def test_restore_replaces_what_a_killed_one_left(
         assert left.exists()
     assert agentctl("db", "restore", str(backup), "--replace", *where).code == 0
     assert not left.exists()
-    assert agentctl("db", "check", *where).code == 0
+    assert agentctl("doctor", "--db", *where).code == 0
 
 
 def test_restore_reads_no_write_ahead_log(
@@ -481,7 +481,7 @@ def test_an_old_backup_is_restored_and_migrated(
     file.unlink()
     ended = agentctl("db", "restore", str(backup), *where)
     assert ended.code == 0, ended.stderr
-    assert agentctl("db", "check", *where).code == 0
+    assert agentctl("doctor", "--db", *where).code == 0
     assert agentctl("sessions", "list", "-o", "name", *where).lines == ["s1"]
 
 
@@ -521,7 +521,7 @@ def test_backup_of_postgresql_prints_the_pg_dump_command(agentctl: Agentctl, con
     )
 
 
-@pytest.mark.parametrize("command", ["status", "migrate", "check", "backup x.db"])
+@pytest.mark.parametrize("command", ["status", "migrate", "backup x.db"])
 def test_commands_work_only_on_configured_databases(
     agentctl: Agentctl, config: Path, command: str
 ) -> None:

@@ -76,7 +76,7 @@ def test_a_database_with_runs(agentctl: Agentctl, project: Path) -> None:
     row = ("w", socket.gethostname(), "", 1, 1, 1, 1)
     in_database(project, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL, 0)", row)
     assert wrong(agentctl("doctor", "-o", "json")) == [
-        ("runs", f"agentctl runs doctor --config {project}")
+        ("runs", f"agentctl doctor --runs --config {project}")
     ]
     in_database(project, "DROP TABLE runs")
     assert {check for check, _ in wrong(agentctl("doctor", "-o", "json"))} == {
@@ -173,6 +173,28 @@ def test_progress_is_shown_at_a_terminal_and_can_be_interrupted(
         holder.execute("ROLLBACK")
         holder.close()
     assert (seen.code, "Traceback" in seen.screen) == (130, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--db --runs", "--db and --runs cannot be used together"),
+        ("main", "DB_ID needs --db or --runs"),
+        ("--db --fix", "--fix needs --runs"),
+        ("--runs --deep", "--deep needs --db"),
+        ("--production --cursor x", "--cursor needs --db or --runs"),
+        ("--runs --backups copies", "--backups needs --production"),
+        ("--db --url http://127.0.0.1:9", "--url has no effect here: --db reads the database"),
+        ("--timeout 1", "--token-file, --insecure-http and --timeout need --url"),
+        ("--url http://127.0.0.1:9 --production", "--url and --production cannot be used together"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    agentctl: Agentctl, project: Path, words: str, said: str
+) -> None:
+    ended = agentctl("doctor", *words.split())
+    assert (ended.code, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"error: {said}")
 
 
 def test_production_needs_more(agentctl: Agentctl, project: Path) -> None:

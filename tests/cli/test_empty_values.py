@@ -51,7 +51,7 @@ def test_deletion_with_an_empty_url_deletes_nothing(
         (("sessions", "export", "s", "--to-file", ""), "--to-file"),
         (("login", "--url", ""), "--url"),
         (("version", "--url", ""), "--url"),
-        (("db", "check", "--config", ""), "--config"),
+        (("doctor", "--db", "--config", ""), "--config"),
         (("token", "mint", "--sub", ""), "--sub"),
     ],
 )

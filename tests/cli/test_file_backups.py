@@ -91,7 +91,7 @@ def test_backup_adds_new_bytes_and_restore_puts_back_exactly_those(
     for key in first:
         assert (store / key).read_bytes() == (tmp_path / "lost" / key).read_bytes()
         assert not (store / key).samefile(copies / key)
-    assert agentctl("db", "check", "--deep", *local).code == 0
+    assert agentctl("doctor", "--db", "--deep", *local).code == 0
 
     damaged, absent = sorted(first)[:2]
     (tmp_path / "b" / "whole").write_bytes((copies / damaged).read_bytes())
@@ -114,7 +114,7 @@ def test_check_reports_missing_changed_and_unnamed_bytes(
     local = ("--config", str(config))
     store = tmp_path / "files"
     missing, short, changed, *_ = sorted(add_files(config, range(6)))
-    assert agentctl("db", "check", *local).code == 0
+    assert agentctl("doctor", "--db", *local).code == 0
     (store / missing).unlink()
     (store / short).write_bytes(b"short")
     (store / changed).write_bytes(b"x" * (store / changed).stat().st_size)
@@ -125,7 +125,7 @@ def test_check_reports_missing_changed_and_unnamed_bytes(
         if key != new:
             os.utime(store / key, ns=((now() - 3 * HOUR) * 1_000,) * 2)
     in_database(config, f"INSERT INTO blob_checks (blob) VALUES ('{noted}')")
-    ended = agentctl("db", "check", "-o", "json", *local)
+    ended = agentctl("doctor", "--db", "-o", "json", *local)
     assert ended.code == 1
     texts = [each["what"] for each in json.loads(ended.stdout) if each["verdict"] == "wrong"]
     faults = {text.split(":")[0] for text in texts}
@@ -134,9 +134,9 @@ def test_check_reports_missing_changed_and_unnamed_bytes(
         "bytes that no file names",
     }  # fmt: skip
     assert any(text == f"bytes that no file names: 1, for example {old}" for text in texts)
-    deep = agentctl("db", "check", "--deep", "-o", "json", *local)
+    deep = agentctl("doctor", "--db", "--deep", "-o", "json", *local)
     assert "files whose bytes have another hash: 1" in deep.stdout
-    rest = agentctl("db", "check", "--cursor", f"main:files:{short}", "-o", "json", *local)
+    rest = agentctl("doctor", "--db", "--cursor", f"main:files:{short}", "-o", "json", *local)
     assert "are missing" not in rest.stdout
     assert "bytes that no file names" in rest.stdout
 
@@ -177,7 +177,7 @@ def test_killed_backup_and_restore_are_done_by_the_next_ones(
         assert read.code == 0, read.stderr
     assert agentctl(*restore, *local).code == 0
     assert list_whole(store) == keys
-    assert agentctl("db", "check", "--deep", *local).code == 0
+    assert agentctl("doctor", "--db", "--deep", *local).code == 0
 
 
 def test_backup_removes_the_bytes_that_no_backup_names(

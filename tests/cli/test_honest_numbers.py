@@ -152,9 +152,9 @@ def test_options_of_a_transcript_select_it(commands: Commands) -> None:
 
 
 def test_workers_of_a_server_are_listed_in_the_words_of_doctor(commands: Commands) -> None:
-    (worker,) = commands.read("workers", "list")
+    (worker,) = commands.read("doctor", "--workers")
     assert (worker["state"], worker["live_runs"]) == ("idle", 0)
-    shown = commands.run("workers", "list", screen=True).stdout
+    shown = commands.run("doctor", "--workers", screen=True).stdout
     assert "WORKER" in shown
     assert f"idle      0  {worker['host']}" in shown
     found = {each["check"]: each["what"] for each in commands.read("doctor")}

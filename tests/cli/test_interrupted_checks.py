@@ -1,4 +1,4 @@
-"""`runs doctor` and `db check` that Ctrl-C ends, and that continue where they were."""
+"""`doctor --runs` and `doctor --db` that Ctrl-C ends, and that continue where they were."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def execute(command: str, pages: int) -> tuple[int, list[dict[str, Any]], str]:
 
 
 def count(rows: list[dict[str, Any]]) -> Counter[str]:
-    """Count the problems of `runs doctor`, or the violations of each rule of `db check`."""
+    """Count the problems of `doctor --runs`, or the violations of each rule of `doctor --db`."""
     counts = Counter[str]()
     for row in rows:
         if "kind" in row:
@@ -125,7 +125,7 @@ def count(rows: list[dict[str, Any]]) -> Counter[str]:
 # Both engines and both commands, without the whole matrix: a command reads either engine alike.
 @pytest.mark.parametrize(
     ("config", "command"),
-    [("sqlite", "runs doctor"), ("postgres", "db check")],
+    [("sqlite", "doctor --runs"), ("postgres", "doctor --db")],
     indirect=["config"],
 )
 def test_interrupted_check_continues_where_it_was(config: Path, command: str) -> None:

@@ -35,7 +35,7 @@ def test_a_memory_is_added_edited_and_deleted(through: Agentctl, user: str) -> N
         ["food", "drinks"],
         user,
     )
-    assert through("memories", "topics", "--user", user).lines == ["drinks", "food"]
+    assert through("memories", "list", "--topics", "--user", user).lines == ["drinks", "food"]
     through("memories", "edit", memory_id, "--text", "Likes coffee")
     through("memories", "edit", memory_id, "--no-topics")
     found = through("memories", "list", "--user", user, "-o", "jsonl")
@@ -70,16 +70,35 @@ def test_text_is_read_from_stdin(agentctl: Agentctl, demo: Demo, user: str) -> N
     assert json.loads(added.raw)["memory"] == "Likes éclairs"
 
 
-def test_forget_deletes_all_memories_of_one_user(through: Agentctl, user: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("delete", "give a MEMORY_ID, or --all and --user"),
+        ("delete --all", "--all and --user need each other"),
+        ("delete --user ada", "--all and --user need each other"),
+        ("delete 019a9f2e --all --user ada", "give MEMORY_ID, or --all and --user"),
+        ("list --topics --search tea", "--topics has no other filter than --user"),
+    ],
+)
+def test_wrong_combinations_are_refused(
+    agentctl: Agentctl, demo: Demo, words: str, said: str
+) -> None:
+    ended = agentctl("memories", *words.split(), "--config", str(demo.config))
+    assert (ended.code, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"error: {said}")
+
+
+def test_delete_all_deletes_the_memories_of_one_user(through: Agentctl, user: str) -> None:
     other = f"{user}-other"
     for text in ("one", "two", "three"):
         _add(through, user, text)
     kept = _add(through, other, "one")
-    refused = through("memories", "forget", user)
+    refused = through("memories", "delete", "--all", "--user", user)
     assert refused.code == 2
     assert "--yes" in refused.stderr
     assert len(through("memories", "list", "--user", user, "-o", "name").lines) == 3
-    assert "deleted 3 memories" in through("memories", "forget", user, "--yes").stderr
+    deleted = through("memories", "delete", "--all", "--user", user, "--yes")
+    assert "deleted 3 memories" in deleted.stderr
     assert through("memories", "list", "--user", user, "-o", "name").lines == []
     assert through("memories", "list", "--user", other, "-o", "name").lines == [kept]
     audit = through(

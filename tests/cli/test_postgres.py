@@ -53,7 +53,7 @@ async def connected(entry: Database) -> asyncpg.Connection[Any]:
 
 READS = (
     ("sessions", "list"), ("runs", "list"), ("accounts", "list"), ("audit", "list"),
-    ("runs", "doctor"), ("sessions", "get", "s1"), ("runs", "cancel", "r1"),
+    ("doctor", "--runs"), ("sessions", "get", "s1"), ("runs", "cancel", "r1"),
 )  # fmt: skip
 
 
@@ -172,4 +172,4 @@ def test_exported_sessions_are_imported_exactly(
         ended = agentctl("sessions", "import", "-", "--config", str(config), input=exported)
         assert ended.code == 0, ended.stderr
         assert agentctl(*export, str(config)).raw == exported
-    assert agentctl("db", "check", "--db", "main", "--config", str(config)).code == 0
+    assert agentctl("doctor", "--db", "main", "--config", str(config)).code == 0

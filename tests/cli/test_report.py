@@ -71,6 +71,19 @@ def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
             "hint: docs/agentos.md has a program that writes the memories of AgentOS for:"
             " agentctl memories import\n",
         ),
+        (
+            ["runs", "doctor", "--fix"],
+            "error: `agentctl runs doctor` has moved: use `agentctl doctor --runs`\n",
+        ),
+        (
+            ["budgets", "list", "--user", "ann"],
+            "error: `agentctl budgets` has moved: use `agentctl usage --budgets`\n",
+        ),
+        (
+            ["memories", "forget", "ada"],
+            "error: `agentctl memories forget` has moved: use `agentctl memories delete --all"
+            " --user USER`\n",
+        ),
         (["sessions", "lst"], "error: no such command 'lst'\n\nhint: did you mean 'list'?\n"),
         (
             ["sessions", "list", "--version"],

@@ -1,4 +1,4 @@
-"""`agentctl runs doctor`: inconsistent runs, and their repair."""
+"""`agentctl doctor --runs`: inconsistent runs, and their repair."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(agentctl: Agentctl, config: Path) -> str:
 
 
 def doctor(agentctl: Agentctl, config: Path, *args: str) -> Result:
-    return agentctl("runs", "doctor", *args, "--config", str(config))
+    return agentctl("doctor", "--runs", *args, "--config", str(config))
 
 
 def found(agentctl: Agentctl, config: Path, *args: str) -> list[dict[str, str]]:
@@ -77,8 +77,8 @@ def test_no_problems_is_exit_code_0(agentctl: Agentctl, config: Path, run: str) 
     assert doctor(agentctl, config, "--fix", "--yes").code == 0
 
 
-def test_runs_doctor_rejects_a_server(agentctl: Agentctl, demo: Demo, config: Path) -> None:
-    ended = agentctl("runs", "doctor", "--url", demo.url)
+def test_check_of_runs_rejects_a_server(agentctl: Agentctl, demo: Demo, config: Path) -> None:
+    ended = agentctl("doctor", "--runs", "--url", demo.url)
     assert (ended.code, ended.stdout) == (2, "")
     assert ended.stderr.endswith("run it on the machine of the database, with --config FILE\n")
     assert doctor(agentctl, config, "--as-user", "ada").code == 2
@@ -95,7 +95,8 @@ def test_a_run_of_a_killed_worker_is_ended(
     run_id = kill_while_working(config, environment)
     listed = doctor(agentctl, config)
     assert listed.code == 1
-    assert f"hint: repair them with: agentctl runs doctor --fix --config {config}" in listed.stderr
+    remedy = f"agentctl doctor --runs --fix --config {config}"
+    assert f"hint: repair them with: {remedy}" in listed.stderr
     problems = found(agentctl, config)
     assert [(each["kind"], each["run_id"]) for each in problems] == [
         ("lost", run_id),
@@ -206,7 +207,7 @@ def test_repair_asks_for_a_confirmation(
     refused = doctor(agentctl, config, "--fix")
     assert (refused.code, refused.stdout) == (2, "")
     assert "--yes" in refused.stderr
-    command = ("runs", "doctor", "--fix", "--config", str(config))
+    command = ("doctor", "--runs", "--fix", "--config", str(config))
     no = terminal(*command, types="n\n", env={"COLUMNS": "200"})
     assert no.code == 2
     assert f"Repair 1 of 1 problem locally ({config})? [y/N] " in no.screen
@@ -222,6 +223,7 @@ def test_one_database_can_be_selected(agentctl: Agentctl, config: Path, run: str
     config.write_text(config.read_text() + second)
     in_database(config, "DELETE FROM sessions")
     assert doctor(agentctl, config).code == 7, "the second one is not there"
-    assert doctor(agentctl, config, "--db", "main", "-o", "name").lines == [run]
-    assert doctor(agentctl, config, "--db", "nowhere").code == 5
-    assert f"--fix --db main --config {config}" in doctor(agentctl, config, "--db", "main").stderr
+    assert doctor(agentctl, config, "main", "-o", "name").lines == [run]
+    assert doctor(agentctl, config, "nowhere").code == 5
+    shown = doctor(agentctl, config, "main").stderr
+    assert f"agentctl doctor --runs main --fix --config {config}" in shown

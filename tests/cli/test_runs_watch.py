@@ -225,7 +225,7 @@ def test_a_run_without_a_worker_is_reported(
     assert (ended.code, ended.stdout[:4]) == (1, "word")
     assert f"error: run {run_id} has no worker" in ended.stderr
     assert ended.stderr.endswith(
-        f"hint: write it with: agentctl runs doctor --fix {' '.join(here)}\n"
+        f"hint: write it with: agentctl doctor --runs --fix {' '.join(here)}\n"
     )
 
 

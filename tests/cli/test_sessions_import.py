@@ -128,7 +128,7 @@ def test_an_export_is_imported_exactly(agentctl: Agentctl, config: Path, exporte
     again = agentctl(*words)
     assert count(again) == {"sessions that existed": 4, "runs that existed": runs}
     assert export(agentctl, config) == exported
-    assert agentctl("db", "check", "--config", str(config)).code == 0
+    assert agentctl("doctor", "--db", "--config", str(config)).code == 0
     started = agentctl(
         "runs", "start", "--agent", "echo", "-m", "more", "--session", "s1", "--config", str(config)
     )
@@ -260,7 +260,7 @@ def test_live_and_taken_runs_are_left_out(
         row["user_id"] = "eve"
     ended = import_file(agentctl, config, json.dumps(first).encode())
     assert "s1: a session of another type or user has the id" in ended.stderr
-    assert agentctl("db", "check", "--config", str(config)).code == 0
+    assert agentctl("doctor", "--db", "--config", str(config)).code == 0
 
 
 def test_sessions_beyond_a_quota_are_left_out(

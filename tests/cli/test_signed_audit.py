@@ -1,4 +1,4 @@
-"""`agentctl audit heads`, `verify` and `verify-export`, on a log that a server has signed."""
+"""`agentctl audit heads` and `verify`, on a log that a server has signed."""
 
 from __future__ import annotations
 
@@ -92,13 +92,17 @@ def test_changed_log_and_export_are_reported(
     place = ("--config", str(project / "agentctl.toml"))
     export = tmp_path / "audit.jsonl"
     assert agentctl("audit", "export", "--to-file", str(export), *place).code == 0
-    verified = agentctl("audit", "verify-export", str(export), *copied)
+    verified = agentctl("audit", "verify", "--export", str(export), *copied)
     assert verified.code == 0, verified.stderr
     export.write_text(export.read_text().replace("allowed", "denied"))
-    changed = agentctl("audit", "verify-export", str(export), *copied)
+    changed = agentctl("audit", "verify", "--export", str(export), *copied)
     assert (changed.code, "ENTRIES_CHANGED" in changed.stderr) == (1, True)
+    without_heads = agentctl("audit", "verify", "--export", str(export), *copied[:2])
+    assert (without_heads.code, "needs --heads" in without_heads.stderr) == (2, True)
+    with_server = agentctl("audit", "verify", "--export", str(export), *copied, *place)
+    assert (with_server.code, "reads a file" in with_server.stderr) == (2, True)
     export.write_text("[]\n")
-    refused = agentctl("audit", "verify-export", str(export), *copied)
+    refused = agentctl("audit", "verify", "--export", str(export), *copied)
     assert (refused.code, "is not an audit entry" in refused.stderr) == (2, True)
 
     folder = tmp_path / "copy"

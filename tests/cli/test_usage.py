@@ -125,6 +125,9 @@ def test_picture_shows_failures_without_color(usage: Usage) -> None:
         (("--agent", "echo", "--component", "echo"), "exclude --type and --component"),
         (("--since", "7"), "is not a time span"),
         (("--limit", "0"), "limit must be"),
+        (("--budgets", "--since", "7d"), "--budgets has no other filter than --user"),
+        (("--budgets", "--by", "day"), "--budgets has no other filter than --user"),
+        (("--budgets", "--agent", "echo"), "--budgets has no other filter than --user"),
     ],
 )
 def test_wrong_options_are_refused(usage: Usage, arguments: tuple[str, ...], said: str) -> None:

@@ -190,7 +190,7 @@ def test_errors_describe_the_allowed_values(arguments: tuple[str, ...], said: st
     assert error.startswith(f"error: {said}")
 
 
-@pytest.mark.parametrize("command", ["db check", "keys list", "mcp check"])
+@pytest.mark.parametrize("command", ["db status", "keys list", "mcp check"])
 def test_a_local_command_has_no_server_url(agentctl: Agentctl, command: str) -> None:
     ended = agentctl(*command.split(), "--url", "http://127.0.0.1:7777")
     assert (ended.code, ended.stdout) == (2, "")

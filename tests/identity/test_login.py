@@ -109,7 +109,7 @@ def test_browser_signs_in_at_a_terminal(
     (context,) = json.loads(agentctl("context", "list", "-o", "json").stdout)
     assert context["sign_in"].keys() == {"user", "name", "issuer", "expires_at", "kept_in"}
     assert (context["sign_in"]["user"], context["sign_in"]["kept_in"]) == ("ada", "file")
-    assert f"ada at {office.issuer}" in agentctl("context", "show").stdout
+    assert f"ada at {office.issuer}" in agentctl("context", "list", "-o", "wide").stdout
     shown = agentctl("auth", "whoami", "--verbose", "-o", "json")
     assert json.loads(shown.stdout)["principal"] == "ada"
     assert stored["token"] not in shown.stderr

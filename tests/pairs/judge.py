@@ -88,7 +88,7 @@ async def read_facts(database: Any, session_id: str) -> Facts:
 
 
 async def find_impossible(database: Any, facts: Facts) -> list[str]:
-    """Return what `runs doctor` finds: states that `store.states` does not have."""
+    """Return what `doctor --runs` finds: states that `store.states` does not have."""
     found = []
     for run in facts.runs:
         rows = await database.read(find_inconsistent(10, now(), run["run_id"]), size="large")

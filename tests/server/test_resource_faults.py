@@ -164,7 +164,7 @@ def test_read_only_file_system_is_named_by_each_command(
     for command, expected in (
         (("serve", "--port", "0"), 7),
         (("db", "backup", str(copy)), 7),
-        (("db", "check"), 1),
+        (("doctor", "--db"), 1),
     ):
         code, said = run(*command)
         assert code == expected, said

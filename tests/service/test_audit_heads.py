@@ -388,7 +388,7 @@ class ChangedLog:
         return build_settings(self.folder / "changed.db")
 
     def audit(self, command: str, *words: str) -> Result:
-        place = () if command == "verify-export" else ("--config", "agentctl.toml")
+        place = () if "--export" in words else ("--config", "agentctl.toml")
         return run_command(
             "audit", command, *words, *place, environment=base_environment(), folder=self.folder
         )
@@ -422,7 +422,7 @@ def test_changes_are_found(signed_log: SignedLog, keys: Keys, tmp_path: Path, ch
     if code == "ENTRIES_CHANGED":
         assert changed.audit("export", "--to-file", "audit.jsonl").code == 0
         key = ("--key", str(keys.public))
-        offline = changed.audit("verify-export", "audit.jsonl", *HEADS, *key)
+        offline = changed.audit("verify", "--export", "audit.jsonl", *HEADS, *key)
         assert (offline.code, code in offline.stderr) == (1, True), offline.stderr
 
 

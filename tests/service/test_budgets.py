@@ -316,7 +316,7 @@ def test_command_lists_budgets(tmp_path: Path, model_endpoint: ModelEndpoint) ->
     asyncio.run(start_run())
     environment = {"PATH": "", "USER": "boss"}
     listed = run_command(
-        "budgets", "list", "-o", "tsv", environment=environment, folder=deployment.folder
+        "usage", "--budgets", "-o", "tsv", environment=environment, folder=deployment.folder
     )
     heading, row = (line.split("\t") for line in listed.lines)
     values = dict(zip(heading, row, strict=True))

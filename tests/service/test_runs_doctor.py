@@ -1,4 +1,4 @@
-"""`agentctl runs doctor`: problems, and repairs that report only their own changes."""
+"""`agentctl doctor --runs`: problems, and repairs that report only their own changes."""
 
 from __future__ import annotations
 

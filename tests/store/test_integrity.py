@@ -1,4 +1,4 @@
-"""The scan and the repairs of `agentctl runs doctor`, on both engines."""
+"""The scan and the repairs of `agentctl doctor --runs`, on both engines."""
 
 from __future__ import annotations
 

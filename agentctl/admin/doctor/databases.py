@@ -100,7 +100,7 @@ async def _check_pages(check: str, path: Path) -> Finding:
             damage = await inspect.find_damage(path, quick=True)
     except TimeoutError:
         text = f"no damage found in {format_span(PAGES_SECONDS)}, too short to read all of {size}"
-        return ok(check, f"{text}; agentctl db check does")
+        return ok(check, f"{text}; agentctl doctor --db does")
     if damage:
         return wrong(check, f"it is damaged: {damage[0]}", "restore it from a backup")
     return ok(check, f"no damage in {size}")

@@ -1,6 +1,6 @@
 """Checks of runs, workers, jobs, budgets and webhooks.
 
-Runs and workers: the number of problems of each kind that `runs doctor` finds.
+Runs and workers: the number of problems of each kind that `doctor --runs` finds.
 
 Jobs: no database has the times at which they ran. The lease shows a sweep of the last seconds, and
 work that is left although it was due shows a job that is late. Backups have separate checks.
@@ -40,7 +40,7 @@ Rows may be deleted a day later: a process that doubts its clock waits for a day
 """
 
 NEWEST_RUNS = 500
-"""Ended runs of a database that are read; `agentctl runs doctor` reads all."""
+"""Ended runs of a database that are read; `agentctl doctor --runs` reads all."""
 
 NEWEST_SECONDS = 2.0
 """Maximum time to check the ended runs of all databases."""
@@ -81,7 +81,7 @@ async def check_runs(settings: Settings) -> list[Finding]:
 
     problems = doctor.problems
     summary = []
-    remedy = f"agentctl runs doctor --config {shlex.quote(str(settings.path))}"
+    remedy = f"agentctl doctor --runs --config {shlex.quote(str(settings.path))}"
     if count < total:
         text = f"checked the newest {count} of about {total} runs, and all that have not ended"
         summary = [ok(_CHECK, text)]

@@ -1,1 +1,1 @@
-"""The checks and repairs of `agentctl runs doctor`: inconsistent runs and dead workers."""
+"""The checks and repairs of `agentctl doctor --runs`: inconsistent runs and dead workers."""

@@ -8,7 +8,7 @@ interrupted export lacks only the oldest entries.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +23,12 @@ from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io, read_file_or_stdin
 from agentctl.cli.lists import ListOutput, check_row_count
 from agentctl.cli.options import ToFile
-from agentctl.cli.parameters import argument, option
+from agentctl.cli.parameters import option
 from agentctl.cli.show.output import CommandOutput, write_json, write_line, write_value
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns, wrap_with_indent
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import Target, with_target
+from agentctl.cli.target import Target, TargetOptions, adding_config, open_target, with_target
 from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT
 from agentctl.interface.requests.administration import AuditFilter, AuditHeadFilter
@@ -36,6 +36,7 @@ from agentctl.interface.requests.lists import Row, read_pages, read_rows
 
 if TYPE_CHECKING:
     from agentctl.auth.audit_chain import Verification
+    from agentctl.auth.keys.material import VerificationKey
 
 app = CommandApp(
     help="Search, follow, export and verify the audit log.",
@@ -243,12 +244,15 @@ async def list_heads(target: Target, out: ListOutput, filter: AuditHeadFilter) -
 
 
 @app.command("verify", epilog="Example: agentctl audit verify --key keys/audit.pub.pem")
-@with_target()
 async def verify_audit(
-    target: Target,
     out: CommandOutput,
     key: PublicKey,
     heads: Path | None = option("--heads", "FILE", "Copy of the heads that was kept elsewhere"),
+    export: Path | None = option(
+        "--export", "FILE", "Verify this file of `audit export`, without the service"
+    ),
+    *,
+    options: TargetOptions,
 ) -> None:
     """Verify the audit log: every signed head, and the entries that it covers.
 
@@ -256,20 +260,47 @@ async def verify_audit(
     removed. Missing newest heads, or a log that was replaced by an earlier one, can be found only
     with a copy of the heads: pass it with --heads. Exit code 1 if anything is wrong. Changes
     nothing.
+
+    --export verifies a file instead, and needs a copy of the heads. The file must contain the whole
+    audit log, because a filter leaves out signed entries.
     """
     from agentctl.auth.audit_chain import load_verification_keys, verify_audit_log
 
+    if export is not None and heads is None:
+        raise UsageError("--export needs --heads, a copy of the heads of the audit log")
+    if export is not None and options.flags():
+        raise UsageError(f"--export reads a file: remove{options.flags()}")
+
     keys = load_verification_keys(key)
-    known = [] if heads is None else _read_heads_file(heads)
+    known_heads = [] if heads is None else _read_heads_file(heads)
+    if export is None:
+        with adding_config(options.config):
+            async with open_target(options) as target:
+                result = await _verify_service(target, keys, known_heads)
+    else:
+        result = await verify_audit_log(known_heads, _read_export(export), keys)
+    _report_verification(result, out)
+
+
+async def _verify_service(
+    target: Target, keys: list[VerificationKey], known_heads: Sequence[str]
+) -> Verification:
+    """Verify the log of the target.
+
+    Args:
+        known_heads: a copy of the heads; empty without one.
+    """
+    from agentctl.auth.audit_chain import verify_audit_log
+
     # Entries that expire between the two reads of a large log look removed: the second time not.
     for _ in range(2):
         tokens = await _read_heads(target)
         counter = Counter("entries verified")
         async with showing_progress(counter), aclosing(_read_entries(target, counter)) as entries:
-            result = await verify_audit_log(tokens, entries, keys, known)
+            result = await verify_audit_log(tokens, entries, keys, known_heads)
         if all(finding.code != "ENTRIES_CHANGED" for finding in result.findings):
             break
-    _report_verification(result, out)
+    return result
 
 
 async def _read_heads(target: Target) -> list[str]:
@@ -319,32 +350,6 @@ def _report_verification(result: Verification, out: CommandOutput) -> None:
 
     if not report["verified"]:
         raise typer.Exit(1)
-
-
-@app.command(
-    "verify-export",
-    epilog="Example: agentctl audit verify-export audit.jsonl --heads heads.jwt"
-    " --key audit.pub.pem",
-)
-def verify_export(
-    out: CommandOutput,
-    file: Annotated[Path, argument("FILE", "File of audit export")],
-    heads: Annotated[Path, option("--heads", "FILE", "Copy of the heads of the audit log")],
-    key: PublicKey,
-) -> None:
-    """Verify an export without the service: its entries, and a copy of the heads.
-
-    The export must contain the whole audit log, because a filter leaves out signed entries. Exit
-    code 1 if anything is wrong.
-    """
-    import asyncio
-
-    from agentctl.auth.audit_chain import load_verification_keys, verify_audit_log
-
-    keys = load_verification_keys(key)
-    tokens = _read_heads_file(heads)
-    result = asyncio.run(verify_audit_log(tokens, _read_export(file), keys))
-    _report_verification(result, out)
 
 
 async def _read_export(file: Path) -> AsyncGenerator[Row]:

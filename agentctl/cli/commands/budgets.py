@@ -1,15 +1,11 @@
-"""`agentctl budgets`: the budgets of the configuration and their use."""
+"""`agentctl usage --budgets`: the budgets of the configuration and their usage."""
 
 from __future__ import annotations
 
-from agentctl.cli.help import CommandApp
-from agentctl.cli.parameters import option
 from agentctl.cli.show.output import FieldsOutput
 from agentctl.cli.show.table import Column, Columns, plain_columns
-from agentctl.cli.target import Target, with_target
+from agentctl.cli.target import Target
 from agentctl.records.kinds import Record
-
-app = CommandApp(help="List budgets and their usage.", epilog="Example: agentctl budgets list")
 
 _STYLES = {"exceeded": "red", "warning": "yellow"}
 
@@ -45,13 +41,11 @@ _BUDGETS = Columns(
 )
 
 
-@app.command("list", epilog="Example: agentctl budgets list --user ann")
-@with_target()
-async def list_budgets(
-    target: Target,
-    out: FieldsOutput,
-    user_id: str | None = option("--user", "USER", "User of budgets per user"),
-) -> None:
-    """List the budgets of the current periods and their usage."""
+async def list_budgets(target: Target, out: FieldsOutput, user_id: str | None) -> None:
+    """List the budgets of the current periods and their usage.
+
+    Args:
+        user_id: of the budgets per user, list those of this user; None for all.
+    """
     document = await target.operations.usage.list_budgets(user_id=user_id)
     out.show_list(document, _BUDGETS, "budget_id")

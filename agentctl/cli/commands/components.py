@@ -1,6 +1,6 @@
 """The commands of `agentctl agents`, `teams` and `workflows`: the configured components.
 
-Each group has a module of its own, so that a command builds one of them.
+They share one declaration: `build_group` puts the noun into it.
 """
 
 from __future__ import annotations
@@ -86,8 +86,13 @@ def _split_value(value: Any) -> list[str]:
     return text.splitlines() or [""]
 
 
-def build_group(kind: ComponentKind) -> CommandApp:
-    """Return the group of one kind of component."""
+def build_group(path: str) -> CommandApp:
+    """Return the group of one kind of component.
+
+    Args:
+        path: the name of the group: `agents`, `teams` or `workflows`.
+    """
+    kind = next(kind for kind, names in KINDS.items() if names.path == path)
     names = KINDS[kind]
     columns = [
         Column(names.id_field),

@@ -12,7 +12,7 @@ from agentctl.cli import contexts
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Yes
 from agentctl.cli.parameters import argument, complete_values, flag, option
-from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_line
+from agentctl.cli.show.output import FieldsOutput, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import Conflict, InvalidConfiguration, NotFound, UsageError
@@ -94,26 +94,15 @@ def use_context(
 @app.command("current", epilog="Example: agentctl context current")
 def current_context() -> None:
     """Print the name of the current context."""
-    context = _find_current()
+    context = contexts.resolve_context()
+    if context is None:
+        raise NotFound(
+            "no current context: commands without --url work locally",
+            hint="select one with: agentctl context use NAME",
+        )
     write_line(context.name)
     place = context.token_file or "AGENTCTL_TOKEN, --token-file or agentctl login"
     note(f"{context.url}, token from {place}")
-
-
-@app.command("show", epilog="Example: agentctl context show demo")
-def show_context(
-    out: CommandOutput,
-    name: str | None = argument(
-        "NAME",
-        "Name of the context (default: the current one)",
-        autocompletion=complete_values("context"),
-    ),
-) -> None:
-    """Show one context; without NAME the current one."""
-    stored = contexts.load_contexts()
-    context = _find_current() if name is None else contexts.find_context(stored, name)
-    record = _build_record(context, stored)
-    out.show_record(record, _COLUMNS, "name")
 
 
 @app.command("remove", epilog="Example: agentctl context remove demo --yes")
@@ -129,16 +118,6 @@ def remove_context(name: Name, yes: Yes = False) -> None:
     note(f"removed {name} from {contexts.contexts_path()}")
     if was_current:
         note("no current context now: commands without --url work locally")
-
-
-def _find_current() -> contexts.Context:
-    context = contexts.resolve_context()
-    if context is None:
-        raise NotFound(
-            "no current context: commands without --url work locally",
-            hint="select one with: agentctl context use NAME",
-        )
-    return context
 
 
 def _build_record(context: contexts.Context, stored: contexts.Contexts) -> dict[str, Any]:

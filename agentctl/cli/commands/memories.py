@@ -71,8 +71,19 @@ _LIST_COLUMNS = Columns(
 
 @app.command("list", epilog="Example: agentctl memories list --user ada --search train")
 @with_target()
-async def list_memories(target: Target, out: ListOutput, filter: MemoryFilter) -> None:
+async def list_memories(
+    target: Target,
+    out: ListOutput,
+    filter: MemoryFilter,
+    only_topics: bool = flag("--topics", "List the topics of the memories instead, one per line"),
+) -> None:
     """List memories, the last changed first."""
+    if only_topics:
+        if out.all_pages or filter != MemoryFilter(filter.user_id):
+            raise UsageError("--topics has no other filter than --user")
+        await _list_topics(target, out, filter.user_id)
+        return
+
     await out.show(target, target.operations.memories.list, filter, _LIST_COLUMNS, "memory_id")
 
 
@@ -84,10 +95,7 @@ async def get_memory(target: Target, out: FieldsOutput, memory_id: MemoryId) -> 
     out.show_record(document, _COLUMNS, "memory_id")
 
 
-@app.command("topics", epilog="Example: agentctl memories topics --user ada")
-@with_target()
-async def list_topics(target: Target, out: CommandOutput, user: UserId = None) -> None:
-    """List the topics of memories, one per line."""
+async def _list_topics(target: Target, out: CommandOutput, user: str | None) -> None:
     document = await target.operations.memories.list_topics(user_id=user)
     if out.format == "json":
         write_json(document.raw)
@@ -141,13 +149,28 @@ async def edit_memory(
 async def delete_memories(
     target: Target,
     memory_ids: Annotated[
-        list[str],
+        list[str] | None,
         ShortId("memory"),
         argument("MEMORY_ID", "Memory ids", autocompletion=complete_values("memory")),
-    ],
+    ] = None,
+    every: bool = flag("--all", "Delete all memories of the user of --user"),
+    user: str | None = option("--user", "USER", "With --all: owner of the memories"),
     yes: Yes = False,
 ) -> None:
-    """Delete memories: all of the given ids, or none."""
+    """Delete memories: all of the given ids, or none.
+
+    With --all and --user, deletes every memory of a user. Sessions and runs stay.
+    """
+    if every or user is not None:
+        if memory_ids:
+            raise UsageError("give MEMORY_ID, or --all and --user")
+        if not every or user is None:
+            raise UsageError("--all and --user need each other")
+        await _forget_user(target, user, yes=yes)
+        return
+
+    if not memory_ids:
+        raise UsageError("give a MEMORY_ID, or --all and --user")
     unique = tuple(memory_ids)
     what = f"memory {unique[0]}" if len(unique) == 1 else f"{len(unique)} memories"
     confirm(f"Delete {what}, {target.place}?", yes=yes)
@@ -158,12 +181,8 @@ async def delete_memories(
     target.report_done(f"deleted {what}")
 
 
-@app.command("forget", epilog="Example: agentctl memories forget ada --yes")
-@with_target()
-async def forget_user(
-    target: Target, user: Annotated[str, argument("USER", "User to forget")], yes: Yes = False
-) -> None:
-    """Delete every memory of a user. Sessions and runs stay."""
+async def _forget_user(target: Target, user: str, *, yes: bool) -> None:
+    """Delete every memory of a user, after a confirmation."""
     page = Page(limit=1, sort_by="updated_at")
     memories = (await target.operations.memories.list(MemoryFilter(user, page=page))).value
     count = f"{memories['meta']['total_count']}{'+' if memories['meta']['total_is_capped'] else ''}"

@@ -1,4 +1,4 @@
-"""`agentctl usage`: tokens and cost by day, user, component, model, version or session."""
+"""`agentctl usage`: tokens and cost by day, user, component, model, version or session; budgets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
 
+from agentctl.cli.commands.budgets import list_budgets
 from agentctl.cli.io import current_io
 from agentctl.cli.options import NO_CHOICE, ComponentChoice, select_component
 from agentctl.cli.parameters import flag, option
@@ -60,6 +61,7 @@ async def show_usage(
     ),
     plot: bool = flag("--plot", "Plot runs, failures, durations, tokens and cost over time"),
     step: Step | None = option("--step", "STEP", "With --plot: hour or day"),
+    budgets: bool = flag("--budgets", "List the budgets of the current periods and their usage"),
     choice: ComponentChoice = NO_CHOICE,
     output: OutputOption = None,
     fields: FieldsOption = None,
@@ -67,8 +69,16 @@ async def show_usage(
     """Show tokens and cost of finished runs by day, user, component, model or session.
 
     Members and background work are included. Times are UTC. Costs are estimates in US dollars,
-    without tokens whose price is unknown; see the page on usage.
+    without tokens whose price is unknown; see the page on usage. With --budgets, only --user
+    selects: the budgets of this user.
     """
+    if budgets:
+        is_plain = group_by is None and not plot and step is None and choice == NO_CHOICE
+        if not is_plain or filter != UsageFilter(user_id=filter.user_id):
+            raise UsageError("--budgets has no other filter than --user")
+        await list_budgets(target, FieldsOutput(output, fields), filter.user_id)
+        return
+
     matching = select_component(filter, choice.resolve())
     group_keys = _parse_group_keys(group_by)
     if not plot:

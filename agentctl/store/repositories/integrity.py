@@ -1,5 +1,4 @@
-"""Integrity: the reads and repairs of `agentctl runs doctor`, and the checks of `agentctl db
-check`.
+"""Integrity: the reads and repairs of `agentctl doctor --runs`, and the checks of `doctor --db`.
 
 `scan_runs` and `check_page` read pages in the order of ids, so that they need little memory and can
 be continued. Each page is a separate snapshot. A problem may be gone when it is repaired, so every
@@ -313,7 +312,7 @@ class Inconsistency:
     text: str
 
     remedy: Remedy
-    """The repair of `runs doctor --fix`."""
+    """The repair of `doctor --runs --fix`."""
 
 
 @unit

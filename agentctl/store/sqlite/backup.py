@@ -170,7 +170,7 @@ def _compare(
     raise errors.Unavailable(
         "The backup failed: the copy is not correct",
         cause=f"the copy {problem}",
-        hint="check the disk, and the database with `agentctl db check`",
+        hint="check the disk, and the database with `agentctl doctor --db`",
     )
 
 

@@ -98,7 +98,7 @@ _FAILURES: dict[type[Exception], tuple[str, str]] = {
     ),
     apsw.CorruptError: (
         "The database is damaged",
-        "run `agentctl db check`, and restore the database from a backup",
+        "run `agentctl doctor --db`, and restore the database from a backup",
     ),
     apsw.NotADBError: ("The file is not a database", "name another file in [[databases]] url"),
     apsw.ReadOnlyError: (

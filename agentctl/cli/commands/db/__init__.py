@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from agentctl.cli.commands.db.backups import back_up, copy, restore, settle
-from agentctl.cli.commands.db.maintenance import check, index, migrate, show_status
+from agentctl.cli.commands.db.maintenance import index, migrate, show_status
 from agentctl.cli.help import CommandApp
 
 app = CommandApp(
-    help="Inspect, migrate, check, index, back up, restore and copy databases.",
+    help="Inspect, migrate, index, back up, restore and copy databases.",
     epilog="Example: agentctl db status",
 )
 for command, words in (
     (show_status, "status -o json"),
     (migrate, "migrate --dry-run"),
-    (check, "check --db main"),
     (back_up, "backup /backups/agentctl-2026-11-20.db"),
     (restore, "restore /backups/agentctl-2026-11-20.db --replace"),
     (settle, "settle --yes"),

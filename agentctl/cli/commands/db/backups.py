@@ -97,7 +97,7 @@ def _report_files(copied: CopiedFiles, place: str) -> None:
         raise SomethingWrong(
             f"The bytes of {copied.files_missing} files are missing",
             cause=f"such as those of file {copied.missing_file}; the rest was done",
-            hint="look for more with: agentctl db check",
+            hint="look for more with: agentctl doctor --db",
         )
 
 

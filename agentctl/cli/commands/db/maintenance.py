@@ -1,29 +1,26 @@
-"""`agentctl db status`, `migrate`, `check` and `index`: the schema and content of databases."""
+"""`agentctl db status`, `migrate` and `index`: the schema and content of databases."""
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.commands.doctor import check_findings, show_findings
 from agentctl.cli.options import AllDatabases
-from agentctl.cli.parameters import flag, option
+from agentctl.cli.parameters import flag
 from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config
-from agentctl.errors import BadRequest, UsageError
+from agentctl.errors import BadRequest
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
-    from agentctl.admin.databases import CheckState, DatabaseStatus, MigrationPlan
+    from agentctl.admin.databases import DatabaseStatus, MigrationPlan
     from agentctl.config.settings import Database, Settings
-    from agentctl.records.system import Finding
     from agentctl.store.schema import Migration
 
 _STATUS = Columns(
@@ -181,70 +178,6 @@ def _migration_row(entry: Database, migration: Migration, outcome: str) -> dict[
         "outcome": outcome,
         "statements": migration.summary(),
     }
-
-
-async def check(
-    out: CommandOutput,
-    chosen: AllDatabases,
-    cursor: str | None = option("--cursor", "CURSOR", "Continue an interrupted check"),
-    deep: bool = flag("--deep", "Read the bytes of all files and compare their hashes"),
-) -> None:
-    """Check integrity: pages, schema, references, bytes of files (read-only).
-
-    Bytes that no file names are looked for with the last database. They are only reported.
-
-    Reads the whole database, which can take long; servers continue to work. Exit code 1 if there
-    is a problem. An interrupted check shows the problems found so far, and the command that
-    continues it; the pages of a SQLite file are checked in one step.
-    """
-    import asyncio
-
-    from agentctl.admin.databases import CheckedStore, CheckState, check_integrity
-    from agentctl.store.blobs import open_blob_store
-
-    findings: list[Finding] = []
-    settings, entries = chosen.load()
-    store = open_blob_store(settings.files)
-    state = CheckState()
-    if cursor is not None:
-        entries, state = _continue_check(entries, cursor)
-    for entry in entries:
-        counter = Counter("")
-        named_by = settings.databases if entry == entries[-1] else ()
-        files = CheckedStore(store, deep, named_by)
-        try:
-            async with showing_progress(counter):
-                async for finding in check_integrity(entry, counter.show, state, files):
-                    findings.append(finding)
-        except asyncio.CancelledError:
-            findings += state.list_violations(f"database {entry.id}")
-            show_findings(findings, out)
-            options = {
-                "--cursor": f"{entry.id}:{state.step}:{state.after}",
-                "--db": chosen.db,
-                "--config": chosen.config and str(chosen.config),
-            }
-            words = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
-            words += ["--deep"] if deep else []
-            note(f"interrupted; continue with: agentctl db check {' '.join(words)}")
-            raise
-        state = CheckState()
-    show_findings(findings, out)
-    check_findings(findings)
-
-
-def _continue_check(
-    entries: Sequence[Database], cursor: str
-) -> tuple[Sequence[Database], CheckState]:
-    """Return the databases and the place that an interrupted check has not reached."""
-    from agentctl.admin.databases import CHECK_STEPS, CheckState
-
-    db_id, _, place = cursor.partition(":")
-    step, _, after = place.partition(":")
-    ids = [entry.id for entry in entries]
-    if db_id not in ids or step not in CHECK_STEPS:
-        raise UsageError("the cursor is not one of this check", hint="check without --cursor")
-    return entries[ids.index(db_id) :], CheckState(step, after)
 
 
 async def index(out: CommandOutput, chosen: AllDatabases) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from agentctl.cli.commands.runs import show
 from agentctl.cli.commands.runs.cancel import cancel_runs
 from agentctl.cli.commands.runs.messages import list_messages
-from agentctl.cli.commands.runs.repair import examine_runs, fork_run, retry_run
+from agentctl.cli.commands.runs.repeat import fork_run, retry_run
 from agentctl.cli.commands.runs.send import send_message
 from agentctl.cli.commands.runs.start import start_run
 from agentctl.cli.help import CommandApp
 
 app = CommandApp(
-    help="Start, follow, steer, list, cancel, repeat and repair runs.",
+    help="Start, follow, steer, list, cancel and repeat runs.",
     epilog="Example: agentctl runs list --live",
 )
 for command, words in (
@@ -26,6 +26,5 @@ for command, words in (
     (cancel_runs, 'cancel RUN_ID --reason "wrong question"'),
     (retry_run, "retry RUN_ID"),
     (fork_run, 'fork RUN_ID --at 4 --message "in French"'),
-    (examine_runs, "doctor --fix"),
 ):
     app.command(words.partition(" ")[0], epilog=f"Example: agentctl runs {words}")(command)

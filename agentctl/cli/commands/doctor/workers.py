@@ -1,16 +1,11 @@
-"""`agentctl workers`: the processes that execute runs, of all servers of a deployment."""
+"""`agentctl doctor --workers`: the processes that execute runs, of all servers of a deployment."""
 
 from __future__ import annotations
 
-from agentctl.cli.help import CommandApp
 from agentctl.cli.show.columns import format_distance
-from agentctl.cli.show.output import FieldsOutput
+from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.table import Column, Columns, plain_columns
-from agentctl.cli.target import Target, with_target
-
-app = CommandApp(
-    help="List the processes that execute runs.", epilog="Example: agentctl workers list"
-)
+from agentctl.cli.target import TargetOptions, adding_config, open_target
 
 _STYLES = {"dead": "red", "working": "blue", "idle": "green"}
 _FIELDS = plain_columns(
@@ -32,9 +27,13 @@ _WORKERS = Columns(
 )
 
 
-@app.command("list", epilog="Example: agentctl workers list --url https://agents.example.org")
-@with_target()
-async def list_workers(target: Target, out: FieldsOutput) -> None:
-    """List the workers of the deployment, the oldest first; for administrators."""
-    document = await target.operations.system.get_deployment()
+async def list_workers(out: CommandOutput, options: TargetOptions) -> None:
+    """List the workers of the deployment, the oldest first, of a server or of the databases.
+
+    Raises:
+        Forbidden: the caller is no administrator of the server.
+    """
+    with adding_config(options.config):
+        async with open_target(options) as target:
+            document = await target.operations.system.get_deployment()
     out.show_list(document.value["workers"], _WORKERS, "worker_id")

@@ -1,0 +1,1 @@
+"""`agentctl doctor`: check an installation, a server, databases and runs."""
