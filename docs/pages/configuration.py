@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -21,10 +22,49 @@ The file is TOML. It is searched in this order: `--config FILE`, the variable `A
 `agentctl.toml` in the current folder, `agentctl.toml` in the user's configuration directory. It is
 read at start; key files and the JWKS are watched. Relative paths are relative to the file.
 
-Keys of the first twenty tables can be set by environment variables, which override the file. A
-list is written as in TOML: `AGENTCTL_SERVER__CORS_ORIGINS='["https://app.example.org"]'`. A
+Keys of a single table, such as `[server]`, can be set by environment variables, which override the
+file. A list is written as in TOML: `AGENTCTL_SERVER__CORS_ORIGINS='["https://app.example.org"]'`. A
 variable of this form that names no key is rejected, and so is every key that is unknown, has a
 wrong type, refers to nothing, or has no effect.
+
+The first sections have the keys that most deployments set. All others are under
+[Advanced](#advanced): their defaults fit most deployments.
+"""
+
+_COMMON = {
+    "server": ("name", "url", "host", "port", "workers", "cors_origins"),
+    "authorization": (
+        "enabled", "provider", "verification_key_files", "jwks_url", "audience", "issuer",
+        "roles_claim", "roles",
+    ),
+    "signing": ("key_file",),
+    "runs": ("timeout_seconds",),
+    "rate_limits": ("requests_per_minute",),
+    "search": ("enabled",),
+    "retention": ("idle_days",),
+    "log": ("format", "level"),
+    "metrics": ("listen",),
+    "agui": ("enabled",),
+    "ai_sdk": ("enabled",),
+    "openai": ("enabled",),
+    "mcp_endpoint": ("enabled",),
+    "console": ("oidc_issuer", "oidc_client_id"),
+    "databases": ("id", "url", "password_env"),
+    "models": ("id", "provider", "model", "base_url", "api_key_env", "settings", "fallbacks"),
+    "mcp_servers": ("id", "command", "args", "url", "headers"),
+    "agents": (
+        "id", "model", "object", "name", "description", "instructions", "tools", "approve",
+        "memory",
+    ),
+    "teams": ("id", "model", "members", "name", "mode", "instructions"),
+    "workflows": ("id", "steps"),
+    "budgets": ("id", "per", "period", "tokens", "cost"),
+    "webhooks": ("id", "url", "events", "secret_env"),
+}  # fmt: skip
+"""The keys that most deployments set, by table; all others are under "Advanced"."""
+
+_ADVANCED = """Keys that few deployments set, because their defaults fit the others. A table that
+also has keys above is continued here.
 """
 
 _MEANINGS = {
@@ -170,46 +210,85 @@ def page() -> str:
     from agentctl.config.tables import ENTRY_TABLES, list_sections
 
     comments = _comments()
+    tables = {**list_sections(), **ENTRY_TABLES}
+    _check_common_keys(tables)
     lines = [_INTRODUCTION]
-    for name, cls in list_sections().items():
-        lines += [f"## [{name}]", "", *_paragraph(comments.get(name, ""))]
-        lines += [*_table(name, cls, comments, variables=True), ""]
-    for name, cls in ENTRY_TABLES.items():
-        lines += [f"## [[{name}]]", "", *_table(name, cls, comments, variables=False), ""]
+    for name in tables:
+        if name in _COMMON:
+            lines += [f"## {_heading(name)}", "", *_paragraph(comments.get(name, ""))]
+            lines += [*_table(name, tables[name], comments, _COMMON[name]), ""]
     lines += ["## A step of a workflow", ""]
-    lines += [*_table("steps", Step, comments, variables=False), ""]
+    lines += [*_table("steps", Step, comments), ""]
     lines += ["## Settings of a model", "", _SETTINGS, ""]
-    lines += _table("settings", ModelSettings, comments, variables=False)
-    lines += ["", "## Memory of an agent or a team", "", _MEMORY, ""]
-    lines += _table("memory", Memory, comments, variables=False)
-    lines += ["", "## Summary of an agent or a team", "", _SUMMARY, ""]
-    lines += _table("summary", Summary, comments, variables=False)
-    lines += ["", "## Breaker", "", _BREAKER, ""]
-    lines += _table("breaker", Breaker, comments, variables=False)
+    lines += [*_table("settings", ModelSettings, comments), ""]
+    lines += ["## Memory of an agent or a team", "", _MEMORY, ""]
+    lines += [*_table("memory", Memory, comments), ""]
+
+    lines += ["## Advanced", "", _ADVANCED]
+    for name, cls in tables.items():
+        common_keys = _COMMON.get(name, ())
+        keys = [field.name for field in dataclasses.fields(cls) if field.name not in common_keys]
+        if not keys:
+            continue
+        if common_keys:
+            lines += [f"### More of {_heading(name)}", ""]
+        else:
+            lines += [f"### {_heading(name)}", "", *_paragraph(comments.get(name, ""))]
+        lines += [*_table(name, cls, comments, keys), ""]
+    lines += ["### Summary of an agent or a team", "", _SUMMARY, ""]
+    lines += [*_table("summary", Summary, comments), ""]
+    lines += ["### Breaker", "", _BREAKER, ""]
+    lines += _table("breaker", Breaker, comments)
     return "\n".join(lines) + "\n"
+
+
+def _check_common_keys(tables: Mapping[str, type]) -> None:
+    """Exit if `_COMMON` names a key that does not exist."""
+    for name, keys in _COMMON.items():
+        fields = {field.name for field in dataclasses.fields(tables[name])}
+        unknown_keys = [key for key in keys if key not in fields]
+        if unknown_keys:
+            raise SystemExit(f"docs: [{name}] has no {', '.join(unknown_keys)}")
+
+
+def _heading(name: str) -> str:
+    from agentctl.config.tables import ENTRY_TABLES
+
+    return f"[[{name}]]" if name in ENTRY_TABLES else f"[{name}]"
 
 
 def _paragraph(comment: str) -> list[str]:
     return [f"{comment[:1].upper()}{comment[1:]}.", ""] if comment else []
 
 
-def _table(name: str, cls: type, comments: dict[str, str], *, variables: bool) -> list[str]:
-    from agentctl.config.given_tables import variable_name
+def _table(
+    name: str, cls: Any, comments: dict[str, str], keys: Sequence[str] | None = None
+) -> list[str]:
+    """Return a table of keys; those of a section with the variables that set them.
 
+    Args:
+        keys: the keys of the table; None for all of the class.
+    """
+    from agentctl.config.given_tables import variable_name
+    from agentctl.config.tables import list_sections
+
+    has_variables = name in list_sections()
     annotations = get_type_hints(cls, include_extras=True)
     schema = TypeAdapter(cls).json_schema()
     rows = []
     for field in dataclasses.fields(cls):
         key = field.name
+        if keys is not None and key not in keys:
+            continue
         full = f"{name}.{key}"
         default = "not set" if name == "settings" else _default(field)
         allowed = _allowed(full, annotations[key], schema)
         row = [code(key), allowed, default, _meaning(full, comments)]
-        if variables:
+        if has_variables:
             also = _ALSO.get(full)
             row.append(code(variable_name(full)) + (f", {also}" if also else ""))
         rows.append(row)
-    heads = ("key", "allowed", "default", "meaning", *(["variable"] if variables else []))
+    heads = ("key", "allowed", "default", "meaning", *(["variable"] if has_variables else []))
     return table(heads, rows)
 
 

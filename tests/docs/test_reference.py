@@ -105,11 +105,21 @@ def test_every_command_is_documented() -> None:
 def test_every_configuration_key_is_documented(table: str) -> None:
     text = page("docs/reference/configuration.md").text
     heading = f"[{table}]" if table in list_sections() else f"[[{table}]]"
-    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    sections = re.split(r"\n(?=##+ )", text)
+    titles = (f"## {heading}\n", f"### {heading}\n", f"### More of {heading}\n")
+    section = "\n".join(each for each in sections if each.startswith(titles))
     keys = [field.name for field in dataclasses.fields({**list_sections(), **ENTRY_TABLES}[table])]
     assert [key for key in keys if f"| `{key}` |" not in section] == []
     if table in list_sections():
         assert f"AGENTCTL_{table.upper()}__{keys[0].upper()}" in section
+
+
+def test_keys_that_most_deployments_set_come_first() -> None:
+    common, _, advanced = page("docs/reference/configuration.md").text.partition("\n## Advanced\n")
+    rows = [line for line in common.splitlines() if line.startswith("| `")]
+    assert 50 <= len(rows) <= 90
+    assert "| `port` |" in common
+    assert "| `listen_url` |" in advanced
 
 
 def test_every_error_code_is_documented() -> None:
