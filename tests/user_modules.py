@@ -20,8 +20,8 @@ _PERMANENT = (
 
 
 _permanent_names = set[str]()
-"""The modules that are known to be in permanent folders: there are thousands, and this is called for
-each test and each command."""
+"""The modules that are known to be in permanent folders: there are thousands of them, and each test
+looks for the other ones."""
 
 
 def forget_user_modules(kept: Collection[str] = ()) -> None:
