@@ -1,4 +1,4 @@
-"""The gate of agno's tool calls: calls that its library is about to make, and does not.
+"""The calls of models and tools of agno, as they pass the gate of the run (`RepeatGate`).
 
 Its events tell when a call begins, but a member works on while its events wait to be read, and its
 hooks belong to the agents. So the methods with which the library calls a model and a tool are
@@ -8,91 +8,36 @@ replaced. Only the runs of this server have a gate.
 from __future__ import annotations
 
 import functools
-import threading
 from contextvars import ContextVar
 from typing import Any
 
 from agno.models.base import Model
 from agno.tools.function import FunctionCall, FunctionExecutionResult
 
-from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.library_runner import DecidedCalls
-from agentctl.runtime.transcript.repeated_calls import RepeatedCalls
+from agentctl.runtime.runners.repeat_gate import RepeatGate
 
-_current: ContextVar[CallGate | None] = ContextVar("agno_gate", default=None)
+_current: ContextVar[RepeatGate | None] = ContextVar("agno_gate", default=None)
 """The gate of the run to which a task belongs."""
 
 
-class CallGate:
-    """Counts the calls of a run and of its members, and refuses repetitions.
+def use(gate: RepeatGate) -> None:
+    """Let the calls of the present context, and of the tasks that it starts, pass a gate.
 
-    Synchronous tools are called in threads, so each method may be called in any thread.
-
-    Args:
-        run: the run, with the calls of earlier legs.
-        decided: the calls that a person has decided about: they are made.
+    Its keys are the ids of the runs of agno.
     """
-
-    def __init__(self, run: HostedRun, decided: DecidedCalls) -> None:
-        self._run = run
-        self._limits = run.repeats.limits
-        self._is_active = run.repeats.limits.is_active
-        self._decided = decided
-        # By the id of the run of agno.
-        self._repeats = {run.context.run_id: run.repeats}
-        self._lock = threading.Lock()
-
-    def use(self) -> None:
-        """Let the calls of the present context, and of the tasks that it starts, pass this gate."""
-        _current.set(self)
-
-    def adopt(self, run_id: str, member: HostedRun) -> None:
-        """Share the calls of a run of agno with its report, which may begin after its first call.
-
-        Args:
-            run_id: its id in agno.
-        """
-        with self._lock:
-            member.repeats = self._repeats.setdefault(run_id, member.repeats)
-
-    def begin_answer(self, run_id: str) -> None:
-        """Note that the model of a run of agno is called."""
-        if self._is_active:
-            with self._lock:
-                self._find(run_id).begin_answer()
-
-    def refuse(self, call: FunctionCall) -> str | None:
-        """Count a call that is about to be made; return its result if it must not be made."""
-        context = call.function._run_context
-        if not self._is_active or context is None:
-            return None
-
-        call_id = call.call_id or ""
-        described = self._run.describe_call(call_id, call.function.name, call.arguments or {})
-        with self._lock:
-            repeats = self._find(context.run_id)
-            repeats.add(call_id, described["name"], described["arguments"])
-            refusal = repeats.find_refusal(call_id)
-
-        return None if (context.run_id, call_id) in self._decided.approved else refusal
-
-    def check(self) -> None:
-        """Check the calls of the run and of its members; see `RepeatedCalls.check`."""
-        if self._is_active:
-            with self._lock:
-                for repeats in self._repeats.values():
-                    repeats.check()
-
-    def _find(self, run_id: str) -> RepeatedCalls:
-        if run_id not in self._repeats:
-            self._repeats[run_id] = RepeatedCalls(self._limits)
-        return self._repeats[run_id]
+    _current.set(gate)
 
 
 def _refuse(call: FunctionCall) -> FunctionExecutionResult | None:
     """Return the result of a call that must not be made, as a failure; else None."""
     gate = _current.get()
-    refusal = None if gate is None else gate.refuse(call)
+    context = call.function._run_context
+    if gate is None or context is None:
+        return None
+
+    refusal = gate.refuse_next(
+        context.run_id, call.call_id or "", call.function.name, call.arguments or {}
+    )
     if refusal is None:
         return None
 

@@ -21,7 +21,7 @@ from agno.run.team import BaseTeamRunEvent
 from agno.team import Team
 
 from agentctl.runtime.failures import ExecutionError, is_context_exceeded
-from agentctl.runtime.runners.agno_gate import CallGate
+from agentctl.runtime.runners import agno_gate
 from agentctl.runtime.runners.agno_pauses import AgnoCall, walk_members, walk_paused
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_members import LibraryMembers
@@ -33,6 +33,7 @@ from agentctl.runtime.runners.library_runner import (
     is_unreadable,
     to_public_failure,
 )
+from agentctl.runtime.runners.repeat_gate import RepeatGate
 from agentctl.runtime.tracing import Span
 
 _SERVER_STATE = frozenset(
@@ -217,8 +218,8 @@ class AgnoReport:
         self._members = LibraryMembers(run)
         self._root_id = run.context.run_id
         self._reports = {self._root_id: self.root}
-        self._gate = CallGate(run, decided)
-        self._gate.use()
+        self._gate = RepeatGate(run, self._root_id, lambda *place: place in decided.approved)
+        agno_gate.use(self._gate)
 
     async def add(self, event: Any, *, call_id: str | None = None) -> None:
         """Report one event. Those of runs that have ended, or have no start, are dropped.

@@ -25,7 +25,6 @@ from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
 from agentctl.runtime.runners.langgraph_calls import TaskCalls
-from agentctl.runtime.runners.langgraph_gate import GraphGate
 from agentctl.runtime.runners.langgraph_input import (
     CONFIGURABLE,
     MESSAGES,
@@ -58,6 +57,7 @@ from agentctl.runtime.runners.langgraph_pauses import (
 from agentctl.runtime.runners.langgraph_report import GraphReport
 from agentctl.runtime.runners.langgraph_store import RunStore
 from agentctl.runtime.runners.library_runner import DecidedCalls, LibraryRunner, RunnerOptions
+from agentctl.runtime.runners.repeat_gate import RepeatGate
 from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.work.event_loop import retrieve_exception, wait_until_done
 
@@ -139,7 +139,7 @@ class LangGraphRunner(LibraryRunner):
         """
         control = RunControl()
         decided = DecidedCalls(run)
-        gate = GraphGate(run, decided.approved)
+        gate = RepeatGate(run, "", lambda _, call_id: call_id in decided.approved)
         model_calls = ModelCalls(run, gate)
 
         work = asyncio.create_task(self._drive(message, run, control, decided, gate, model_calls))
@@ -181,7 +181,7 @@ class LangGraphRunner(LibraryRunner):
         run: HostedRun,
         control: RunControl,
         decided: DecidedCalls,
-        gate: GraphGate,
+        gate: RepeatGate,
         model_calls: ModelCalls,
     ) -> None:
         leg = run.environment.leg

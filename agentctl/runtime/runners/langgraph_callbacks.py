@@ -17,9 +17,9 @@ from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.models.access import is_known_call
 from agentctl.runtime.pauses import Decided
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.langgraph_gate import GraphGate
 from agentctl.runtime.runners.langgraph_messages import read_model, read_text, read_usage
 from agentctl.runtime.runners.library_runner import build_refusal, list_causes
+from agentctl.runtime.runners.repeat_gate import RepeatGate
 from agentctl.runtime.tracing import Span, SpanStatus
 
 _HIDDEN_TAG = "nostream"
@@ -101,7 +101,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
     run_inline = True
     """Call the methods in place, not in a thread."""
 
-    def __init__(self, run: HostedRun, gate: GraphGate) -> None:
+    def __init__(self, run: HostedRun, gate: RepeatGate) -> None:
         self.is_cancelled = False
         self._gate = gate
         self.find_run: Callable[[str], HostedRun | None] = {"": run}.get

@@ -26,6 +26,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from langchain_core.messages import ToolMessage
 from langgraph._internal._constants import (
     CONFIG_KEY_CHECKPOINT_NS,
     CONFIG_KEY_SCRATCHPAD,
@@ -42,8 +43,8 @@ from langgraph.types import _interrupt_id
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.hidden_files import HiddenFiles
-from agentctl.runtime.runners.langgraph_gate import GraphGate
 from agentctl.runtime.runners.langgraph_places import Places, TaskPlace, find_place, keeps_order
+from agentctl.runtime.runners.repeat_gate import RepeatGate
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -73,7 +74,7 @@ class TaskCalls:
         checkpoint: Mapping[str, Any] | None,
         hidden: HiddenFiles,
         note_failure: Callable[[Exception, str], None],
-        gate: GraphGate,
+        gate: RepeatGate,
         *,
         is_durable: bool,
     ) -> None:
@@ -381,10 +382,15 @@ class BoundCall:
 
     def refuse(self, tool: str) -> Any:
         """Return the result of the call if it must not be made, else None."""
-        refused = self._calls.gate.refuse(self._namespace, self._call_id, tool)
-        if refused is not None:
-            self.keep(refused)
-        return refused
+        # The namespace of the task; the graph before it has called the model.
+        graph, _, _ = self._namespace.rpartition(NS_SEP)
+        refusal = self._calls.gate.refuse(graph, self._call_id)
+        if refusal is None:
+            return None
+
+        message = ToolMessage(refusal, tool_call_id=self._call_id, name=tool, status="error")
+        self.keep(message)
+        return message
 
     @contextmanager
     def executing(self) -> Iterator[None]:

@@ -19,11 +19,11 @@ from agentctl.runtime.runners.langgraph_callbacks import (
     describe_value,
     publish_progress,
 )
-from agentctl.runtime.runners.langgraph_gate import GraphGate
 from agentctl.runtime.runners.langgraph_messages import read_messages, read_text
 from agentctl.runtime.runners.langgraph_space import GraphFacts, GraphSpace
 from agentctl.runtime.runners.library_members import LibraryMembers
 from agentctl.runtime.runners.library_runner import DecidedCalls, to_public_failure
+from agentctl.runtime.runners.repeat_gate import RepeatGate
 
 _TASK_BYTES = 16_384
 """Maximum JSON of the state that is the input of a member without messages."""
@@ -50,7 +50,7 @@ class GraphReport:
         self,
         run: HostedRun,
         model_calls: ModelCalls,
-        gate: GraphGate,
+        gate: RepeatGate,
         decided: DecidedCalls,
         outputs: Sequence[str] | None,
         is_public: Callable[[tuple[str, ...]], bool],
@@ -72,13 +72,15 @@ class GraphReport:
         self._stored = checkpoint or {}
         self._facts.members |= self._stored.get("owners", {})
 
-        model_calls.find_run = gate.find_run = self._find_run
+        self._gate = gate
+        model_calls.find_run = self._find_run
 
     async def restore(self) -> None:
         """Continue with the members of the pause before this leg."""
         await self._members.restore(self._stored.get("members", ()))
         for key, checkpoint in self._stored.get("spaces", {}).items():
             if (member := self._members.find(key)) is not None:
+                self._gate.adopt(key, member.run)
                 self._spaces[key] = GraphSpace(key, member.run, self._facts, checkpoint)
 
     def skip_input(self, messages: Sequence[Any]) -> None:
@@ -154,6 +156,7 @@ class GraphReport:
             member = self._members.start(
                 key, name, _describe_task(state), parent=above.key or None, call_id=call_id
             )
+            self._gate.adopt(key, member.run)
             space = GraphSpace(key, member.run, self._facts)
             self._spaces[key] = space
 

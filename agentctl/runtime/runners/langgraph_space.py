@@ -23,7 +23,6 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ModelCalls
-from agentctl.runtime.runners.langgraph_gate import GraphGate
 from agentctl.runtime.runners.langgraph_messages import (
     extract_usage,
     find_messages,
@@ -32,6 +31,7 @@ from agentctl.runtime.runners.langgraph_messages import (
     read_thinking,
 )
 from agentctl.runtime.runners.library_runner import DecidedCalls
+from agentctl.runtime.runners.repeat_gate import RepeatGate
 from agentctl.runtime.transcript.history import build_tool_message
 
 _log = logging.getLogger("agentctl.runtime")
@@ -47,7 +47,7 @@ class GraphFacts:
     """The shared facts of the graphs of a run."""
 
     model_calls: ModelCalls
-    gate: GraphGate
+    gate: RepeatGate
 
     decided: DecidedCalls
     """The calls of the pause before this leg, by their ids."""
