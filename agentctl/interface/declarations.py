@@ -297,6 +297,12 @@ class Declaration:
     is_repeatable: bool = False
     """True for a change that a client may send again: the second request changes nothing more."""
 
+    finds_run: bool = False
+    """True if an unknown run is a 404 although the request is invalid, by the id of the run alone.
+
+    Resources in the paths of sessions, components, memories and files are always found first.
+    """
+
     kind: ComponentKind | None = None
     """The kind of component that the operation is about."""
 

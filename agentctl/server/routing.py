@@ -53,7 +53,7 @@ from agentctl.errors import (
     ValidationFailed,
 )
 from agentctl.interface.declarations import Header, Query, Signature, find_declared
-from agentctl.interface.operations import ROUTES
+from agentctl.interface.operations import OPERATIONS, ROUTES
 from agentctl.interface.requests import SessionLocator
 from agentctl.interface.requirements import Public
 from agentctl.interface.responses import Responses
@@ -257,7 +257,7 @@ class Operation(APIRoute):
             response = await self.execute(call, **arguments)
             return revalidate(response, scope["headers"]) if self.has_tag else response
         except ValidationFailed:
-            await _require_named_resources(call, values)
+            await self._require_named_resources(call, values)
             raise
 
     async def _read_body(self, call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,51 +271,50 @@ class Operation(APIRoute):
             return await self.body.read(call)
         except (BadRequest, UnsupportedMediaType):
             if call.scope["path_params"]:
-                await _require_named_resources(call, values)
+                await self._require_named_resources(call, values)
             raise
 
+    async def _require_named_resources(self, call: Call, values: Mapping[str, Any]) -> None:
+        """Find the database, component, session, run and memory that an invalid request names.
 
-async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> None:
-    """Find the database, component, session, run and memory that an invalid request names.
-
-    A resource that does not exist is reported before an invalid value (docs/contract.md "Errors").
-    """
-    path = call.scope["path_params"]
-    operations = call.operations
-    if "memory_id" in path:
-        await operations.memories.require(path["memory_id"])
-        return
-    if "file_id" in path:
-        await operations.files.require(path["file_id"], values.get("db_id"))
-        return
-
-    where = SessionLocator(*(values.get(name) for name in ("type", "user_id", "db_id", "table")))
-    if "session_id" in path:
-        if "run_id" in path:
-            await operations.sessions.get_run(path["session_id"], path["run_id"], where)
-        else:
-            await operations.sessions.require(path["session_id"], where)
-        return
-
-    operations.sessions.require_database(where)
-    has_component = any(names.id_field in path for names in KINDS.values())
-    if "run_id" in path and not has_component and call.scope["method"] == "POST":
-        # A run by its id alone, which gets a message: /runs/{run_id}/messages.
-        await operations.runs.require_any(path["run_id"])
-        return
-
-    for kind, names in KINDS.items():
-        if names.id_field not in path:
-            continue
-
-        component_id = path[names.id_field]
-        if "approval_id" in path:
-            await operations.approvals.require(kind, component_id, path["approval_id"])
+        A resource that does not exist is reported before an invalid value (docs/contract.md
+        "Errors").
+        """
+        path = call.scope["path_params"]
+        operations = call.operations
+        if "memory_id" in path:
+            await operations.memories.require(path["memory_id"])
             return
-        operations.components.require(kind, component_id)
-        if "run_id" in path:
-            session_id = values.get("session_id")
-            await operations.runs.require(kind, component_id, path["run_id"], session_id)
+        if "file_id" in path:
+            await operations.files.require(path["file_id"], values.get("db_id"))
+            return
+
+        where = SessionLocator(*(values.get(name) for name in ("type", "user_id", "db_id", "table")))
+        if "session_id" in path:
+            if "run_id" in path:
+                await operations.sessions.get_run(path["session_id"], path["run_id"], where)
+            else:
+                await operations.sessions.require(path["session_id"], where)
+            return
+
+        operations.sessions.require_database(where)
+        declared = OPERATIONS.get(self.operation)
+        if declared is not None and declared.finds_run:
+            await operations.runs.require_any(path["run_id"])
+            return
+
+        for kind, names in KINDS.items():
+            if names.id_field not in path:
+                continue
+
+            component_id = path[names.id_field]
+            if "approval_id" in path:
+                await operations.approvals.require(kind, component_id, path["approval_id"])
+                return
+            operations.components.require(kind, component_id)
+            if "run_id" in path:
+                session_id = values.get("session_id")
+                await operations.runs.require(kind, component_id, path["run_id"], session_id)
 
 
 def list_operations(routes: Iterable[BaseRoute]) -> list[Operation]:

@@ -314,6 +314,7 @@ class RunsFamily(Family):
         body=Body(MessageBody),
         status=202,
         errors=(409, 429),
+        finds_run=True,
     )
     async def send_message(
         self, run_id: RunId, request: MessageRequest

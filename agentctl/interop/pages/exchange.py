@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from agentctl.auth.policy import authorize_call
 from agentctl.errors import AgentctlError, BadRequest
 from agentctl.interface import requests
 from agentctl.interface.requests.approvals import ContinueRequest
@@ -89,7 +88,8 @@ class PageExchange(Generic[GivenT]):
         """Respond to the request, and record it if it is refused."""
         path = {KINDS[self.kind].id_field: self.component_id}
         try:
-            authorize_call(self.operations.access.principal, self.operation, path)
+            # `match_route` has refused path parameters that cannot be ids.
+            self.operations.access.admit(self.operation, path)
             self.operations.components.require(self.kind, self.component_id)
             return await self.handle()
         except ClientDisconnect:

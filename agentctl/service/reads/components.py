@@ -10,7 +10,7 @@ import orjson
 
 import agentctl
 from agentctl.auth import policy
-from agentctl.auth.policy import authorize_call, list_open_operations
+from agentctl.auth.policy import list_open_operations
 from agentctl.auth.tokens.grants import ScopeRules, trace_scopes
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -86,18 +86,15 @@ class SystemReads(ConfiguredFamily):
     """Reads of the instance and of the caller: versions, configuration, scopes."""
 
     async def get_api(self) -> Document[ApiRecord]:
-        authorize_call(self.principal, "get_api", {})
         server = self.hosting.settings.server
         return build_document(
             ApiRecord(name=server.name, id=server.id, version=agentctl.__version__)
         )
 
     async def get_health(self) -> Document[HealthRecord]:
-        authorize_call(self.principal, "get_health", {})
         return build_document(HealthRecord(status="ok"))
 
     async def get_info(self) -> Document[InfoRecord]:
-        authorize_call(self.principal, "get_info", {})
         settings = self.hosting.settings
         record = InfoRecord(
             os_id=settings.server.id,
