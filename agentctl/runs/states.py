@@ -12,10 +12,11 @@ succeeds.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Protocol, cast
 
 from agentctl.records.approvals import ApprovalRow, ApprovalStatus
 from agentctl.records.kinds import ComponentKind
@@ -23,7 +24,14 @@ from agentctl.records.runs import FINAL_STATUSES, FinalStatus, RunState
 from agentctl.records.times import DurationHistogram, now
 
 if TYPE_CHECKING:
+    from agentctl.records.run_spec import RunSpec
+    from agentctl.runtime.component import Component
+    from agentctl.runtime.context import EarlierRun
     from agentctl.runtime.pauses import Ask
+    from agentctl.runtime.transcript.events import RunEvent
+    from agentctl.runtime.transcript.history import SessionState
+    from agentctl.runtime.transcript.transcript import Transcript
+    from agentctl.store.database import Database
     from agentctl.store.repositories.approvals import WaitingCounts
 
 CLIENT_DISCONNECTED = "The client disconnected"
@@ -140,6 +148,35 @@ class HandOver:
 
 LegEnd = Ending | Pause | HandOver
 """The end of a leg of a run."""
+
+
+class ExecutedRun(Protocol):
+    """A run that this process executes, as its journal, files and budgets read it.
+
+    `runs.life.live.LiveRun` has the meaning of the attributes.
+    """
+
+    run_id: str
+    spec: RunSpec
+    component: Component
+    database: Database
+    attempt: int
+    is_first: bool
+    previous_instructions: str | None
+    earlier_runs: Sequence[EarlierRun]
+    summary: str | None
+    transcript: Transcript
+    state: SessionState
+    has_ended: bool
+    stop_requested: asyncio.Future[None]
+
+    @property
+    def root_attempt(self) -> int: ...
+
+    def emit(self, event: RunEvent) -> None: ...
+    def checkpoint(self) -> None: ...
+    def stop(self, ending: Ending) -> None: ...
+    async def stop_as_stored(self) -> NoReturn: ...
 
 
 class AlreadyFinished(Exception):

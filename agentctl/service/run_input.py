@@ -26,8 +26,8 @@ from agentctl.records.text import (
     new_id,
 )
 from agentctl.records.times import now_in_seconds
-from agentctl.runs.life.admission import Idempotency, Submission
-from agentctl.runs.life.engine import StartedRun
+from agentctl.runs.life.admission import Admission, Idempotency, Submission
+from agentctl.runs.life.live import LiveRun
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.versions import find_version
@@ -375,7 +375,7 @@ class RunStarts(OperationFamily):
         *,
         is_full: bool,
         prepare: Preparation | None = None,
-    ) -> StartedRun:
+    ) -> LiveRun | Admission:
         """Start a run; its audit entry is part of the transaction of its row.
 
         Args:

@@ -28,8 +28,13 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunState
 from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.runs.desk.messages import StoredMessage, dump_next_run, send_message
-from agentctl.runs.life.admission import Idempotency, IdempotentReplay, Submission, claim_key
-from agentctl.runs.life.engine import KeyedRun
+from agentctl.runs.life.admission import (
+    Admission,
+    Idempotency,
+    IdempotentReplay,
+    Submission,
+    claim_key,
+)
 from agentctl.service import paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import find_repeated
@@ -103,7 +108,7 @@ class MessageOperations(RunStarts):
 
     async def steer(
         self, call: AuditedCall, database: Database, submission: Submission
-    ) -> SteeredRun | KeyedRun | None:
+    ) -> SteeredRun | Admission | None:
         """Send the message of a new run to the run that its session is busy with.
 
         Returns:
@@ -138,7 +143,7 @@ class MessageOperations(RunStarts):
             )
         except IdempotentReplay as replayed:
             call.omit_entry()
-            return KeyedRun(replayed.run_id)
+            return Admission(spec, earlier_run_id=replayed.run_id)
         return SteeredRun(row.run_id, row.message_id, max(last_seq - 1, BEFORE_FIRST_EVENT))
 
     async def _find_busy_run(self, database: Database, submission: Submission) -> FoundRun | None:

@@ -31,8 +31,8 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.runs import CancelRecord, RunDetails, RunRecord
 from agentctl.records.text import check_text
 from agentctl.runs.follow.follow import flatten, wait_in_queue, wait_until_final
+from agentctl.runs.life.admission import Admission
 from agentctl.runs.life.cancel import LEAVE_SECONDS
-from agentctl.runs.life.engine import KeyedRun, QueuedRun, StartedRun
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver
 from agentctl.service import paging
@@ -54,8 +54,13 @@ class Started(NamedTuple):
     """A run that a request, or an earlier request with its key, has started."""
 
     database: Database
-    run: StartedRun | SteeredRun
+    run: LiveRun | Admission | SteeredRun
     request: RunRequest
+
+    @property
+    def is_repeated(self) -> bool:
+        """True if an earlier request with the same key has started the run."""
+        return isinstance(self.run, Admission) and self.run.is_repeated
 
 
 class RunOperations(RunReads, MessageOperations):
@@ -114,7 +119,7 @@ class RunOperations(RunReads, MessageOperations):
         if isinstance(run, SteeredRun):
             return await self._read_steered(database, run, waits=not request.background)
 
-        if isinstance(run, KeyedRun):
+        if started.is_repeated:
             with _deleted_as_conflict():
                 if not request.background:
                     return await self._wait_for_record(database, run.run_id)
@@ -124,7 +129,7 @@ class RunOperations(RunReads, MessageOperations):
             if request.background:
                 return await self.lookups.read_run(database, run.run_id)
 
-            if isinstance(run, QueuedRun):
+            if isinstance(run, Admission):
                 async with self._cancelling_on_leave(started):
                     await wait_in_queue(
                         self.hosting.engine, database, self.hosting.changes, run.run_id
@@ -145,7 +150,7 @@ class RunOperations(RunReads, MessageOperations):
             # The record of a run that nobody can read or end would only look like a live run.
             raise build_unread_outcome(run.spec.run_id, error) from error
         except errors.Unavailable:
-            is_queued = isinstance(run, QueuedRun)
+            is_queued = isinstance(run, Admission)
             return Document(build_start_document(run.spec, is_queued=is_queued))
 
     def stream(
@@ -193,11 +198,11 @@ class RunOperations(RunReads, MessageOperations):
                     yield portion
             return
 
-        if isinstance(run, KeyedRun):
+        if started.is_repeated:
             with _deleted_as_conflict():
                 await database.read(self.lookups.run_document(run.run_id))
 
-        is_started = not isinstance(run, KeyedRun)
+        is_started = not started.is_repeated
         events = self.follow_events(database, run.run_id, BEFORE_FIRST_EVENT, is_started=is_started)
         if isinstance(run, LiveRun):
             try:
@@ -338,15 +343,17 @@ class RunOperations(RunReads, MessageOperations):
                 database = self.lookups.database(submission.component.database)
                 if run_id is not None and await database.read(run_reads.get_state(run_id)) is None:
                     submission = replace(submission, spec=replace(submission.spec, run_id=run_id))
-                run: StartedRun | SteeredRun | None = None
+                run: LiveRun | Admission | SteeredRun | None = None
                 if submission.component.on_busy == "steer":
                     run = await self.steer(call, database, submission)
                 if run is None:
                     run = await self.submit(call, database, submission, is_full=is_full)
 
-            if isinstance(run, KeyedRun):
-                run = await self.find_steered(database, run.run_id) or run
-            return Started(database, run, request)
+            started = Started(database, run, request)
+            if not started.is_repeated:
+                return started
+            steered = await self.find_steered(database, run.run_id)
+            return started if steered is None else started._replace(run=steered)
 
     async def get_of_component(
         self,

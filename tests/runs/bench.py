@@ -10,7 +10,7 @@ import pytest
 
 from agentctl.config.upkeep import Quotas
 from agentctl.records.runs import NewRun, RunState
-from agentctl.runs.life.admission import AdmittedRun, Continuation, admit_durable_member
+from agentctl.runs.life.admission import Admission, LegInput, admit_durable_member
 from agentctl.runs.life.finish import store_end
 from agentctl.runs.life.live import LiveRun, RunServices
 from agentctl.runs.life.run_files import RunFiles
@@ -22,7 +22,6 @@ from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import CauseReader
 from agentctl.runtime.pauses import CallOutcome, JournaledCall
-from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql
 from agentctl.store.repositories import run_reads, runs, sessions, steps
@@ -71,9 +70,9 @@ class Bench:
                 open_files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
             ),
             parent,
-            continuation=Continuation(attempt, None, Transcript()) if self.durable else None,
+            start=LegInput(attempt, has_checkpoint=True) if self.durable else None,
         )
-        run.mark_stored(OWNER, AdmittedRun(spec, has_start=self.durable))
+        run.mark_stored(Admission(spec, OWNER, has_start=self.durable))
         return run
 
     async def store_root(self) -> None:

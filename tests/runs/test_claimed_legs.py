@@ -14,7 +14,7 @@ from agentctl.runs.life.finish import store_pause
 from agentctl.runs.life.legs import (
     ClaimedLeg,
     build_approval,
-    build_continuation,
+    build_leg_input,
     claim_leg,
     claim_member,
     is_revoked,
@@ -80,7 +80,7 @@ async def test_next_leg_starts_from_what_the_pause_has_stored(deployment: Deploy
         claimed = await claim(bench)
         assert (claimed.state.status, claimed.state.owner) == ("RUNNING", "w2")
         assert not claimed.lets_begin
-        spec, start = build_continuation(claimed)
+        spec, start = build_leg_input(claimed)
         # Its events are stored from now on: nobody waits in the process that has begun it.
         assert (spec.recorded, spec.background) == (True, False)
         assert (start.attempt, start.first_event) == (2, 2)
@@ -103,7 +103,7 @@ async def test_next_leg_knows_that_its_component_has_changed(deployment: Deploym
         await bench.database.write(SET_VERSION.execute(version="v1"))
         await pause(bench.root, PAY)
         await decide_all(bench)
-        spec, start = build_continuation(await claim(bench, "v2"))
+        spec, start = build_leg_input(await claim(bench, "v2"))
         assert spec.version == "v2"
         assert start.leg is not None
         assert start.leg.has_new_version
@@ -119,7 +119,7 @@ async def test_leg_with_the_same_version_has_no_change(
         await bench.database.write(SET_VERSION.execute(version="v1"))
         await pause(bench.root, PAY)
         await decide_all(bench)
-        _, start = build_continuation(await claim(bench, version))
+        _, start = build_leg_input(await claim(bench, version))
         assert start.version_change is None
 
 

@@ -98,11 +98,14 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class AdmittedRun:
-    """The values of a committed row that its run needs."""
+class Admission:
+    """What became of a run that was to start: it begins, it waits, or it was started before."""
 
     spec: RunSpec
     """The specification, with the user of the row: the owner of its session."""
+
+    owner: str | None = None
+    """The worker in its row; None if it waits in the queue."""
 
     session_state: str | None = None
     """The state of the session as JSON at the admission of a root run, or None."""
@@ -118,6 +121,22 @@ class AdmittedRun:
 
     may_begin: bool = False
     """True if it waits, and any server may begin it now."""
+
+    earlier_run_id: str | None = None
+    """The run that an earlier request with the same idempotency key has started.
+
+    None for a new run. Nothing was written for a repeated request.
+    """
+
+    @property
+    def run_id(self) -> str:
+        """The run that the caller gets: the new one, or the one of the earlier request."""
+        return self.earlier_run_id or self.spec.run_id
+
+    @property
+    def is_repeated(self) -> bool:
+        """True if an earlier request has started the run."""
+        return self.earlier_run_id is not None
 
 
 class HeldSlots:
@@ -175,7 +194,7 @@ class StoredVersions:
 
 def admit_run(
     submission: Submission, catalog: Catalog, worker_id: str, *, is_full: bool = False
-) -> Work[AdmittedRun]:
+) -> Work[Admission]:
     """Get or create the session and write the row of a root run.
 
     The `session_state` of the request replaces top-level keys of the session's state in the same
@@ -227,7 +246,7 @@ def _name_session(spec: RunSpec) -> str:
 @unit
 def _admit_run(
     submission: Submission, catalog: Catalog, worker_id: str, new_session: SessionRow, is_full: bool
-) -> Steps[AdmittedRun]:
+) -> Steps[Admission]:
     spec = submission.spec
     component = submission.component
     if submission.idempotency is not None:
@@ -267,15 +286,17 @@ def _admit_run(
     )
 
     if turn is None and not spec.durable:
-        return AdmittedRun(spec, state, is_first)
+        return Admission(spec, owner, state, is_first)
 
     # Another process can begin the run, or continue it.
     yield from write_start_checkpoint(spec, component.name, is_first=is_first)
     if turn is None:
-        return AdmittedRun(spec, state, is_first, has_start=True)
+        return Admission(spec, owner, state, is_first, has_start=True)
 
     may_begin = yield from enqueue(spec, component.name, row.created_at)
-    return AdmittedRun(spec, state, is_first, has_start=True, is_queued=True, may_begin=may_begin)
+    return Admission(
+        spec, owner, state, is_first, has_start=True, is_queued=True, may_begin=may_begin
+    )
 
 
 def _get_session(submission: Submission, new_session: SessionRow) -> Steps[SessionRow]:
@@ -385,7 +406,7 @@ class RunLost(Exception):
 
 
 @unit
-def admit_child_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
+def admit_child_run(spec: RunSpec, worker_id: str) -> Steps[Admission]:
     """Write the row of a child: the run of a member, or background work of the session.
 
     Raises:
@@ -393,13 +414,13 @@ def admit_child_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
     """
     if (yield from runs.create(NewRun(spec, worker_id, now()))) is None:
         raise errors.NotFound("Session not found")
-    return AdmittedRun(spec)
+    return Admission(spec, worker_id)
 
 
 @unit
 def admit_durable_member(
     spec: RunSpec, component_name: str, step: Work[bool], worker_id: str
-) -> Steps[AdmittedRun]:
+) -> Steps[Admission]:
     """Write the row of a member of a durable run, its checkpoint, and the step of its parent.
 
     Args:
@@ -411,24 +432,23 @@ def admit_durable_member(
     if not (yield from step):
         raise RunLost
 
-    admitted = yield from admit_child_run(spec, worker_id)
+    admission = yield from admit_child_run(spec, worker_id)
     yield from write_start_checkpoint(spec, component_name, is_first=False)
-    return replace(admitted, has_start=True)
+    return replace(admission, has_start=True)
 
 
 @unit
-def admit_once(spec: RunSpec, admission: Work[AdmittedRun]) -> Steps[AdmittedRun]:
+def admit_once(spec: RunSpec, admit: Work[Admission]) -> Steps[Admission]:
     """Admit a run unless an earlier attempt with an unknown outcome did."""
-    stored = yield from find_admitted(spec)
-    if stored is not None:
-        admitted, _ = stored
-        return admitted
-    return (yield from admission)
+    admission = yield from find_admission(spec)
+    if admission is not None:
+        return admission
+    return (yield from admit)
 
 
 @unit
-def find_admitted(spec: RunSpec) -> Steps[tuple[AdmittedRun, str | None] | None]:
-    """Return a run whose row was committed, and the worker that owns it; None without a row."""
+def find_admission(spec: RunSpec) -> Steps[Admission | None]:
+    """Return the admission of a run whose row was committed; None without a row."""
     state = yield from run_reads.get_state(spec.run_id)
     if state is None:
         return None
@@ -436,28 +456,31 @@ def find_admitted(spec: RunSpec) -> Steps[tuple[AdmittedRun, str | None] | None]
     session_state = yield from sessions.get_state(state.session_id)
     checkpoint_attempt = yield from approvals.get_checkpoint_attempt(spec.run_id)
     is_queued = state.queued_at is not None
-    admitted = AdmittedRun(
+    return Admission(
         _with_user(spec, state.user_id),
+        state.owner,
         session_state,
         has_start=checkpoint_attempt is not None,
         is_queued=is_queued,
         # A search for it that finds nothing costs less than a run that nobody begins.
         may_begin=is_queued,
     )
-    return admitted, state.owner
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
-    """The start of a leg that this process has claimed; the defaults are values of a first leg."""
+class LegInput:
+    """The point from which a leg begins; the defaults are the values of a first leg."""
 
-    attempt: int
+    attempt: int = 1
 
-    leg: Leg | None
+    leg: Leg | None = None
     """The state and the decisions for the component; None if the run begins."""
 
-    transcript: Transcript
+    transcript: Transcript = field(default_factory=Transcript)
     """The results of the legs before it."""
+
+    has_checkpoint: bool = False
+    """True if the run has a checkpoint."""
 
     first_event: int = 0
     """Number of its first event."""

@@ -18,7 +18,7 @@ from agentctl.interface.requests import SUMMARY_WAIT
 from agentctl.records.run_spec import Purpose, RunSpec
 from agentctl.records.text import new_id
 from agentctl.records.times import format_rfc3339, now
-from agentctl.runs.life.admission import AdmittedRun, admit_child_run
+from agentctl.runs.life.admission import Admission, admit_child_run
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log.results import parse_summary
 from agentctl.runtime.transcript.history import MAXIMUM_INPUT, cut_turn
@@ -188,7 +188,7 @@ def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) ->
 
 
 @unit
-def admit_background_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
+def admit_background_run(spec: RunSpec, worker_id: str) -> Steps[Admission]:
     """Write the row of background work.
 
     Raises:
@@ -196,11 +196,11 @@ def admit_background_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
         Conflict: the session has live work of the same purpose.
     """
     # The new row comes first: it locks the session, so that no other row is added meanwhile.
-    admitted = yield from admit_child_run(spec, worker_id)
+    admission = yield from admit_child_run(spec, worker_id)
     live_run_ids = yield from run_reads.list_background_work(spec.session_id, spec.purpose or "")
     if live_run_ids != [spec.run_id]:
         raise errors.Conflict(f"The session has live work of this purpose: {live_run_ids[0]}")
-    return admitted
+    return admission
 
 
 def _format_turn(question: str, answer: str | None) -> str:

@@ -8,11 +8,10 @@ run begins: the row of the run and the row of the period can be in two databases
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -20,7 +19,6 @@ from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.config.upkeep import Budget
 from agentctl.records.approvals import ApprovalRow
-from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.desk.decisions import (
     BUDGET_TOOL,
@@ -28,12 +26,10 @@ from agentctl.runs.desk.decisions import (
     name_budget_question,
     read_budget_question,
 )
-from agentctl.runs.states import Ending
-from agentctl.runtime.component import Component
+from agentctl.runs.states import ExecutedRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Ask
-from agentctl.runtime.transcript.events import BudgetWarned, RunEvent
-from agentctl.runtime.transcript.transcript import Transcript
+from agentctl.runtime.transcript.events import BudgetWarned
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, budget_periods
@@ -54,21 +50,6 @@ class Period(NamedTuple):
 
     since: int
     before: int
-
-
-class ChargedRun(Protocol):
-    """A live run, as its budgets read it; see `runs.life.live.LiveRun`."""
-
-    run_id: str
-    spec: RunSpec
-    component: Component
-    database: Database
-    transcript: Transcript
-    has_ended: bool
-    stop_requested: asyncio.Future[None]
-
-    def stop(self, ending: Ending) -> None: ...
-    def emit(self, event: RunEvent) -> None: ...
 
 
 class BudgetPeriods:
@@ -120,7 +101,7 @@ class BudgetPeriods:
                 )
 
     async def check(
-        self, budget: Budget, period: Period, amount: float, run: ChargedRun, *, may_ask: bool
+        self, budget: Budget, period: Period, amount: float, run: ExecutedRun, *, may_ask: bool
     ) -> Ask | None:
         """Return the question that a run has to ask before it goes on; None if it may go on.
 
@@ -171,7 +152,7 @@ class BudgetPeriods:
             schema=schema,
         )
 
-    async def settle(self, run: ChargedRun) -> None:
+    async def settle(self, run: ExecutedRun) -> None:
         """Let the decisions about the questions of a run have their effects, when its leg begins.
 
         Safe to repeat.
@@ -189,7 +170,7 @@ class BudgetPeriods:
                 continue
             await self._settle_question(run, budget, row)
 
-    async def _settle_question(self, run: ChargedRun, budget: Budget, row: ApprovalRow) -> None:
+    async def _settle_question(self, run: ExecutedRun, budget: Budget, row: ApprovalRow) -> None:
         since, asked_limit = read_budget_question(row)
         # The key needs the begin of the period only.
         key = build_key(budget, Period(since, 0), run.spec.user_id, run.component.id)
@@ -212,7 +193,7 @@ class BudgetPeriods:
         close = partial(run.database.write, _close_question(row, raised_to, now()))
         await retry_while_unavailable(close, stopped=run.stop_requested)
 
-    async def warn(self, budget: Budget, period: Period, amount: float, run: ChargedRun) -> None:
+    async def warn(self, budget: Budget, period: Period, amount: float, run: ExecutedRun) -> None:
         """Publish, once in a period, that a budget has reached the level of its warning."""
         level = find_warning(budget)
         key = build_key(budget, period, run.spec.user_id, run.component.id)

@@ -21,9 +21,9 @@ from agentctl.config.settings import Agent, Model, Settings, Team
 from agentctl.config.upkeep import Budget
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import now
-from agentctl.runs.life.budget_periods import BudgetPeriods, ChargedRun, Period, describe_exceeded
+from agentctl.runs.life.budget_periods import BudgetPeriods, Period, describe_exceeded
 from agentctl.runs.log.results import count_by_model, encode_counters
-from agentctl.runs.states import Ending
+from agentctl.runs.states import Ending, ExecutedRun
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.call_fitting import find_listed, is_listed
@@ -209,7 +209,7 @@ class Budgets:
                 detail = describe_exceeded(budget, period, budget.limit)
                 raise errors.BudgetExceeded(detail, budget=budget.id, seconds=seconds)
 
-    def watch(self, run: ChargedRun) -> None:
+    def watch(self, run: ExecutedRun) -> None:
         """Check a run of an agent in code in the background; stop it if a budget is used up.
 
         Such a run calls its models itself, so this is called for each use that it reports. While a
@@ -230,7 +230,7 @@ class Budgets:
         """Wait for the checks under way."""
         await self._tasks.cancel_all()
 
-    async def _watch(self, run: ChargedRun) -> None:
+    async def _watch(self, run: ExecutedRun) -> None:
         try:
             while not run.has_ended:
                 await self.check(run)
@@ -246,7 +246,7 @@ class Budgets:
             del self._watched[run.spec.run_id]
 
     async def check(
-        self, run: ChargedRun, *, all_budgets: bool = False, may_ask: bool | None = False
+        self, run: ExecutedRun, *, all_budgets: bool = False, may_ask: bool | None = False
     ) -> Ask | None:
         """Report the tokens and the cost of a run so far, and check that it may call a model.
 
@@ -309,7 +309,7 @@ class Budgets:
                 raise ExecutionError("BUDGET_EXCEEDED", detail)
         return None
 
-    async def measure(self, run: ChargedRun) -> tuple[int, int, str | None]:
+    async def measure(self, run: ExecutedRun) -> tuple[int, int, str | None]:
         """Measure a run so far.
 
         Returns:
@@ -355,7 +355,7 @@ class Budgets:
 
         return cost, priced_tokens, unpriced_model
 
-    async def _report(self, run: ChargedRun) -> str | None:
+    async def _report(self, run: ExecutedRun) -> str | None:
         """Store the tokens and the cost of a run; return a model whose price is not known."""
         tokens, cost, unpriced_model = await self.measure(run)
         if not tokens:

@@ -22,7 +22,7 @@ from agentctl.runs.desk.decisions import EXPIRY
 from agentctl.runs.desk.messages import settle_left
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run
 from agentctl.runs.life import legs
-from agentctl.runs.life.admission import AdmittedRun
+from agentctl.runs.life.admission import Admission
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.supervision import DATABASE_UNAVAILABLE
 from agentctl.runs.life.versions import VersionGate
@@ -128,7 +128,7 @@ class LegClaims:
             if self._passes.pop(database.id):
                 self.wake(database)
 
-    def leave_in_queue(self, run: LiveRun, admitted: AdmittedRun) -> None:
+    def leave_in_queue(self, run: LiveRun, admission: Admission) -> None:
         """Leave a committed run to any server; cancel it if it is stopped, or already was."""
 
         def cancel(_: object) -> None:
@@ -136,7 +136,7 @@ class LegClaims:
 
         # A future that is done calls it, too.
         run.stop_requested.add_done_callback(cancel)
-        if admitted.may_begin:
+        if admission.may_begin:
             self.wake(run.database)
 
     async def attend(self, database: Database, run_id: str) -> None:
@@ -301,9 +301,9 @@ class LegClaims:
                     self.wake(database)
                 self._count_wait(claimed.state)
 
-                spec, continuation = legs.build_continuation(claimed)
+                spec, start = legs.build_leg_input(claimed)
                 spec = replace(spec, dependencies=dependencies)
-                run = LiveRun(spec, component, self._host.services, continuation=continuation)
+                run = LiveRun(spec, component, self._host.services, start=start)
                 ending = await self._check_leg(spec, claimed)
                 if ending is not None:
                     run.stop(ending)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,13 +20,13 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.runs.desk.messages import StoredMessage
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import (
-    AdmittedRun,
+    Admission,
     HeldSlots,
     IdempotentReplay,
     Submission,
     admit_once,
     admit_run,
-    find_admitted,
+    find_admission,
 )
 from agentctl.runs.life.background import (
     admit_background_run,
@@ -71,28 +71,6 @@ _NOT_REPORTED = Ending.cancelled(
 )
 
 _log = logging.getLogger("agentctl.runs")
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedRun:
-    """The run that an earlier request with the same idempotency key has started."""
-
-    run_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedRun:
-    """A run that waits in the queue, until a server claims it."""
-
-    spec: RunSpec
-
-    @property
-    def run_id(self) -> str:
-        return self.spec.run_id
-
-
-StartedRun = LiveRun | KeyedRun | QueuedRun
-"""The outcome of a submission."""
 
 
 class Engine:
@@ -223,7 +201,7 @@ class Engine:
         """Number of members that wait until they may execute."""
         return self._members.waiting
 
-    async def submit(self, submission: Submission, *, is_full: bool) -> StartedRun:
+    async def submit(self, submission: Submission, *, is_full: bool) -> LiveRun | Admission:
         """Commit the row of a root run, and start its work unless it has to wait.
 
         The caller of a streamed run calls `complete_start` when it has sent the first event.
@@ -232,7 +210,8 @@ class Engine:
             is_full: as of `admitting`, whose slot the caller holds.
 
         Returns:
-            The run, the earlier run of a repeated request, or the run that waits in the queue.
+            The run that this process executes. Or its admission: it waits in the queue, or an
+            earlier request with the same key has started it.
 
         Raises:
             NotFound: the session is not visible to the caller.
@@ -253,11 +232,12 @@ class Engine:
         is_followed = False
         try:
             admit = partial(admit_run, submission, self._catalog, is_full=is_full)
-            if not await self.start(run, admit):
-                return QueuedRun(run.spec)
+            admission = await self.start(run, admit)
+            if admission.is_queued:
+                return admission
         except IdempotentReplay as replayed:
             add_log_context(run_id=replayed.run_id)
-            return KeyedRun(replayed.run_id)
+            return Admission(run.spec, earlier_run_id=replayed.run_id)
         except asyncio.CancelledError:
             if not submission.outlives_caller:
                 run.stop(Ending.cancelled(run.spec.actor or "system", CLIENT_DISCONNECTED))
@@ -308,13 +288,12 @@ class Engine:
 
     def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
         """Start the work of a claimed leg."""
-        admitted = AdmittedRun(run.spec, claimed.session_state)
-        self._execute(run, claimed.state.owner or "", admitted)
+        self._execute(run, Admission(run.spec, claimed.state.owner, claimed.session_state))
 
-    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> bool:
-        """Commit the row of a run and start its work; return False if it waits in the queue."""
+    async def start(self, run: LiveRun, admit: Callable[[str], Work[Admission]]) -> Admission:
+        """Commit the row of a run, and start its work unless it waits in the queue."""
         # A caller that leaves does not interrupt it: a row that is committed needs its supervisor.
-        begun: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        begun: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
         self._run_tasks.start(self._commit_and_supervise(run, admit, begun))
         try:
             return await begun
@@ -325,7 +304,10 @@ class Engine:
             raise
 
     async def _commit_and_supervise(
-        self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]], begun: asyncio.Future[bool]
+        self,
+        run: LiveRun,
+        admit: Callable[[str], Work[Admission]],
+        begun: asyncio.Future[Admission],
     ) -> None:
         """Commit the row of a run and execute it to its end.
 
@@ -333,7 +315,7 @@ class Engine:
             begun: gets the outcome of the commit; cancelled if the caller has left.
         """
         try:
-            begins = await self._begin(run, admit)
+            admission = await self._begin(run, admit)
         except BaseException as error:
             if not begun.done():
                 begun.set_exception(error)
@@ -346,38 +328,36 @@ class Engine:
                 self.held_slots.count -= 1
 
         if not begun.done():
-            begun.set_result(begins)
-        if begins:
+            begun.set_result(admission)
+        if not admission.is_queued:
             await self._supervise(run)
 
-    async def _begin(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> bool:
-        """Commit the row of a run, and enter it; return False if it waits in the queue."""
-        worker_id, admitted = await self._commit(run, admit)
-        if not admitted.is_queued:
-            self._enter(run, worker_id, admitted)
-            return True
+    async def _begin(self, run: LiveRun, admit: Callable[[str], Work[Admission]]) -> Admission:
+        """Commit the row of a run, and enter it unless it waits in the queue."""
+        admission = await self._commit(run, admit)
+        if not admission.is_queued:
+            self._enter(run, admission)
+            return admission
 
-        self.claims.leave_in_queue(run, admitted)
+        self.claims.leave_in_queue(run, admission)
         if not self.claims.is_serving:
             # A local command has no loop that claims runs.
             self._search_tasks.start(self.claims.attend(run.database, run.run_id))
-        return False
+        return admission
 
-    async def _commit(
-        self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]
-    ) -> tuple[str, AdmittedRun]:
-        """Commit the row of a run. Return the id of the worker in the row, and its values."""
+    async def _commit(self, run: LiveRun, admit: Callable[[str], Work[Admission]]) -> Admission:
+        """Commit the row of a run."""
         outcome_unknown = False
 
-        async def commit() -> tuple[str, AdmittedRun]:
+        async def commit() -> Admission:
             nonlocal outcome_unknown
             # At each attempt: the worker may have been declared dead meanwhile.
             worker_id = await self._worker.register()
-            admission = admit(worker_id)
+            work = admit(worker_id)
             if outcome_unknown:
-                admission = admit_once(run.spec, admission)
+                work = admit_once(run.spec, work)
             try:
-                return worker_id, await run.database.write(admission)
+                return await run.database.write(work)
             except errors.OutcomeUnknown:
                 outcome_unknown = True
                 raise
@@ -403,26 +383,25 @@ class Engine:
         """
         for _ in range(SEARCHES):
             with contextlib.suppress(errors.Unavailable):
-                stored = await run.database.read(find_admitted(run.spec))
-                if stored is not None:
+                admission = await run.database.read(find_admission(run.spec))
+                if admission is not None:
                     # Stopped before it begins: nobody has its id.
                     if not run.spec.survives_disconnect:
                         run.stop(_NOT_REPORTED)
 
-                    admitted, owner = stored
-                    if admitted.is_queued:
-                        self.claims.leave_in_queue(run, admitted)
+                    if admission.is_queued:
+                        self.claims.leave_in_queue(run, admission)
                     else:
-                        self._execute(run, owner or "", admitted)
+                        self._execute(run, admission)
                     return
 
             await asyncio.sleep(SEARCH_SECONDS)
 
-    def _execute(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
-        self._enter(run, worker_id, admitted)
+    def _execute(self, run: LiveRun, admission: Admission) -> None:
+        self._enter(run, admission)
         self._run_tasks.start(self._supervise(run))
 
-    def _enter(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
+    def _enter(self, run: LiveRun, admission: Admission) -> None:
         """Make a run with a committed row a live run of this process.
 
         One step of the event loop: a shutdown or the loss of the worker either finds the run in
@@ -433,12 +412,12 @@ class Engine:
         self._root_count += run.parent is None
         self._has_live.set()
         self.counters.started[run.component.kind] += run.attempt == 1
-        run.mark_stored(worker_id, admitted)
+        run.mark_stored(admission)
 
         if self.draining:
             run.park()
         ending = self._shutdown
-        if worker_id != self._worker.id:
+        if admission.owner != self._worker.id:
             # This worker was declared dead since the start was stored. The run was not in `_live`
             # when the loss was handled.
             ending = WORKER_LOST

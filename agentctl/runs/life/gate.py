@@ -15,9 +15,9 @@ from agentctl.records.halts import HaltScope
 from agentctl.records.runs import RunState
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.life.breakers import Breakers
-from agentctl.runs.life.budget_periods import ChargedRun
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.halts import UNKNOWN, Halts, Scope
+from agentctl.runs.states import ExecutedRun
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import Halting
 from agentctl.runtime.pauses import Ask
@@ -135,7 +135,7 @@ class Gate:
             return True
         return any((row.scope, row.scope_id) in scopes for row in ended_halts)
 
-    async def check_work(self, run: ChargedRun, *, goes_on: bool) -> Ask | None:
+    async def check_work(self, run: ExecutedRun, *, goes_on: bool) -> Ask | None:
         """Check the budgets of a run whose work begins, and let decisions about them take effect.
 
         Args:

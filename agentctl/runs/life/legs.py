@@ -21,7 +21,7 @@ from agentctl.records.runs import RunPause, RunState, VersionChange
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.desk.decisions import build_row, close_question, is_question
 from agentctl.runs.desk.waiting import lock_queue
-from agentctl.runs.life.admission import AdmittedRun, Continuation, HeldSlots
+from agentctl.runs.life.admission import Admission, HeldSlots, LegInput
 from agentctl.runs.life.live import LiveRun, RunServices
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import describe
@@ -295,8 +295,8 @@ class LegHost(Protocol):
     @property
     def free_slots(self) -> int: ...
 
-    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> bool:
-        """Commit the row of a run and start its work; return False if it waits in the queue."""
+    async def start(self, run: LiveRun, admit: Callable[[str], Work[Admission]]) -> Admission:
+        """Commit the row of a run, and start its work unless it waits in the queue."""
 
     def execute_leg(self, run: LiveRun, claimed: ClaimedLeg) -> None:
         """Start the work of a claimed leg."""
@@ -451,7 +451,7 @@ def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | N
     return replace(claimed, counters=counters)
 
 
-def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
+def build_leg_input(claimed: ClaimedLeg) -> tuple[RunSpec, LegInput]:
     """Return the specification and the start of a claimed leg."""
     body = claimed.log.fold()
     spec = replace(
@@ -480,10 +480,11 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
         changed_at = changes.pop("at")
         state_changes = StateChanges(**changes)
 
-    return spec, Continuation(
+    return spec, LegInput(
         attempt=claimed.state.attempt,
         leg=_build_leg(claimed, body["state"]),
         transcript=transcript,
+        has_checkpoint=True,
         first_event=first_event,
         steps=claimed.log.steps,
         first_step=body.get("next_step", 0),

@@ -17,7 +17,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now
-from agentctl.runs.life.admission import AdmittedRun, Continuation
+from agentctl.runs.life.admission import Admission, LegInput
 from agentctl.runs.life.gate import Gate, build_scopes
 from agentctl.runs.life.halts import Scope
 from agentctl.runs.life.run_files import RunFiles, RunItems, RunMemories
@@ -105,7 +105,7 @@ class LiveRun:
 
     Args:
         parent: the run that requested this one; None for a root run and for background work.
-        continuation: where the leg begins; None for the first leg.
+        start: where the leg begins; None for the first leg.
 
     Attributes:
         spec: its specification; its user is known when the row is committed.
@@ -147,9 +147,9 @@ class LiveRun:
         services: RunServices,
         parent: LiveRun | None = None,
         *,
-        continuation: Continuation | None = None,
+        start: LegInput | None = None,
     ) -> None:
-        start = continuation or Continuation(attempt=1, leg=None, transcript=Transcript())
+        start = start or LegInput()
         self._start = start
 
         # What it is, and its place in the tree.
@@ -185,7 +185,7 @@ class LiveRun:
         self.previous_instructions = start.previous_instructions
         self.earlier_runs = start.earlier_runs
         self.summary = start.summary
-        self.has_checkpoint = continuation is not None
+        self.has_checkpoint = start.has_checkpoint
         self.has_asked = False
         self.has_messages = start.has_messages
         self.on_messages: Callable[[], None] | None = None
@@ -259,18 +259,18 @@ class LiveRun:
         """True if an earlier leg has done a part of its work."""
         return self.leg is not None or bool(self._start.steps)
 
-    def mark_stored(self, worker_id: str, admitted: AdmittedRun) -> None:
+    def mark_stored(self, admission: Admission) -> None:
         """Take over the values of the committed row; start to record events."""
-        self.worker_id = worker_id
-        self.spec = admitted.spec
-        self.is_first = self.is_first or admitted.is_first
-        self.has_checkpoint = self.has_checkpoint or admitted.has_start
+        self.worker_id = admission.owner or ""
+        self.spec = admission.spec
+        self.is_first = self.is_first or admission.is_first
+        self.has_checkpoint = self.has_checkpoint or admission.has_start
         self._stored_at = now()
 
         if self.parent is not None:
             self.parent.children.append(self)
         else:
-            self.state = SessionState(admitted.session_state, self.limits.state_bytes)
+            self.state = SessionState(admission.session_state, self.limits.state_bytes)
         if self._start.session_changes is not None:
             self.root.restore_state(self._start.session_changes, self._start.changed_at)
         if self.parent is None and self.stream.recorded:
@@ -604,9 +604,9 @@ class ReportedRun(LiveRun):
         services: RunServices,
         parent: LiveRun,
         *,
-        continuation: Continuation | None = None,
+        start: LegInput | None = None,
     ) -> None:
-        super().__init__(spec, component, services, parent, continuation=continuation)
+        super().__init__(spec, component, services, parent, start=start)
         loop = asyncio.get_running_loop()
         self.begun: asyncio.Future[None] = loop.create_future()
         self._report: asyncio.Future[None] = loop.create_future()

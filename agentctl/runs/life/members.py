@@ -202,9 +202,8 @@ class Members:
             if claimed is None:
                 return None
 
-            spec, continuation = legs.build_continuation(claimed)
-            services = self._host.services
-            run = kind(spec, component, services, parent, continuation=continuation)
+            spec, start = legs.build_leg_input(claimed)
+            run = kind(spec, component, self._host.services, parent, start=start)
             if not is_wanted:
                 run.stop(_end_below(parent))
             self._host.execute_leg(run, claimed)

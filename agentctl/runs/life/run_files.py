@@ -6,14 +6,13 @@ event for each file that it saves.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
@@ -21,11 +20,11 @@ from agentctl.agents import Memory
 from agentctl.config.upkeep import Files, Quotas
 from agentctl.errors import Conflict, NotFound, TooLarge, ValidationFailed
 from agentctl.records.files import FileReference, check_file_name
-from agentctl.records.run_spec import RunSpec
 from agentctl.records.store_items import ItemPut, ItemSearch, Namespace, StoreItem
 from agentctl.records.text import new_id
 from agentctl.records.times import format_rfc3339, now
-from agentctl.runtime.transcript.events import FileSaved, RunEvent
+from agentctl.runs.states import ExecutedRun
+from agentctl.runtime.transcript.events import FileSaved
 from agentctl.store.blobs import PIECE_BYTES, build_key
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import files, memories, run_reads, runs, sessions, store_items
@@ -41,16 +40,6 @@ from agentctl.work.event_loop import retry_until_stopped
 T = TypeVar("T")
 
 
-class StoringRun(Protocol):
-    """The run whose code reads and writes; see `runs.life.live.LiveRun`."""
-
-    @property
-    def spec(self) -> RunSpec: ...
-    @property
-    def stop_requested(self) -> asyncio.Future[None]: ...
-    def checkpoint(self) -> None: ...
-
-
 class RunItems:
     """The items that a run can reach: those of its user, or those that users share.
 
@@ -59,7 +48,7 @@ class RunItems:
     """
 
     def __init__(
-        self, database: Database, run: StoringRun, quotas: Quotas, *, is_shared: bool
+        self, database: Database, run: ExecutedRun, quotas: Quotas, *, is_shared: bool
     ) -> None:
         self._database = database
         self._run = run
@@ -106,7 +95,7 @@ class RunMemories:
     """
 
     def __init__(
-        self, database: Database, user_id: str, run: StoringRun, *, quotas: Quotas
+        self, database: Database, user_id: str, run: ExecutedRun, *, quotas: Quotas
     ) -> None:
         self._database = database
         self._quotas = quotas
@@ -210,16 +199,6 @@ _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
 """The suffix of a name that the copy of a file gets, too: some libraries read the type from it."""
 
 
-class FileOwner(StoringRun, Protocol):
-    """The run that has the files."""
-
-    @property
-    def database(self) -> Database: ...
-    @property
-    def attempt(self) -> int: ...
-    def emit(self, event: RunEvent) -> None: ...
-
-
 class RunFiles:
     """The `runtime.files.FileAccess` of a run. Its files are those of its session.
 
@@ -230,7 +209,7 @@ class RunFiles:
         folder: has the copies of files, and is removed after the leg; None without copies.
     """
 
-    def __init__(self, run: FileOwner, uploads: Uploads, quotas: Quotas) -> None:
+    def __init__(self, run: ExecutedRun, uploads: Uploads, quotas: Quotas) -> None:
         self._run = run
         self._uploads = uploads
         self._quotas = quotas

@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 import orjson
 
 from agentctl.records.approvals import hash_call
 from agentctl.records.times import now
 from agentctl.runs.log.results import to_json
-from agentctl.runtime.context import EarlierRun
+from agentctl.runs.states import ExecutedRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import ApprovedEnd, CallOutcome, JournaledCall, dump_outcome
-from agentctl.runtime.transcript.history import SessionState
-from agentctl.runtime.transcript.transcript import Transcript
-from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import approvals, steps
 from agentctl.store.repositories.steps import StepRow
 from agentctl.work.event_loop import retry_while_unavailable
-
-
-class JournaledRun(Protocol):
-    """A live run, as its journal reads it."""
-
-    attempt: int
-    database: Database
-    is_first: bool
-    previous_instructions: str | None
-    earlier_runs: Sequence[EarlierRun]
-    summary: str | None
-    transcript: Transcript
-    stop_requested: asyncio.Future[None]
-    state: SessionState
-
-    @property
-    def run_id(self) -> str: ...
-
-    @property
-    def root_attempt(self) -> int: ...
-
-    async def stop_as_stored(self) -> NoReturn:
-        """Stop after a refused write; raise CancelledError."""
 
 
 class RunJournal:
@@ -59,7 +33,7 @@ class RunJournal:
         next_step: number of the next step.
     """
 
-    def __init__(self, run: JournaledRun, stored: Sequence[StepRow], first_step: int) -> None:
+    def __init__(self, run: ExecutedRun, stored: Sequence[StepRow], first_step: int) -> None:
         self.is_parking = False
         self.next_step = stored[-1].seq + 1 if stored else 0
         self._run = run
