@@ -48,6 +48,9 @@ END_STATUSES: dict[EventKind, FinalStatus] = {
 }
 """The kinds of the last event of a run, with its final status."""
 
+STREAM_CUT = "The stream ended before the run"
+"""Public text of a run whose stream has ended without its last event; it may still work."""
+
 END_KINDS = {status: kind for kind, status in END_STATUSES.items()}
 
 TEXT_KINDS = frozenset({EventKind.CONTENT, EventKind.THINKING})

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 CLIENT_DISCONNECTED = "The client disconnected"
 """Cancel reason of a run whose client did not wait for its end."""
 
+SHUTTING_DOWN = "The server is shutting down"
+"""Cancel reason of the runs of a process that ends, and the error of requests that it refuses."""
+
 
 def is_final(status: str) -> bool:
     return status in FINAL_STATUSES

@@ -224,6 +224,22 @@ class Leg:
     has_new_version: bool = False
     """True if the leg before had another version of the component."""
 
+    def require(
+        self, tool_call_id: str, kind: ApprovalKind | None = None, *, tool_name: str | None = None
+    ) -> Decided:
+        """Return the latest decision about a call that the leg before has asked about.
+
+        Args:
+            tool_name: the tool of the call, if the decision must be about this tool.
+
+        Raises:
+            ExecutionError: there is none: the call must not be made.
+        """
+        decision = self.find(tool_call_id, kind)
+        if decision is None or tool_name not in (None, decision.tool_name):
+            raise ExecutionError("INTERNAL", "A decision of the run is missing")
+        return decision
+
     def find(self, tool_call_id: str, kind: ApprovalKind | None = None) -> Decided | None:
         """Return the latest decision about a call; None if there is none."""
         return next(

@@ -36,6 +36,7 @@ from agentctl.config.settings import Settings
 from agentctl.interface.requests import StreamEvent
 from agentctl.interface.responses import JSON
 from agentctl.records.document import Document
+from agentctl.runs.states import SHUTTING_DOWN
 from agentctl.server.content import parse_json_content, read_content, read_media_type
 from agentctl.server.observability.log import RequestObserver
 from agentctl.server.sign_in_links import SignInLinks
@@ -186,7 +187,7 @@ class AppState:
             return self.service
 
         if self.stopped:
-            raise errors.Unavailable("The server is shutting down")
+            raise errors.Unavailable(SHUTTING_DOWN)
         raise errors.Unavailable(
             "The application is not running: use `async with agentctl.server.running(app):`"
             " in the lifespan of the host application"

@@ -22,7 +22,7 @@ from agentctl.records.runs import RunState
 from agentctl.records.text import is_idempotency_key
 from agentctl.records.times import now
 from agentctl.runs.follow.follow import follow_run
-from agentctl.runs.life.admission import Idempotency
+from agentctl.runs.life.admission import Idempotency, build_key_conflict
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.hosting import Hosting
 from agentctl.service.reads.family import Lookups, ReadAccess, ReadFamily
@@ -144,9 +144,7 @@ class OperationFamily(ReadFamily):
             for other in self.hosting.databases.get_open().values():
                 with contextlib.suppress(errors.Unavailable):
                     if other is not database and await other.read(claimed):
-                        raise errors.ValidationFailed(
-                            "The Idempotency-Key was used for another request"
-                        )
+                        raise build_key_conflict()
         return await call.prepare_entry(database)
 
 
@@ -156,7 +154,7 @@ async def find_repeated(database: Database, request: Idempotency | None) -> bool
         return False
     earlier = await database.read(idempotency.get_claim(request.principal, request.key, now()))
     if earlier is not None and earlier.body_hash != request.body_hash:
-        raise errors.ValidationFailed("The Idempotency-Key was used for another request")
+        raise build_key_conflict()
     return earlier is not None
 
 

@@ -146,6 +146,17 @@ def test_no_modules_refer_to_each_other_in_annotations() -> None:
     assert cycles(modules(), typing=True) == []
 
 
+def test_one_module_writes_the_end_of_a_run() -> None:
+    """`runs.finish` is the statement of an end: what belongs to an end is written beside it."""
+    assert {
+        module.name
+        for module in modules()
+        for node in module.nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if (node.value.id, node.attr) == ("runs", "finish")
+    } == {"agentctl.runs.desk.end"}
+
+
 SINGLE_PLACES = {
     "uvicorn": ("agentctl.server.transport.",),
     # The client of model endpoints has its own transport (decision 48).

@@ -23,7 +23,7 @@ from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.mcp.client import CallingClient, CallProgress, Result, build_result
 from agentctl.interop.mcp.questions import PausedRun, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
-from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
+from agentctl.records.events import LAST_NAMES, STREAM_CUT, EventKind, find_event_kind
 from agentctl.records.files import FileReference, is_saved
 from agentctl.records.text import is_unique_id
 from agentctl.runs.states import CLIENT_DISCONNECTED
@@ -230,7 +230,7 @@ class _RunCall:
                     if not is_file:
                         return None if is_pause else await self._build(data)
                     self._saved.append(data["file"])
-        return build_result("The stream ended before the run", failed=True)
+        return build_result(STREAM_CUT, failed=True)
 
     def _build_pause(self) -> Result:
         """Return the result of a run that waits: an error, because it has no answer yet."""

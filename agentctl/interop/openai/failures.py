@@ -9,6 +9,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.interop.openai.events import AnswerEnd
+from agentctl.records.events import STREAM_CUT
 from agentctl.server.answers import BytesResponse
 
 _TYPES = {
@@ -110,7 +111,7 @@ def describe_end(end: AnswerEnd, paused: str = "run_paused") -> dict[str, Any]:
 
         return format_error(text, kind=paused, code=paused)
 
-    error = end.error or {"detail": "The stream ended before the run", "code": "UNAVAILABLE"}
+    error = end.error or {"detail": STREAM_CUT, "code": "UNAVAILABLE"}
     return format_error(error["detail"], kind="server_error", code=error["code"])
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from agentctl.interface.requests import StreamEvent
 from agentctl.interop.pages.request import Asked, build_call_id
-from agentctl.records.events import Event, EventKind, parse_event
+from agentctl.records.events import STREAM_CUT, Event, EventKind, parse_event
 from agentctl.records.items import DELEGATIONS
 from agentctl.records.kinds import find_component
 
@@ -137,7 +137,7 @@ class PageStream:
         for part in [*self._parts.values()]:
             for event in self._close_text(part):
                 yield self._attribute(part, event)
-        self._end = self._build_failure("The stream ended before the run", "UNAVAILABLE")
+        self._end = self._build_failure(STREAM_CUT, "UNAVAILABLE")
         yield self._end
 
     def wait(self, asked: Sequence[Asked]) -> None:

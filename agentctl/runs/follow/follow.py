@@ -28,7 +28,7 @@ from agentctl.runs.life.engine import Engine
 from agentctl.runs.log.event_rows import describe, format_stored_run
 from agentctl.runs.log.hub import FollowedRun
 from agentctl.runs.log.stream import Stream, limit_size
-from agentctl.runs.states import is_settled
+from agentctl.runs.states import SHUTTING_DOWN, is_settled
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import approvals, run_reads, sessions
 from agentctl.store.repositories.events import LAST_POSITION, EventRow, StoredPart
@@ -125,7 +125,7 @@ async def wait_until_final(
         with contextlib.closing(changes.hub.join(database, run_id, None)) as followed:
             while await followed.wait(LAST_POSITION, CHANGE_WAIT_SECONDS) is None:
                 if engine.closing.is_set() and engine.find_run(run_id) is None:
-                    raise errors.Unavailable("The server is shutting down")
+                    raise errors.Unavailable(SHUTTING_DOWN)
 
 
 async def wait_in_queue(
@@ -148,7 +148,7 @@ async def wait_in_queue(
 
 def _check_closing(engine: Engine) -> None:
     if engine.closing.is_set():
-        raise errors.Unavailable("The server is shutting down")
+        raise errors.Unavailable(SHUTTING_DOWN)
 
 
 class _Follower:

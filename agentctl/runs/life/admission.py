@@ -382,6 +382,11 @@ def _with_user(spec: RunSpec, user_id: str | None) -> RunSpec:
     return spec if spec.user_id == user_id else replace(spec, user_id=user_id)
 
 
+def build_key_conflict() -> errors.ValidationFailed:
+    """Build the error of a request whose key was used for another request."""
+    return errors.ValidationFailed("The Idempotency-Key was used for another request")
+
+
 @unit
 def claim_key(run_id: str, request: Idempotency) -> Steps[None]:
     """Claim the key of a request for a run.
@@ -397,7 +402,7 @@ def claim_key(run_id: str, request: Idempotency) -> Steps[None]:
         return
 
     if earlier.body_hash != request.body_hash:
-        raise errors.ValidationFailed("The Idempotency-Key was used for another request")
+        raise build_key_conflict()
     raise IdempotentReplay(earlier.run_id)
 
 

@@ -42,7 +42,14 @@ from agentctl.runs.life.members import Members
 from agentctl.runs.life.observability import RunTracer
 from agentctl.runs.life.run_files import RunFiles
 from agentctl.runs.life.supervision import Starts, Supervision
-from agentctl.runs.states import CLIENT_DISCONNECTED, WORKER_LOST, Ending, Pause, RunCounters
+from agentctl.runs.states import (
+    CLIENT_DISCONNECTED,
+    SHUTTING_DOWN,
+    WORKER_LOST,
+    Ending,
+    Pause,
+    RunCounters,
+)
 from agentctl.runs.workers.worker import Worker
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
@@ -252,7 +259,7 @@ class Engine:
     def check_open(self, database: Database) -> None:
         """Raise Unavailable if the process shuts down, or live runs wait for connections."""
         if self.draining:
-            raise errors.Unavailable("The server is shutting down")
+            raise errors.Unavailable(SHUTTING_DOWN)
         if database.is_late:
             raise errors.Unavailable(
                 "The database is busy",
@@ -534,7 +541,7 @@ class Engine:
 
         # Runs that are committed from now on find this in `_enter`.
         self.draining = True
-        self._shutdown = Ending.cancelled("system:shutdown", "The server is shutting down")
+        self._shutdown = Ending.cancelled("system:shutdown", SHUTTING_DOWN)
         for run in self.root_runs():
             if run.journal is None:
                 run.stop(self._shutdown)

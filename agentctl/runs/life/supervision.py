@@ -43,7 +43,7 @@ from agentctl.runs.states import (
 )
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun, leave_out
-from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.failures import DETAILS, ExecutionError
 from agentctl.runtime.pauses import Parked, Paused
 from agentctl.runtime.transcript.context_window import measure_message
 from agentctl.runtime.transcript.history import is_acceptable, shorten_run
@@ -85,7 +85,7 @@ START_LIMIT_SECONDS = 5.0
 """Maximum wait of work, and the time after which an incomplete start no longer counts."""
 
 _INTERRUPTED = Ending.failed("INTERNAL", "The run was interrupted inside the server")
-_FAILED = Ending.failed("INTERNAL", "The run failed inside the server")
+_FAILED = Ending.failed("INTERNAL", DETAILS["INTERNAL"])
 DATABASE_UNAVAILABLE = Ending.failed("INTERNAL", "The database was unavailable for too long")
 
 _log = logging.getLogger("agentctl.runs")

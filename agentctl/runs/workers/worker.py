@@ -23,6 +23,7 @@ from agentctl import errors
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.text import new_id
 from agentctl.records.times import now
+from agentctl.runs.states import SHUTTING_DOWN
 from agentctl.runs.workers.liveness import (
     WorkerDeath,
     WorkerLock,
@@ -144,7 +145,7 @@ class Worker:
         if self._thread is not None:
             return self.id
         if self._ended.is_set():
-            raise errors.Unavailable("The server is shutting down")
+            raise errors.Unavailable(SHUTTING_DOWN)
 
         if self._registration is None or self._registration.done():
             self._registration = self._tasks.start(self._register())

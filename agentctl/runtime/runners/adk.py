@@ -358,10 +358,7 @@ async def _build_answers(
 
         for call in waiting_calls:
             ask = _build_ask(call)
-            decision = leg.find(ask.tool_call_id)
-            if decision is None:
-                raise ExecutionError("INTERNAL", "A decision of the run is missing")
-
+            decision = leg.require(ask.tool_call_id)
             if call.name == CONFIRMATION:
                 answer = _confirm(decision, calls)
             else:

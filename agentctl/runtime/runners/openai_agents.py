@@ -254,10 +254,7 @@ async def _restore_state(
 
     for item in state.get_interruptions():
         call_id = item.call_id or ""
-        decision = leg.find(call_id)
-        if decision is None:
-            raise ExecutionError("INTERNAL", "A decision of the run is missing")
-
+        decision = leg.require(call_id)
         if decision.execution in ENDED:
             calls.settled[call_id] = to_text(decision.result), decision.execution == "failed"
         elif not decision.is_approved:

@@ -167,10 +167,7 @@ class DeferredCalls:
         self.usage = _usage_adapter.validate_python(self.state["usage"])
 
         for call_id, kind in self.state["calls"].items():
-            decision = leg.find(call_id, kind)
-            if decision is None:
-                raise ExecutionError("INTERNAL", "A decision of the run is missing")
-            self._decisions[call_id] = decision
+            self._decisions[call_id] = leg.require(call_id, kind)
 
     @property
     def client_toolsets(self) -> list[AbstractToolset[Any]]:

@@ -433,9 +433,8 @@ class Conversation:
             return await self._end_call(call_id, name, arguments, outcome)
 
         leg = self.context.leg
-        decision = leg.find(call_id) if leg is not None else None
-        if decision is None or decision.tool_name != name:
-            raise ExecutionError("INTERNAL", f"There is no decision about the call of {name}")
+        assert leg is not None
+        decision = leg.require(call_id, tool_name=name)
 
         if not waiting.has_begun:
             self._open_call(call_id, name, decision.arguments)
