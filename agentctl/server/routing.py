@@ -289,7 +289,9 @@ class Operation(APIRoute):
             await operations.files.require(path["file_id"], values.get("db_id"))
             return
 
-        where = SessionLocator(*(values.get(name) for name in ("type", "user_id", "db_id", "table")))
+        where = SessionLocator(
+            *(values.get(name) for name in ("type", "user_id", "db_id", "table"))
+        )
         if "session_id" in path:
             if "run_id" in path:
                 await operations.sessions.get_run(path["session_id"], path["run_id"], where)

@@ -4,7 +4,7 @@ The process that executes a run ends it with the results that it has (`runs/life
 other process ends it with what the run has left in the database: a run whose worker died
 (`runs/workers/recovery.py`), a waiting run that is cancelled or has waited too long
 (`runs/desk/waiting.py`), and the members that wait below a run that ends. All of them fill an
-`EndOfRun`, and `write_end` stores it. A new part of an end belongs here and nowhere else
+`End`, and `write_end` stores it. A new part of an end belongs here and nowhere else
 (decision 96).
 """
 
@@ -31,7 +31,7 @@ from agentctl.webhooks.facts import publish_run
 
 
 @dataclass(frozen=True, slots=True)
-class EndOfRun:
+class End:
     """All that the transaction of an end writes.
 
     `may_wait`, `has_journal` and `has_checkpoint` spare the end of a plain run the statements that
@@ -79,7 +79,7 @@ class EndOfRun:
 
 
 @unit
-def write_end(outbox: Outbox, end: EndOfRun) -> Steps[bool]:
+def write_end(outbox: Outbox, end: End) -> Steps[bool]:
     """Store the end of a run with everything that belongs to it.
 
     The row of the run is locked first, the row of its session second (`store.database`). The last
@@ -210,7 +210,7 @@ def end_stored_run(
         cancel_reason=ending.reason if is_lost else None,
     )
     state_changes = left.state_changes if run.parent_run_id is None else None
-    end = EndOfRun(row, ending, last, is_lost=is_lost, state_changes=state_changes)
+    end = End(row, ending, last, is_lost=is_lost, state_changes=state_changes)
     yield from write_end(outbox, end)
     return EndedRun(run, ending, transcript)
 

@@ -99,7 +99,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What became of a run that was to start: it begins, it waits, or it was started before."""
+    """The outcome of the start of a run: it begins, it waits, or it was started before."""
 
     spec: RunSpec
     """The specification, with the user of the row: the owner of its session."""

@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 from agentctl.config.upkeep import Approvals
 from agentctl.records.runs import RunEnd
 from agentctl.records.times import now
-from agentctl.runs.desk.end import EndOfRun, write_end
+from agentctl.runs.desk.end import End, write_end
 from agentctl.runs.life.background import build_summary
 from agentctl.runs.life.legs import prepare_pause, write_pause
 from agentctl.runs.life.live import LiveRun
@@ -84,8 +84,8 @@ async def store_end(
 
     for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
-            end = await _build_live_end(run, ending)
-            store = partial(_store_or_read_end, run, ending, end)
+            row = await _build_live_end(run, ending)
+            store = partial(_store_or_read_end, run, ending, row)
             stored = await _write_when_available(store, on_unavailable)
             break
         except Exception:
@@ -98,10 +98,10 @@ async def store_end(
 
         await asyncio.sleep(pause)
 
-    if end.stopped_at is None:
+    if row.stopped_at is None:
         run.transcript.unstopped.notify_when_empty(on_stopped)
         run.transcript.unstopped.notify_changes(on_change)
-        if _encode_holding(run) != end.holding:
+        if _encode_holding(run) != row.holding:
             # A part of the work has ended since the row was built, which notified nobody.
             on_change()
     else:
@@ -196,14 +196,14 @@ async def _write_when_available(
     )
 
 
-async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
+async def _store_or_read_end(run: LiveRun, ending: Ending, row: RunEnd) -> Ending:
     """Store an end; if another process has stored one, return that end."""
     member_end: Work[bool] | None = None
     if run.parent is not None and run.parent.journal is not None:
         member_end = run.parent.journal.end_member(run.run_id)
 
     try:
-        return await run.database.write(_write_end(run, ending, end, member_end))
+        return await run.database.write(_write_end(run, ending, row, member_end))
     except AlreadyFinished:
         run.was_ended_elsewhere = True
         if run.parent is None:
@@ -215,14 +215,14 @@ async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Endin
         return Ending.stored(state)
 
 
-def _build_last_batch(run: LiveRun, ending: Ending, end: RunEnd) -> events.Batch:
-    last = event_rows.format_end(run.identity, ending, run.transcript, end.finished_at)
+def _build_last_batch(run: LiveRun, ending: Ending, at: int) -> events.Batch:
+    last = event_rows.format_end(run.identity, ending, run.transcript, at)
     return run.stream.last_batch(last)
 
 
 @unit
 def _write_end(
-    run: LiveRun, ending: Ending, end: RunEnd, member_end: Work[bool] | None
+    run: LiveRun, ending: Ending, row: RunEnd, member_end: Work[bool] | None
 ) -> Steps[Ending]:
     """Write the end and everything that belongs to it; return the ending that is stored.
 
@@ -240,12 +240,12 @@ def _write_end(
 
     if ending.status == "CANCELLED":
         ending = yield from _keep_cancel(run, ending)
-    if ending.requested_at is not None and ending.requested_at > end.finished_at:
+    if ending.requested_at is not None and ending.requested_at > row.finished_at:
         # The clock of the process that has recorded the request is ahead. The row, the stored event
         # and the published one have the same time.
         run.finished_at = ending.requested_at
-        stopped_at = None if end.stopped_at is None else max(end.stopped_at, run.finished_at)
-        end = replace(end, finished_at=run.finished_at, stopped_at=stopped_at)
+        stopped_at = None if row.stopped_at is None else max(row.stopped_at, run.finished_at)
+        row = replace(row, finished_at=run.finished_at, stopped_at=stopped_at)
 
     durable = run.spec.durable
     # A member that has tried to pause, not only one that is known to be paused: its pause may be
@@ -255,10 +255,10 @@ def _write_end(
     has_waited = run.has_asked or run.leg is not None
     run.lets_begin = yield from write_end(
         run.database.outbox,
-        EndOfRun(
-            end,
+        End(
+            row,
             ending,
-            last=None if run.recorder is None else _build_last_batch(run, ending, end),
+            last=None if run.recorder is None else _build_last_batch(run, ending, row.finished_at),
             begins_in_doubt=run.begins_in_doubt,
             state_changes=run.state_changes,
             summary=build_summary(run) if ending.status == "COMPLETED" else None,
