@@ -110,6 +110,27 @@ class Option:
     any_case: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Declaration of a filter of runs that matches runs of some statuses only.
+
+    It is refused together with another status. Commands on live runs do not have it.
+    """
+
+    statuses: Literal["ended", "failed"]
+
+
+@functools.cache
+def list_status_filters(request: type) -> Mapping[str, str]:
+    """Return the filters of a request with a `Matches`: its statuses, by the name of the filter.
+
+    They are in the order of their names.
+    """
+    hints = get_type_hints(request, include_extras=True)
+    found = {name: find_declared(hint, Matches) for name, hint in hints.items()}
+    return {name: mark.statuses for name, mark in sorted(found.items()) if mark is not None}
+
+
 def find_declared(annotation: Any, kinds: type[T] | tuple[type[T], ...]) -> T | None:
     """Return the first declaration of some classes in an annotation, None without one."""
     return next((part for part in get_args(annotation) if isinstance(part, kinds)), None)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from agentctl import errors
+from agentctl.interface.declarations import list_status_filters
 from agentctl.interface.requests import (
     MAXIMUM_CUT,
     MAXIMUM_LIMIT,
@@ -61,22 +62,17 @@ def check_run_filter(filter: RunFilter) -> None:
     check_text_filters(filter.metadata, filter.tag, filter.error)
 
 
-_OF_ENDED = (
-    "at_work", "error", "error_code", "finished_after", "finished_before", "model", "search",
-)  # fmt: skip
-"""The filters that match ended runs only."""
-
-
 def _check_ended(filter: RunFilter) -> None:
     """Refuse a status together with a filter that matches no run of this status."""
     status = "live" if filter.live else filter.status
-    given_names = [name for name in _OF_ENDED if getattr(filter, name)]
+    statuses = list_status_filters(RunFilter)
+    given_names = [name for name in statuses if getattr(filter, name)]
 
     if status in ("live", "PENDING", "RUNNING", "PAUSED"):
         kind = "ended"
     elif status in ("COMPLETED", "CANCELLED"):
         kind = "failed"
-        given_names = [name for name in given_names if name.startswith("error")]
+        given_names = [name for name in given_names if statuses[name] == "failed"]
     else:
         return
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from agentctl.interface.declarations import Header, Option, Query
+from agentctl.interface.declarations import Header, Matches, Option, Query
 from agentctl.interface.requests.lists import (
     STATUS_OPTION,
     CreatedAfter,
@@ -254,24 +254,29 @@ class RunFilter:
     ] = None
     id_prefix: IdPrefix = None
     form: RunView = FULL_VIEW
-    finished_after: Annotated[ParsedTimestamp | None, Query("Only runs ended since then")] = None
+    finished_after: Annotated[
+        ParsedTimestamp | None, Query("Only runs ended since then"), Matches("ended")
+    ] = None
     at_work: Annotated[
         bool,
         Query("Only ended runs whose work still continues"),
         Option("--at-work", None, "Only ended runs whose work still continues"),
+        Matches("ended"),
     ] = False
     finished_before: Annotated[
-        ParsedTimestamp | None, Query("Only runs that ended before this time")
+        ParsedTimestamp | None, Query("Only runs that ended before this time"), Matches("ended")
     ] = None
     error_code: Annotated[
         str | None,
         Query("Only failed runs with this error code"),
         Option("--error-code", "CODE", "Filter by the error code of failed runs", any_case=True),
+        Matches("failed"),
     ] = None
     model: Annotated[
         str | None,
         Query("Only ended runs that called this model first; needs a time, or a session"),
         Option("--model", "ID", "Filter finished runs by the first model they called"),
+        Matches("ended"),
     ] = None
     version: Annotated[
         str | None,
@@ -281,11 +286,12 @@ class RunFilter:
     parent: ParentFilter = None
     metadata: MetadataFilter = ()
     tag: TagFilter = ()
-    error: ErrorFilter = None
+    error: Annotated[ErrorFilter, Matches("failed")] = None
     search: Annotated[
         str | None,
         Query("Only ended runs with all these words in message and answer; sorted by session"),
         Option("--search", "WORDS", "Find runs by words of their messages and answers"),
+        Matches("ended"),
     ] = None
 
 

@@ -28,6 +28,7 @@ from agentctl.cli.show.progress import (
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import StillPending, UsageError
+from agentctl.interface.declarations import list_status_filters
 from agentctl.interface.operations.cancels import cancel_until_stopped
 from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, CancelRequest, Page, RunFilter
 from agentctl.interface.requests.lists import read_pages
@@ -50,10 +51,7 @@ CONCURRENT_REQUESTS = 16
 Run = dict[str, Any]
 
 
-_NO_OPTIONS = (
-    "status", "session_id", "page", "live", "form", "at_work", "error_code", "model", "error",
-    "search",
-)  # fmt: skip
+_NO_OPTIONS = ("status", "session_id", "page", "live", "form", *list_status_filters(RunFilter))
 """The filters of runs that `runs cancel --all` does not have, or declares itself."""
 
 _ORDER = (
