@@ -253,7 +253,7 @@ def with_target(
     reads: Reads | None = None,
     service_flags: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Awaitable[None]]], Any]:
-    """Turn a coroutine function whose first parameter is a `Target` into a command.
+    """Turn a coroutine function whose first parameter is a `Target` into a command (decision 148).
 
     The command has the other parameters of the function, and the options of `TargetOptions`. A
     parameter that is a request, such as a `RunFilter`, becomes the options of its fields
