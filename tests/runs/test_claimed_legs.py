@@ -10,6 +10,7 @@ import pytest
 from agentctl.config.settings import Approvals
 from agentctl.records.approvals import ApprovalRow
 from agentctl.runs.desk.waiting import release_if_decided
+from agentctl.runs.life.admission import admit_child_run, admit_once
 from agentctl.runs.life.finish import store_pause
 from agentctl.runs.life.legs import (
     ClaimedLeg,
@@ -255,3 +256,13 @@ async def test_run_of_a_revoked_account_is_known(
         await bench.database.write(accounts.create(an_account("a2", name="old")))
         assert await bench.database.write(accounts.revoke("a2", START + 1))
         assert await bench.database.read(is_revoked(actor, START + 2)) is revoked
+
+
+async def test_repeated_commit_of_a_run_belongs_to_the_worker_in_its_row(
+    deployment: Deployment,
+) -> None:
+    # The worker was declared dead after a commit with an unknown outcome, and has another id.
+    async with open_bench(deployment, durable=False) as bench:
+        spec = bench.root.spec
+        admission = await bench.database.write(admit_once(spec, admit_child_run(spec, "w2")))
+        assert (admission.owner, admission.run_id, admission.is_repeated) == (OWNER, "root", False)
