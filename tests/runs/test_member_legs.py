@@ -326,9 +326,9 @@ async def test_cancel_checks_the_worker_less_often_than_it_reads(
             checks.append(owner)
             return await check_owner(owner)
 
-        async def count_read(database: Database, known: RunState) -> RunState:
-            reads.append(known.run_id)
-            return await read_state(database, known)
+        async def count_read(database: Database, run_id: str) -> RunState | None:
+            reads.append(run_id)
+            return await read_state(database, run_id)
 
         monkeypatch.setattr(hosting.monitor, "check_owner", count_check)
         monkeypatch.setattr(cancel_module, "_read_state", count_read)

@@ -102,7 +102,7 @@ class Canceller:
         if live_run is not None:
             live_run.stop(Ending.requested(state, actor))
             await asyncio.wait([live_run.ended], timeout=wait)
-            state = await _read_state(database, state)
+            state = await _read_state(database, run_id) or state
         elif not is_final(state.status):
             state = await self._wait_for_other_worker(database, state, wait)
 
@@ -153,7 +153,7 @@ class Canceller:
                     )
                 next_check = loop.time() + OWNER_CHECK_SECONDS
 
-            stored = await database.read(run_reads.get_state(state.run_id))
+            stored = await _read_state(database, state.run_id)
             if stored is None:
                 # The run was deleted with its session: no end will be stored.
                 return state
@@ -186,6 +186,6 @@ def _request_cancel(
     return states
 
 
-async def _read_state(database: Database, known: RunState) -> RunState:
-    """Read the present state of a run; return the known one if the run was deleted."""
-    return await database.read(run_reads.get_state(known.run_id)) or known
+async def _read_state(database: Database, run_id: str) -> RunState | None:
+    """Read the present state of a run; None if it was deleted."""
+    return await database.read(run_reads.get_state(run_id))
