@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 
 from tests.halts.report import Report
 from tests.halts.world import Plan, open_world
@@ -34,10 +35,23 @@ def main() -> int:
     parser.add_argument("--on-halt", choices=["refuse", "hold"], default="refuse")
     parser.add_argument("--kill-every", type=int, default=200, help="one kill for so many halts")
     parser.add_argument("--stop-every", type=int, default=100, help="one short stop")
-    parser.add_argument("--long-stop-every", type=int, default=150, help="one stop of 6 seconds")
-    parser.add_argument("--callers", type=int, default=2, help="callers of each path")
+    parser.add_argument("--long-stop-every", type=int, default=200, help="one stop of 6 seconds")
+    parser.add_argument("--callers", type=int, default=1, help="callers of each path")
     parser.add_argument("--seed", type=int, default=0)
-    report = asyncio.run(_run(parser.parse_args()))
+    parser.add_argument(
+        "--figures",
+        type=Path,
+        help="add the figures to this file, and print the sum of all in it; with --halts 0 the"
+        " sum only",
+    )
+    options = parser.parse_args()
+    report = Report()
+    if options.halts:
+        report = asyncio.run(_run(options))
+    if options.figures is not None:
+        if options.halts:
+            report.append_to(options.figures)
+        report = Report.read_sum(options.figures)
     print(report.describe())
     return 1 if report.late or report.problems else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,12 +24,12 @@ class CallLog:
 
     Attributes:
         calls: those that were read so far.
-        works: the paths and numbers of the messages that a call was made for.
+        times: the times of the calls for each message, by its path and number.
     """
 
     def __init__(self, endpoint: EndpointClient, ledger: Path) -> None:
         self.calls: list[Call] = []
-        self.works = set[tuple[str, int]]()
+        self.times = defaultdict[tuple[str, int], list[float]](list)
         self._endpoint = endpoint
         self._ledger = ledger
         self._place = 0
@@ -37,7 +38,8 @@ class CallLog:
         """Read all calls that were made before; return those that were not read before."""
         new_calls = [*self._endpoint.settle(), *self._read_ledger()]
         self.calls += new_calls
-        self.works |= {(call.path, call.number) for call in new_calls}
+        for call in new_calls:
+            self.times[call.path, call.number].append(call.at)
         return new_calls
 
     def _read_ledger(self) -> list[Call]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import Counter
@@ -18,6 +17,9 @@ from tests.halts.paths import PATHS, Caller
 
 REFUSED_SECONDS = 1.0
 """Longest pause of a caller that a halt has refused, in case that the halt is never ended."""
+
+CONNECTION_RUNS = 8
+"""Beginnings of a caller on one connection: then another server or worker gets its requests."""
 
 
 class Callers:
@@ -43,10 +45,10 @@ class Callers:
         self._refused = Counter[str]()
         self._is_halted = False
         self._threads = [
-            threading.Thread(target=self._begin_often, args=(path, number), daemon=True)
+            threading.Thread(target=self._begin_often, args=(path,), daemon=True)
             for path in PATHS
             if path != TAKEOVER
-            for number in range(count)
+            for _ in range(count)
         ]
 
     def start(self) -> None:
@@ -82,22 +84,29 @@ class Callers:
             thread.join(max(deadline - time.monotonic(), 0.1))
         return sum(thread.is_alive() for thread in self._threads)
 
-    def _begin_often(self, path: str, number: int) -> None:
+    def _begin_often(self, path: str) -> None:
         """Begin work of a path until the experiment ends: the body of a thread."""
         caller = Caller(path)
-        server = self._servers[number % len(self._servers)]
         while not self._ended.is_set():
-            # While its server is killed, another one.
-            url = server.url if server.is_running else choose_url(self._servers)
             client = httpx2.Client(
-                base_url=url, headers=self._headers, timeout=PATIENCE, verify=TRUST
+                base_url=choose_url(self._servers),
+                headers=self._headers,
+                timeout=PATIENCE,
+                verify=TRUST,
             )
-            # A request that is lost with its server, and an answer that is not the one expected.
-            with contextlib.suppress(httpx2.HTTPError, AssertionError, KeyError), client:
-                caller.client = client
-                while not self._ended.is_set() and (server.is_running or url != server.url):
-                    self.take_answer(path, PATHS[path].begin(caller))
-            time.sleep(0.02)
+            try:
+                with client:
+                    caller.client = client
+                    self._begin_some(caller)
+            except (httpx2.HTTPError, AssertionError, KeyError):
+                # A request that is lost with its server, or an answer that is not the one expected.
+                time.sleep(0.02)
+
+    def _begin_some(self, caller: Caller) -> None:
+        for _ in range(CONNECTION_RUNS):
+            if self._ended.is_set():
+                return
+            self.take_answer(caller.path, PATHS[caller.path].begin(caller))
 
     def take_answer(self, path: str, answer: httpx2.Response) -> None:
         """Count an answer; wait for the end of the halt if it refuses the request."""

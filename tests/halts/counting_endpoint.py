@@ -2,25 +2,33 @@
 
 `GET /log?from=N` returns the calls from number N on, all of which had arrived before the request:
 after `SETTLE_ROUNDS` of such requests, one after another, a call that is not in the log has arrived
-later. A run of the path `takeover` hangs in its second call until its process dies; the call that
-repeats it is answered. After `GET /release` nothing hangs any more.
+later.
+
+The operator sends `GET /near` shortly before a halt: the calls that wait for their answer are
+answered around it. After its end follows `GET /wait?from=N&paths=P,Q&seconds=S`: calls that wait
+then are answered at once, but for those of the path `takeover`, and the request when each of these
+paths has made a call after number N, or after some seconds. So a run makes a few calls between two
+halts, and most halts meet it where it goes on to the next one.
+
+A run of the path `takeover` hangs in its second call until its process dies, if that process calls
+the models below `/victim`. Other processes do not, and their repetition of the call is answered.
+`GET /hanging` returns the number of calls that hang.
 """
 
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import random
 import re
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-
-import httpx2
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tests.conditions import PATIENCE
 
@@ -32,14 +40,30 @@ SETTLE_ROUNDS = 4
 
 TAKEOVER = "takeover"
 
-TAKEOVER_TOOLS = 3
-"""Calls of the tool by a run that another process takes over."""
+VICTIM = "victim"
+"""The first part of the path of a call whose process is to die in it."""
 
-MOST_TOOLS = 6
-"""Largest number of calls of the tool by any other run."""
+TAKEOVER_TOOLS = range(20, 80)
+"""Numbers of calls of the tool by a run that another process takes over.
 
-ANSWER_SECONDS = 0.3
-"""Longest time until an answer: at each moment, some runs are in a call, and make the next one."""
+It is halted many times after the takeover, which costs the start of a server.
+"""
+
+TOOLS = range(1, 7)
+"""Numbers of calls of the tool by any other run."""
+
+NEAR_SECONDS = 0.2
+"""Longest time from `/near` to the answers of the calls that wait.
+
+It is hardly longer than a halt and the time after it in which the experiment looks for calls: what
+is answered after the halt would go on then.
+"""
+
+ALONE_SECONDS = (0.4, 0.8)
+"""Shortest and longest time until an answer while there are no halts."""
+
+WAIT_SECONDS = 0.004
+"""Pause between two looks for the calls that `/wait` waits for."""
 
 NOT_AVAILABLE = "not available"
 """Begin of the result that a model reads instead of the call of a halted tool."""
@@ -69,10 +93,13 @@ def count_tool_calls(path: str, number: int) -> int:
 
     Long runs are halted in many of their calls, short ones more often before the first one.
     """
-    if path == TAKEOVER:
-        return TAKEOVER_TOOLS
     # Each further call would ask for another decision.
-    return 1 if path == "decided" else 1 + number % MOST_TOOLS
+    if path == "decided":
+        return 1
+    # Runs that were begun one after the other end at different times.
+    if path == TAKEOVER:
+        return TAKEOVER_TOOLS[number * 23 % len(TAKEOVER_TOOLS)]
+    return TOOLS[number % len(TOOLS)]
 
 
 class EndpointClient:
@@ -85,29 +112,43 @@ class EndpointClient:
     def __init__(self, url: str) -> None:
         self.url = url
         self._place = 0
-        self._client = httpx2.Client(base_url=url, timeout=PATIENCE)
+        # Requests are many and small: this client takes a fifth of the time of others.
+        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
 
     def settle(self) -> list[Call]:
         """Return all calls that have arrived before, but for those that were returned already."""
         calls: list[Call] = []
         for _ in range(SETTLE_ROUNDS):
-            found = self._client.get("/log", params={"from": self._place}).json()
+            found = json.loads(self._get("/log", {"from": self._place}))
             self._place += len(found)
             calls += [Call(*call) for call in found]
         return calls
 
+    def wait_for_calls(self, paths: Collection[str], seconds: float) -> None:
+        """Answer the calls that wait, until each of some paths makes a call.
+
+        A call that was made after the last one that `settle` has returned is one, too.
+
+        Args:
+            seconds: the longest time of the wait.
+        """
+        query = {"from": self._place, "paths": ",".join(paths), "seconds": seconds}
+        self._get("/wait", query)
+
+    def announce_halt(self) -> None:
+        """Let the calls that wait be answered around a halt that follows."""
+        self._get("/near")
+
+    def count_hanging_runs(self) -> int:
+        """Return the number of runs that hang in a call."""
+        return int(self._get("/hanging"))
+
     def close(self) -> None:
-        self._client.close()
+        self._connection.close()
 
-
-def count_hanging_runs(url: str) -> int:
-    """Return the number of runs that hang in a call at an endpoint."""
-    return int(httpx2.get(f"{url}/hanging", timeout=PATIENCE).text)
-
-
-def release_hanging_runs(url: str) -> None:
-    """Answer the runs that hang, and let none hang from now on."""
-    httpx2.get(f"{url}/release", timeout=PATIENCE)
+    def _get(self, path: str, query: Mapping[str, Any] | None = None) -> bytes:
+        self._connection.request("GET", f"{path}?{urlencode(query or {})}")
+        return self._connection.getresponse().read()
 
 
 @contextmanager
@@ -127,19 +168,22 @@ def run_counting_endpoint() -> Iterator[EndpointClient]:
 class _Endpoint:
     def __init__(self) -> None:
         self._calls: list[Call] = []
-        self._second_calls = Counter[int]()
         self._hanging = 0
-        self._released = asyncio.Event()
+        self._near = asyncio.Event()
+        self._after = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = re.search(rb"(?i)content-length: (\d+)", head)
                 body = await reader.readexactly(int(length[1])) if length else b""
+                target = head.split()[1].decode()
+                answer: bytes | None
                 if head.startswith(b"GET "):
-                    answer = self._report(head.split()[1].decode())
+                    answer = await self._report(target)
                 else:
-                    answer = await self._answer(json.loads(body), reader)
+                    is_victim = target.startswith(f"/{VICTIM}/")
+                    answer = await self._answer(json.loads(body), reader, is_victim=is_victim)
                 if answer is None:
                     return
                 writer.write(
@@ -152,16 +196,34 @@ class _Endpoint:
         finally:
             writer.close()
 
-    def _report(self, target: str) -> bytes:
-        if target.startswith("/hanging"):
+    async def _report(self, target: str) -> bytes:
+        name, _, query = target.partition("?")
+        values = dict(parse_qsl(query))
+        if name == "/hanging":
             return b"%d" % self._hanging
-        if target == "/release":
-            self._released.set()
+        if name == "/near":
+            # A call that arrives from now on waits for the next halt.
+            self._near.set()
+            self._near = asyncio.Event()
             return b""
-        first = int(target.rpartition("=")[2])
-        return json.dumps(self._calls[first:]).encode()
+        if name == "/wait":
+            self._after.set()
+            self._after = asyncio.Event()
+            paths = set(values["paths"].split(",")) if "paths" in values else set()
+            await self._wait_for_calls(int(values["from"]), paths, float(values["seconds"]))
+            return b""
+        return json.dumps(self._calls[int(values["from"]) :]).encode()
 
-    async def _answer(self, body: dict[str, Any], reader: asyncio.StreamReader) -> bytes | None:
+    async def _wait_for_calls(self, first: int, paths: set[str], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if paths <= {call.path for call in self._calls[first:]}:
+                return
+            await asyncio.sleep(WAIT_SECONDS)
+
+    async def _answer(
+        self, body: dict[str, Any], reader: asyncio.StreamReader, *, is_victim: bool
+    ) -> bytes | None:
         """Log a call and return its answer; None if its caller has left."""
         at = time.monotonic()
         messages = body["messages"]
@@ -176,12 +238,13 @@ class _Endpoint:
         number = int(work[2])
         is_told = bool(results) and results[-1].startswith(NOT_AVAILABLE)
         self._calls.append(Call(at, "model", path, number, is_told))
-        if path == TAKEOVER and len(results) == 1:
-            self._second_calls[number] += 1
-            if self._second_calls[number] == 1 and not await self._hang(reader):
-                return None
+        if is_victim and len(results) == 1:
+            self._hanging += 1
+            await reader.read()
+            self._hanging -= 1
+            return None
 
-        await asyncio.sleep(random.uniform(0.0, ANSWER_SECONDS))
+        await self._pause(path)
         function = body["tools"][0]["function"]
         # A team asks its member once.
         tool_calls = count_tool_calls(path, number) if function["name"] == "mark" else 1
@@ -191,20 +254,19 @@ class _Endpoint:
         call = _build_call(function, work[0], f"call-{number}-{len(results)}")
         return format_answer(body["model"], {"tool_calls": [call]}, "tool_calls")
 
-    async def _hang(self, reader: asyncio.StreamReader) -> bool:
-        """Wait until the caller has left, or nothing hangs any more; return True then."""
-        left = asyncio.create_task(reader.read())
-        released = asyncio.create_task(self._released.wait())
-        self._hanging += 1
-        await asyncio.wait([left, released], return_when=asyncio.FIRST_COMPLETED)
-        self._hanging -= 1
-        if left.done():
-            released.cancel()
-            return False
-        # The next request of the connection is read by its loop.
-        left.cancel()
-        await asyncio.wait([left])
-        return True
+    async def _pause(self, path: str) -> None:
+        """Wait until a call may be answered."""
+        near = asyncio.create_task(self._near.wait())
+        waits = [near]
+        # Runs of a takeover are to last: they go on around each halt only.
+        if path != TAKEOVER:
+            waits.append(asyncio.create_task(self._after.wait()))
+        seconds = random.uniform(*ALONE_SECONDS)
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+        if near.done():
+            await asyncio.sleep(random.uniform(0.0, NEAR_SECONDS))
 
 
 def _build_call(function: dict[str, Any], text: str, call_id: str) -> dict[str, Any]:

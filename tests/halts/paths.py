@@ -70,6 +70,7 @@ approve = {{ mark = "user" }}
 [[agents]]
 id = "lasting"
 model = "counted"
+model_calls = 200
 tools = ["marks:mark"]
 durable = true
 
@@ -242,6 +243,9 @@ class Path(NamedTuple):
     team_calls: int = 0
     """Calls of the model by the team above them."""
 
+    first_calls: int = 0
+    """Calls of a run before the event that the path is about: a decision, or a takeover."""
+
 
 PATHS: dict[str, Path] = {
     "start": Path(begin_start),
@@ -250,9 +254,10 @@ PATHS: dict[str, Path] = {
     "fork": Path(begin_fork),
     "member": Path(begin_member, team_calls=1),
     "step": Path(begin_step, agents=2),
-    "decided": Path(begin_decided),
+    "decided": Path(begin_decided, first_calls=1),
     "durable": Path(begin_durable),
-    TAKEOVER: Path(begin_takeover),
+    # A call of the model, of the tool, and the call that hangs.
+    TAKEOVER: Path(begin_takeover, first_calls=3),
     "mcp": Path(begin_mcp),
     "agui": Path(begin_agui),
     "openai": Path(begin_openai),

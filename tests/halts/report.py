@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.halts.call_log import read_key
@@ -17,10 +19,10 @@ REPEATED = "continued more than once"
 WAITS = "waits for a decision that was lost with a server"
 
 LIVE_RUNS = (
-    "SELECT run_id, input, owner FROM runs WHERE status IN ('PENDING', 'RUNNING')"
+    "SELECT run_id, input, owner, created_at FROM runs WHERE status IN ('PENDING', 'RUNNING')"
     " AND parent_run_id IS NULL AND purpose IS NULL"
 )
-"""The root runs that have not ended."""
+"""The root runs that have not ended; `created_at` is in microseconds UTC."""
 
 ALL_RUNS = (
     "SELECT run_id, input, status, error_code, attempt FROM runs WHERE parent_run_id IS NULL"
@@ -36,8 +38,14 @@ class PathFigures:
     halts: int = 0
     """Halts that have stopped it while it worked.
 
-    It has made a call since the last such halt, and at the end of this one a run was held or a
-    request had been refused.
+    It has made a call since the last such halt. At the end of this one a run was held, a request
+    had been refused, or a model had been told that its tool is halted.
+    """
+
+    halts_new: int = 0
+    """Of these, halts that have held a run before its first call on the path.
+
+    A new run, one that waits in the queue, for its takeover or after its decision.
     """
 
     calls: int = 0
@@ -47,7 +55,7 @@ class PathFigures:
     """Runs that waited at the end of a halt, once for each halt."""
 
     held_new: int = 0
-    """Of these, runs that had made no call yet."""
+    """Of these, runs that had made no call on the path yet."""
 
     refused: int = 0
     """Requests that a halt has refused."""
@@ -110,13 +118,46 @@ class Report:
 
     elapsed: float = 0.0
 
+    def append_to(self, file: Path) -> None:
+        """Add the figures to a file, as a line of JSON."""
+        with file.open("a") as lines:
+            lines.write(json.dumps(self, default=vars) + "\n")
+
+    @classmethod
+    def read_sum(cls, file: Path) -> Report:
+        """Return the sum of the figures in a file."""
+        total = cls()
+        for line in file.read_text().splitlines():
+            total._add(json.loads(line))
+        return total
+
+    def _add(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            total = getattr(self, name)
+            if name == "paths":
+                for path, figures in value.items():
+                    for key, count in figures.items():
+                        setattr(total[path], key, getattr(total[path], key) + count)
+            elif isinstance(total, Counter):
+                total.update(value)
+            else:
+                setattr(self, name, total + value)
+
     def describe(self) -> str:
         """Return the figures in lines."""
         times = sorted(self.seconds) or [0.0]
         halts = sum(self.halts.values())
-        lines = [f"{'path':10}" + _format_row(["halts", "calls", "held", "new", "refused", "late"])]
+        lines = [f"{'path':10}" + _format_row(_HEADINGS)]
         for path, row in self.paths.items():
-            columns = (row.halts, row.calls, row.held, row.held_new, row.refused, row.late)
+            columns = (
+                row.halts,
+                row.halts_new,
+                row.calls,
+                row.held,
+                row.held_new,
+                row.refused,
+                row.late,
+            )
             lines.append(f"{path:10}" + _format_row(columns))
 
         lines += [
@@ -137,6 +178,9 @@ class Report:
             *self.late,
         ]
         return "\n".join(lines)
+
+
+_HEADINGS = ("halts", "of new", "calls", "held", "new", "refused", "late")
 
 
 def _format_row(columns: Iterable[object]) -> str:

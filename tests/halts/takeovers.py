@@ -16,13 +16,16 @@ from tests.conditions import PATIENCE
 from tests.deployment import Deployment
 from tests.halts.call_log import read_key
 from tests.halts.callers import Callers
-from tests.halts.counting_endpoint import TAKEOVER, count_hanging_runs, release_hanging_runs
+from tests.halts.counting_endpoint import TAKEOVER, VICTIM, EndpointClient
 from tests.halts.operator import TRUST
 from tests.halts.paths import PATHS, Caller
 from tests.halts.report import LIVE_RUNS
 
-RUNS = 8
+RUNS = 2
 """Runs that the server has begun when it is killed."""
+
+LEAST_RUNS = 1
+"""Runs that are left of earlier servers when the next one is started, so that some always work."""
 
 
 class Takeovers:
@@ -31,7 +34,7 @@ class Takeovers:
     Args:
         pattern: the server whose configuration it shares.
         folder: an existing folder for its own one.
-        endpoint_url: the endpoint of the models.
+        endpoint: the endpoint of the models.
         query: queries the database.
 
     Attributes:
@@ -44,15 +47,16 @@ class Takeovers:
         pattern: Server,
         folder: Path,
         headers: Mapping[str, str],
-        endpoint_url: str,
+        endpoint: EndpointClient,
         query: Callable[[str], Awaitable[Sequence[Sequence[Any]]]],
         callers: Callers,
     ) -> None:
         self.kills = 0
         self.worker_id: str | None = None
-        self._server = _create_server(pattern, folder / "victim")
+        self._server = _create_server(pattern, folder / VICTIM, endpoint.url)
         self._headers = headers
-        self._endpoint_url = endpoint_url
+        # A connection of its own: another thread may use the other one.
+        self._endpoint = EndpointClient(endpoint.url)
         self._query = query
         self._callers = callers
 
@@ -67,12 +71,9 @@ class Takeovers:
                 self.worker_id = None
             self.kills += 1
 
-            # Some runs are always under way.
-            while not over.is_set() and await self._count_live() > RUNS / 2:
+            while not over.is_set() and await self._count_live() > LEAST_RUNS:
                 await asyncio.sleep(0.2)
-
-        # The server may have died before a run hung in it: it would hang in another one.
-        await asyncio.to_thread(release_hanging_runs, self._endpoint_url)
+        self._endpoint.close()
 
     async def _fill(self, over: asyncio.Event) -> None:
         """Begin runs in the server until each of them hangs in its second call."""
@@ -84,12 +85,15 @@ class Takeovers:
             while begun < RUNS and not over.is_set():
                 answer = await asyncio.to_thread(PATHS[TAKEOVER].begin, caller)
                 begun += answer.status_code == 202
-                await asyncio.to_thread(self._callers.take_answer, TAKEOVER, answer)
+                # Not as its path: a halt that refuses a request stops no takeover.
+                await asyncio.to_thread(self._callers.take_answer, VICTIM, answer)
                 if self.worker_id is None:
                     self.worker_id = await self._find_worker()
 
         while not over.is_set():
-            if await asyncio.to_thread(count_hanging_runs, self._endpoint_url) >= begun:
+            # Another process may have taken one that waited.
+            hanging = await asyncio.to_thread(self._endpoint.count_hanging_runs)
+            if hanging >= await self._count_own():
                 break
             await asyncio.sleep(0.05)
         await asyncio.sleep(random.uniform(0.0, 0.2))
@@ -99,12 +103,16 @@ class Takeovers:
         rows = await self._query(f"SELECT worker_id FROM workers WHERE pid = {pid}")
         return rows[0][0] if rows else None
 
+    async def _count_own(self) -> int:
+        rows = await self._query(LIVE_RUNS)
+        return sum(owner == self.worker_id for _, _, owner, _ in rows)
+
     async def _count_live(self) -> int:
         rows = await self._query(LIVE_RUNS)
-        return sum(read_key(text)[0] == TAKEOVER for _, text, _ in rows)
+        return sum(read_key(text)[0] == TAKEOVER for _, text, *_ in rows)
 
 
-def _create_server(pattern: Server, folder: Path) -> Server:
+def _create_server(pattern: Server, folder: Path, endpoint_url: str) -> Server:
     """Create a further server of a database, with slots for the runs that it begins itself only."""
     folder.mkdir()
     source = pattern.deployment.folder
@@ -112,5 +120,6 @@ def _create_server(pattern: Server, folder: Path) -> Server:
     limits = LIMITS.replace("1000", str(RUNS))
     for file in [*source.glob("*.py"), source / "agentctl.toml"]:
         text = file.read_text().replace("sqlite:///", f"sqlite:///{source}/")
+        text = text.replace(endpoint_url, f"{endpoint_url}/{VICTIM}")
         (folder / file.name).write_text(text.replace(LIMITS, limits))
-    return Server("victim", Deployment(folder))
+    return Server(VICTIM, Deployment(folder))

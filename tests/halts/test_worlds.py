@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.chaos.cluster import Engine
@@ -30,6 +32,20 @@ async def test_no_call_begins_after_a_few_halts() -> None:
     assert report.late == [], report.describe()
     assert not report.problems, report.describe()
     assert sum(figures.calls for figures in report.paths.values()) > 0
+
+
+def test_figures_of_a_file_are_added(tmp_path: Path) -> None:
+    report = Report(not_created=1, elapsed=2.0, seconds=[0.1], late=["start: late"])
+    report.halts["all"] = 3
+    report.paths["start"].halts = 2
+    report.append_to(tmp_path / "figures")
+    report.append_to(tmp_path / "figures")
+    total = Report.read_sum(tmp_path / "figures")
+    assert (total.not_created, total.elapsed, total.seconds) == (2, 4.0, [0.1, 0.1])
+    assert total.late == ["start: late", "start: late"]
+    assert total.halts == {"all": 6}
+    assert [path for path, figures in total.paths.items() if figures.halts] == ["start"]
+    assert total.paths["start"].halts == 4
 
 
 def test_runs_are_judged_by_their_calls() -> None:

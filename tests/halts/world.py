@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,12 +29,15 @@ from tests.halts.call_log import CallLog, read_key
 from tests.halts.callers import Callers
 from tests.halts.counting_endpoint import TAKEOVER, EndpointClient, run_counting_endpoint
 from tests.halts.operator import PARTS, NotCreated, Operator
-from tests.halts.paths import CONFIG, TOOL
+from tests.halts.paths import CONFIG, PATHS, TOOL
 from tests.halts.report import ALL_RUNS, LIVE_RUNS, Report, judge_runs
 from tests.halts.takeovers import Takeovers
 
-RUN_SECONDS = 0.1
-"""Longest time from the end of a halt to the next one."""
+RUN_SECONDS = 1.0
+"""Longest wait for what a halt has stopped to go on before the next one."""
+
+NEAR_SECONDS = 0.03
+"""Longest time from there, when calls begin to be answered, to the next halt."""
 
 QUIET_SECONDS = 0.08
 """Shortest time after the return of a halt in which a call would show."""
@@ -56,7 +59,14 @@ TOKEN_SECONDS = 86_400
 LONG_SCOPES: Sequence[tuple[str, str | None]] = (("all", None), ("user", "me"), (PARTS, None))
 """Scopes of halts that stop every path."""
 
-SCOPES = (*LONG_SCOPES, ("all", None), ("model", "counted"), ("tool", "mark"))
+SCOPES: Mapping[tuple[str, str | None], int] = {
+    ("all", None): 8,
+    ("user", "me"): 6,
+    ("model", "counted"): 4,
+    ("tool", "mark"): 1,
+    (PARTS, None): 1,
+}
+"""The scopes of twenty halts: `PARTS` takes as long as six others."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class Plan:
     long_stop_every: int = 0
     """Halts for each stop that lasts longer than a permit."""
 
-    callers: int = 2
+    callers: int = 1
     """Callers of each path."""
 
     seed: int = 0
@@ -104,6 +114,16 @@ class _Halt(NamedTuple):
     note: str = ""
 
 
+class _HeldWork(NamedTuple):
+    """A run that a halt has held."""
+
+    path: str
+    number: int
+
+    created_at: float
+    """Seconds on the monotonic clock of the machine."""
+
+
 class World:
     """The servers, the endpoint, the ledger, and the callers.
 
@@ -123,6 +143,7 @@ class World:
         self._operator = Operator(cluster.servers, self._headers, self.report.answers)
 
         self._calls_since = Counter[str]()
+        self._stopped: Collection[str] = ()
         self._held_ids = set[str]()
         self._disturbing = asyncio.Lock()
         self._random = random.Random()
@@ -140,7 +161,7 @@ class World:
         servers = self._cluster.servers
         callers = Callers(servers, self._headers, plan.callers, self.report.answers)
         takeovers = Takeovers(
-            servers[0], self._folder, self._headers, self._endpoint.url, self._query, callers
+            servers[0], self._folder, self._headers, self._endpoint, self._query, callers
         )
         callers.start()
         over = asyncio.Event()
@@ -175,7 +196,9 @@ class World:
                 disturbances.add(asyncio.create_task(self._stop_shortly()))
 
             is_long_stop_due = is_long_stop_due or _is_due(number, plan.long_stop_every)
-            await asyncio.sleep(self._random.uniform(0.0, RUN_SECONDS))
+            await self._wait_for_work()
+            await asyncio.to_thread(self._endpoint.announce_halt)
+            await asyncio.sleep(self._random.uniform(0.0, NEAR_SECONDS))
             try:
                 callers.note_halt()
                 # While a server starts, the other one has to be left alone.
@@ -200,10 +223,16 @@ class World:
             for task in disturbances:
                 task.result()
 
+    async def _wait_for_work(self) -> None:
+        """Wait until the work that the last halt has stopped goes on, a moment at most."""
+        # A run waits for its takeover, whatever is halted.
+        paths = [path for path in self._stopped if path != TAKEOVER]
+        await asyncio.to_thread(self._endpoint.wait_for_calls, paths, RUN_SECONDS)
+
     async def _halt(self) -> _Halt:
         """Create a halt at once, and wait until a call after its return would show."""
         is_disturbed = self._disturbing.locked()
-        scope, scope_id = self._random.choice(SCOPES)
+        ((scope, scope_id),) = self._random.choices([*SCOPES], [*SCOPES.values()])
         first_call = len(self._log.calls)
         began = time.monotonic()
         halt_ids = await self._operator.create(scope, scope_id)
@@ -220,7 +249,7 @@ class World:
     async def _halt_a_stopped_process(self) -> _Halt:
         """Halt while a process is stopped, and let it continue after the return of the halt."""
         async with self._disturbing:
-            is_dead = self.report.long_stops % DEAD_STOP_EVERY == DEAD_STOP_EVERY - 1
+            is_dead = self._random.randrange(DEAD_STOP_EVERY) == 0
             server = self._random.choice(self._cluster.servers)
             others = [other for other in self._cluster.servers if other is not server]
             pid = self._random.choice(server.workers)
@@ -248,7 +277,10 @@ class World:
 
     async def _finish(self, halt: _Halt, callers: Callers, takeovers: Takeovers) -> None:
         """Judge a halt that has returned some time ago, and end it."""
-        held_works = await self._read_held(takeovers)
+        # A halt of the tool holds no run: its model goes on without it.
+        held_works: list[_HeldWork] = []
+        if halt.scope != "tool":
+            held_works = await self._read_held(takeovers)
         ended_at = time.monotonic()
         await self._read_log()
         refused = callers.read_refused()
@@ -257,16 +289,33 @@ class World:
 
         self.report.halts[halt.scope] += 1
         self._judge_calls(halt, ended_at)
-        held = Counter(path for path, _ in held_works)
-        held_new = Counter(work[0] for work in held_works if work not in self._log.works)
+        told = self._find_told(halt)
+        held = Counter(work.path for work in held_works)
+        held_new = Counter(work.path for work in held_works if self._is_new(work))
+        self._stopped = {*held, *refused, *told}
         for path, figures in self.report.paths.items():
             figures.held += held[path]
             figures.held_new += held_new[path]
             figures.refused += refused[path]
-            is_stopped = held[path] + refused[path] > 0
-            if is_stopped and self._calls_since[path]:
+            if path in self._stopped and self._calls_since[path]:
                 figures.halts += 1
+                figures.halts_new += held_new[path] > 0
                 self._calls_since[path] = 0
+
+    def _find_told(self, halt: _Halt) -> set[str]:
+        """Return the paths with a model that was told after a halt that its tool is halted."""
+        told_calls = [call for call in self._log.calls[halt.first_call :] if call.is_told]
+        # The first call of a retry reports what the run before it was told.
+        return {
+            call.path for call in told_calls if call.at > halt.returned_at and call.path != "retry"
+        }
+
+    def _is_new(self, work: _HeldWork) -> bool:
+        """Return True if a held run has made no call on its path yet."""
+        times = self._log.times.get((work.path, work.number), ())
+        # Those before are of the run that it repeats.
+        calls = sum(at > work.created_at for at in times)
+        return calls <= PATHS[work.path].first_calls
 
     def _judge_calls(self, halt: _Halt, ended_at: float) -> None:
         for call in self._log.calls[halt.first_call :]:
@@ -289,14 +338,17 @@ class World:
             self.report.paths[call.path].calls += 1
             self._calls_since[call.path] += 1
 
-    async def _read_held(self, takeovers: Takeovers) -> list[tuple[str, int]]:
-        """Return the path and the number of each run that waits."""
-        held_works: list[tuple[str, int]] = []
-        for run_id, text, owner in await self._query(LIVE_RUNS):
+    async def _read_held(self, takeovers: Takeovers) -> list[_HeldWork]:
+        """Return the runs that wait."""
+        held_works: list[_HeldWork] = []
+        clock_difference = time.monotonic() - time.time()
+        for run_id, text, owner, created_at in await self._query(LIVE_RUNS):
             path, number = read_key(text)
             # A run that hangs in its call does not wait for the halt.
             if path != TAKEOVER or owner != takeovers.worker_id:
-                held_works.append((path, number))
+                held_works.append(
+                    _HeldWork(path, number, created_at / 1_000_000 + clock_difference)
+                )
                 self._held_ids.add(run_id)
         return held_works
 
@@ -337,9 +389,11 @@ class World:
         deadline = time.monotonic() + PATIENCE
         live_runs = await self._query(LIVE_RUNS)
         while live_runs and time.monotonic() < deadline:
-            await asyncio.sleep(0.2)
+            # Let their calls be answered, although no halt follows.
+            await asyncio.to_thread(self._endpoint.announce_halt)
+            await asyncio.to_thread(self._endpoint.wait_for_calls, [TAKEOVER], 0.2)
             live_runs = await self._query(LIVE_RUNS)
-        for _, text, _ in live_runs:
+        for _, text, *_ in live_runs:
             self.report.problems[f"{read_key(text)[0]}: left"] += 1
         if self._connection is not None:
             await self._connection.close()
