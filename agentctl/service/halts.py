@@ -1,4 +1,4 @@
-"""The operations on halts (docs/halts.md)."""
+"""The operations that create and end halts (docs/halts.md); the reads are in `reads.halts`."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ import asyncio
 from dataclasses import replace
 from typing import get_args
 
-import orjson
-
 from agentctl import errors
 from agentctl.interface.operations.halts import HaltsFamily
 from agentctl.interface.requests import MAXIMUM_LIMIT, MAXIMUM_REASON_LENGTH, Page, RunFilter
-from agentctl.interface.requests.halts import MAXIMUM_SCOPE_ID_LENGTH, HaltFilter, NewHalt
+from agentctl.interface.requests.halts import MAXIMUM_SCOPE_ID_LENGTH, NewHalt
 from agentctl.records.document import Document, build_document
-from agentctl.records.halts import HaltPage, HaltRecord, HaltScope, HaltState, NewHaltRecord
+from agentctl.records.halts import HaltScope, NewHaltRecord
 from agentctl.records.kinds import KINDS
 from agentctl.records.text import check_text, new_id
 from agentctl.records.times import now, parse_rfc3339
 from agentctl.runs.desk.halting import create_halt, end_halt
-from agentctl.service import documents, paging
-from agentctl.service.documents import RecordWriter
+from agentctl.service import paging
 from agentctl.service.family import OperationFamily
+from agentctl.service.reads.halts import HaltReads, build_halt_record
 from agentctl.store.database import Database
 from agentctl.store.repositories import halts, lists
 from agentctl.store.repositories.halts import HaltRow
 from agentctl.store.visibility import EVERYONE
-
-_HALT = RecordWriter(HaltRecord, HaltRow, computed=["stop_running"])
 
 _WITHOUT_RUNS = ("tool", "model")
 """The scopes that no run belongs to as a whole."""
@@ -35,15 +31,8 @@ PARALLEL_CANCELS = 16
 """Number of runs whose cancel is requested at the same time."""
 
 
-class HaltOperations(OperationFamily, HaltsFamily):
+class HaltOperations(HaltReads, OperationFamily, HaltsFamily):
     """Operations on halts."""
-
-    async def get(self, halt_id: str) -> Document[HaltRecord]:
-        async with self.audit("get_halt", halt_id=halt_id):
-            row = await self.hosting.databases.system.read(halts.get(halt_id))
-            if row is None:
-                raise errors.NotFound("Halt not found")
-            return build_document(_build_record(row))
 
     async def create(self, halt: NewHalt) -> Document[NewHaltRecord]:
         async with self.audit("create_halt") as call:
@@ -60,7 +49,7 @@ class HaltOperations(OperationFamily, HaltsFamily):
             cancelled = 0
             if halt.stop_running:
                 cancelled = await self._cancel_runs(row)
-            return build_document(NewHaltRecord(**_build_record(row), cancelled_runs=cancelled))
+            return build_document(NewHaltRecord(**build_halt_record(row), cancelled_runs=cancelled))
 
     async def end(self, halt_id: str) -> None:
         async with self.audit("end_halt", halt_id=halt_id) as call:
@@ -176,23 +165,6 @@ class HaltOperations(OperationFamily, HaltsFamily):
         except errors.NotFound:
             return False
         return result.outcome != "already_final"
-
-    async def list(self, filter: HaltFilter) -> Document[HaltPage]:
-        async with self.audit("get_halts"):
-            paging.check_filter(filter)
-            part = paging.build_slice("halts", filter.page)
-            page = await self.hosting.databases.system.read(
-                halts.list_page(filter, part), size="large"
-            )
-            items = (orjson.dumps(_build_record(row)) for row in page.rows)
-            return Document(documents.build_page_document("halts", items, filter.page, page))
-
-
-def _build_record(row: HaltRow) -> HaltRecord:
-    state: HaltState = "active" if row.is_active_at(now()) else "ended"
-    computed = {"state": state, "stop_running": bool(row.stop_running)}
-    record: HaltRecord = _HALT.build(row, computed)
-    return record
 
 
 def _build_ended(row: HaltRow) -> errors.Conflict:

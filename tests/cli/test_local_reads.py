@@ -24,7 +24,7 @@ steps = [{ name = "first", agent = "echo" }]
 
 @pytest.fixture
 def project(agentctl: Agentctl, home: Path) -> dict[str, str]:
-    """A session with a completed run and one with a failed run; their ids by name."""
+    """A session with a completed run, one with a failed run, and a halt; their ids by name."""
     with write_config(home).open("a") as config:
         config.write(BROKEN_AGENT)
     module = home / "broken_agent_of_reads.py"
@@ -34,12 +34,14 @@ def project(agentctl: Agentctl, home: Path) -> dict[str, str]:
     assert completed.code == 0
     agentctl("runs", "start", "--agent", "broken", "--message", "hi", "-o", "json")
     failed = json.loads(agentctl("runs", "list", "--status", "ERROR", "-o", "json").raw)["data"][0]
+    halted = agentctl("halt", "--user", "ann", "--reason", "too many mails", "-o", "name")
     run = json.loads(completed.raw)
     return {
         "session": run["session_id"],
         "run": run["run_id"],
         "failed_session": failed["session_id"],
         "failed": failed["run_id"],
+        "halt": halted.lines[0],
     }
 
 
@@ -67,6 +69,8 @@ def _refuse_service(*_: object, **__: object) -> NoReturn:
         ("runs get {run} --session {session} --timeline -o table", "hi"),
         ("runs get {run} --messages", "hi"),
         ("runs get {run} -o json", "messages"),
+        ("halts list --state active -o name", "{halt}"),
+        ("halts get {halt} -o json", "too many mails"),
     ],
 )
 def test_a_read_opens_no_service(
@@ -90,6 +94,7 @@ def test_a_read_opens_no_service(
         ("sessions get nobody", "agentctl sessions list"),
         ("runs get nobody", "agentctl runs list"),
         ("runs list --db other", "database not found"),
+        ("halts get nobody", "agentctl halts list"),
     ],
 )
 def test_the_error_of_a_read_needs_no_service(

@@ -49,14 +49,14 @@ _HALTS = Columns(
 
 
 @app.command("list", epilog="Example: agentctl halts list --state active")
-@with_target(without=("sort_by",))
+@with_target(without=("sort_by",), reads="stored")
 async def list_halts(target: Target, out: ListOutput, filter: HaltFilter) -> None:
     """List halts, newest first, including ended ones."""
     await out.show(target, target.operations.halts.list, filter, _HALTS, "halt_id")
 
 
 @app.command("get", epilog="Example: agentctl halts get 019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d21")
-@with_target()
+@with_target(reads="stored")
 async def show_halt(target: Target, out: CommandOutput, halt_id: HaltId) -> None:
     """Show a halt."""
     try:

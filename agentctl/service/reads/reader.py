@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from agentctl.service.reads.components import ComponentReads, SystemReads
 from agentctl.service.reads.family import ReadAccess, ReadHosting
+from agentctl.service.reads.halts import HaltReads
 from agentctl.service.reads.runs import RunReads
 from agentctl.service.reads.sessions import SessionReads
 from agentctl.service.reads.stores import open_stores
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ReadOperations:
-    """The operations of one principal that read components, sessions and runs.
+    """The operations of one principal that read components, sessions, runs and halts.
 
     They decide, record and answer as those of a service do. There are no other ones.
     """
@@ -29,6 +30,7 @@ class ReadOperations:
         self.components = ComponentReads(access)
         self.sessions = SessionReads(access)
         self.runs = RunReads(access)
+        self.halts = HaltReads(access)
 
 
 @contextlib.asynccontextmanager
