@@ -171,6 +171,7 @@ class RunEnvironment(Protocol):
         memories: the memories of the user, None without a user.
         is_stopping: True once the run has to stop. It may be read in any thread.
         has_ended: True once the results of the run are no longer changed.
+        has_messages: True if messages may wait for the run, so that `take_messages` has to look.
         transcript: results of the run, empty at the start.
         limits: size limits in bytes.
         leg: the state and the decisions with which the run continues; None in its first leg.
@@ -183,6 +184,7 @@ class RunEnvironment(Protocol):
     earlier_runs: Sequence[EarlierRun]
     summary: str | None
     has_ended: bool
+    has_messages: bool
     transcript: Transcript
     limits: Limits
     leg: Leg | None
@@ -278,6 +280,15 @@ class RunEnvironment(Protocol):
         Raises:
             asyncio.CancelledError: the run stops, or this leg has lost it.
             Unavailable: the database does not answer.
+        """
+
+    async def name_model_call(self, message_id: str, call_id: str | None) -> None:
+        """Store the model call that received a delivered message.
+
+        Only for a call other than the next one at the time of `take_messages`.
+
+        Args:
+            call_id: the id of the call; None for a call of another run, such as a member.
         """
 
     def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:

@@ -101,7 +101,8 @@ async def function_pay(message: str, context: RunContext) -> str:
         return f"rejected: {decision.note}"
     approved = decision.arguments
     receipt: str = await context.step("pay", pay, approved["amount"], approved["to"])
-    return receipt
+    heard = [sent.text for sent in await context.messages()]
+    return "\n".join([receipt, *heard])
 
 
 # Generators

@@ -52,6 +52,7 @@ COLUMNS = {
     "rejection": "rejected call",
     "edit": "edited call",
     "cancel-paused": "cancel while a call waits for an approval",
+    "messages": "a message to a run, for its next model call",
     "retry": "retry after the finished calls",
     "fork": "fork to a new session",
 }
@@ -69,6 +70,13 @@ REASONS = {
     **dict.fromkeys(
         [(kind, "retry") for kind in KINDS if kind != "configured"],
         "the code of the agent runs again from its beginning, after a confirmation",
+    ),
+    **dict.fromkeys(
+        [
+            (kind, "messages")
+            for kind in ("agno-agent", "agno-team", "agno-workflow", "openai-agents", "adk")
+        ],
+        "the library has no place for it between two steps; it becomes the next run",
     ),
     ("agno-workflow", "fork"): "the steps of a workflow get the earlier runs as text, if it asks "
     "for them",

@@ -13,7 +13,13 @@ import pytest
 
 from agentctl.errors import NeedsConfirmation
 from agentctl.interface.operations import Operations
-from agentctl.interface.requests import CancelRequest, ForkRequest, RetryRequest, RunRequest
+from agentctl.interface.requests import (
+    CancelRequest,
+    ForkRequest,
+    MessageRequest,
+    RetryRequest,
+    RunRequest,
+)
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.records.kinds import ComponentKind
 from tests.conditions import PATIENCE, wait_until
@@ -428,6 +434,39 @@ async def test_cancel_paused(server: ConformanceServer, kind: str) -> None:
             assert run["status"] == "CANCELLED"
             assert [asked["status"] for asked in page.value["data"]] == ["cancelled"]
     assert read_ledger(server) == before
+
+
+@every_kind
+async def test_messages(server: ConformanceServer, kind: str) -> None:
+    """The model asks for the payment of the message, or the message is a run that waits."""
+    agent = f"{kind}-pay"
+    async with server.connect() as operations:
+        run = await start_payment(operations, kind, "approval")
+        assert run is not None
+        request = MessageRequest(json.dumps({"amount": 7, "to": "dora"}))
+        sent = (await operations.runs.send_message(run["run_id"], request)).value
+        if not is_yes(kind, "messages"):
+            assert sent["status"] == "next_run"
+            assert sent["reason"].endswith("take no messages while they work")
+            await cancel_run(operations, agent, sent["message_id"])
+            await cancel_run(operations, agent, run["run_id"])
+            return
+
+        assert sent["status"] == "waiting"
+        run = await decide(operations, run, decision="approve")
+        (message,) = (await operations.runs.list_messages(run["run_id"])).value["messages"]
+        assert message["status"] == "delivered"
+        parts = [each.get("message_id") for each in run["messages"]]
+        assert parts.count(sent["message_id"]) == 1
+        page = await operations.approvals.list(
+            ApprovalFilter(run_id=run["run_id"], status="pending")
+        )
+        asked = [each["arguments"] for each in page.value["data"]]
+        is_function = kind in ("function", "generator")
+        assert asked == ([] if is_function else [{"amount": 7, "to": "dora"}])
+        assert run["status"] == ("COMPLETED" if is_function else "PAUSED")
+        if run["status"] == "PAUSED":
+            await cancel_run(operations, agent, run["run_id"])
 
 
 @every_kind

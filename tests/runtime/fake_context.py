@@ -64,6 +64,7 @@ class FakeContext:
         self.cancel_at_checkpoint: int | None = None
         self.cancels_members = False
         self.left: list[str] = []
+        self.has_messages = False
 
     def change_spec(self, **values: Any) -> None:
         """Replace values of the specification of the run."""
@@ -93,9 +94,12 @@ class FakeContext:
     async def begin_model_call(self, *, may_ask: bool = False) -> None:
         """Check nothing: there are no budgets."""
 
-    async def take_messages(self) -> Sequence[Any]:
+    async def take_messages(self, *, for_code: bool = False) -> Sequence[Any]:
         """Return nothing: nobody sends a message."""
         return ()
+
+    async def name_model_call(self, message_id: str, call_id: str | None) -> None:
+        """Store nothing: nobody sends a message."""
 
     async def report_model_failure(self, model_id: str, code: str) -> None:
         """Count nothing: there are no breakers."""

@@ -68,6 +68,23 @@ id = "graph"
 object = "listening_agents:graph"
 
 [[agents]]
+id = "durable-graph"
+object = "listening_agents:graph"
+durable = true
+
+[[agents]]
+id = "keeping-graph"
+object = "listening_agents:keeping_graph"
+
+[[agents]]
+id = "listing-graph"
+object = "listening_agents:listing_graph"
+
+[[agents]]
+id = "asking-graph"
+object = "listening_agents:asking_graph"
+
+[[agents]]
 id = "runner"
 object = "listening_agents:runner"
 
@@ -110,6 +127,11 @@ on_busy = "steer"
 [[agents]]
 id = "steered-typed"
 object = "listening_agents:typed"
+on_busy = "steer"
+
+[[agents]]
+id = "steered-graph"
+object = "listening_agents:graph"
 on_busy = "steer"
 
 [[workflows]]

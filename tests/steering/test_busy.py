@@ -67,6 +67,7 @@ async def wait_for_messages(operations: ServiceOperations, run_id: str, count: i
         ("agent", "steered-durable"),
         ("agent", "steered-typed"),
         ("agent", "steered-listener"),
+        ("agent", "steered-graph"),
         ("team", "steered-office"),
     ],
 )
@@ -337,22 +338,24 @@ async def test_caller_that_leaves_stops_neither_run_nor_message(
         assert run["content"] == "done after work 1 a | only primes"
 
 
+@pytest.mark.parametrize("component", ["steered", "steered-graph"])
 async def test_message_goes_to_the_run_that_waits_longest_behind(
-    site: Deployment, models: SteppingModels
+    site: Deployment, models: SteppingModels, component: str
 ) -> None:
     """A request stays behind an earlier one that waits in the queue."""
     models.hold()
     async with open_service(site) as service:
         operations = user(service)
-        await start(operations, "work 1 a", "steered")
+        await start(operations, "work 1 a", component)
         await wait_for_requests(models, 1)
-        queued = await ask(operations, "work 1 b", background=True, metadata={"form": 1})
-        sent = await ask(operations, "after b", background=True)
+        form = {"background": True, "metadata": {"form": 1}}
+        queued = await ask(operations, "work 1 b", component, **form)
+        sent = await ask(operations, "after b", component, background=True)
         assert sent["run_id"] == queued["run_id"]
         message_id = sent["sent_message"]["message_id"]
         models.let_go()
         fate = await read_fate(operations, queued["run_id"], message_id)
-        assert fate["status"] == "delivered"
+        assert (fate["status"], fate["model_call_id"]) == ("delivered", "model-1")
         run = await wait_for_run(operations, queued["run_id"])
         assert run["content"] == "done after work 1 b | after b"
 

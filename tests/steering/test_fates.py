@@ -36,6 +36,8 @@ COMPONENTS: tuple[tuple[ComponentKind, str], ...] = (
     ("agent", "listener"),
     ("agent", "durable-listener"),
     ("agent", "graph"),
+    ("agent", "durable-graph"),
+    ("agent", "keeping-graph"),
     ("agent", "runner"),
     ("team", "office"),
     ("workflow", "lane"),
@@ -193,6 +195,8 @@ async def test_each_message_has_one_fate(
     fates = sum(experiment.fates.values(), Counter[str]())
     for fate in ("delivered", "next_run", "refused"):
         assert fates[fate] > 0, experiment.fates
+    graphs = experiment.fates["graph"] + experiment.fates["durable-graph"]
+    assert graphs["delivered"] > 0, experiment.fates
 
 
 async def _main(count: int, seed: int) -> None:

@@ -61,6 +61,9 @@ async def wait_for_requests(models: SteppingModels, count: int) -> None:
         ("agent", "durable"),
         ("agent", "typed"),
         ("agent", "durable-typed"),
+        ("agent", "graph"),
+        ("agent", "durable-graph"),
+        ("agent", "keeping-graph"),
         ("team", "office"),
     ],
 )
@@ -90,6 +93,24 @@ async def test_next_model_call_gets_the_message_after_the_results(
         assert [len(request.texts) for request in models.requests] == [1, 2, 2]
         call = (await operations.runs.get_model_call(run_id, "model-2")).value
         assert call["messages"][-1]["content"] == "only primes"
+
+
+@pytest.mark.parametrize("component", ["worker", "typed", "graph", "keeping-graph"])
+async def test_later_run_of_the_session_has_the_message_once(
+    site: Deployment, models: SteppingModels, component: str
+) -> None:
+    models.hold()
+    async with open_service(site) as service:
+        operations = user(service)
+        run_id = await start(operations, "work 1 a", component)
+        await wait_for_requests(models, 1)
+        await send(operations, run_id, "only primes")
+        models.let_go()
+        await wait_for_run(operations, run_id)
+
+        later = await wait_for_run(operations, await start(operations, "and now?", component))
+        assert later["status"] == "COMPLETED"
+        assert models.requests[-1].texts == ["work 1 a", "only primes", "and now?"]
 
 
 @pytest.mark.parametrize("component", ["listener", "durable-listener"])
@@ -172,17 +193,28 @@ async def test_cancelled_run_refuses_what_waits(site: Deployment, models: Steppi
         assert [run["run_id"] for run in listed] == [run_id]
 
 
-async def test_workflow_queues_the_message_and_says_so(
-    site: Deployment, models: SteppingModels
+@pytest.mark.parametrize(
+    ("kind", "component", "reason"),
+    [
+        ("workflow", "lane", "A workflow takes no messages while it works"),
+        ("agent", "runner", "Agents of the kind openai-agents take no messages while they work"),
+        (
+            "agent",
+            "listing-graph",
+            "A graph without messages (add_messages) in its state takes no messages while it works",
+        ),
+    ],
+)
+async def test_message_is_queued_with_the_reason(
+    site: Deployment, models: SteppingModels, kind: ComponentKind, component: str, reason: str
 ) -> None:
     models.hold()
     async with open_service(site) as service:
         operations = user(service)
-        run_id = await start(operations, "work 1 a", "lane", "workflow")
+        run_id = await start(operations, "work 1 a", component, kind)
         await wait_for_requests(models, 1)
         sent = await send(operations, run_id, "work 0 b")
-        assert sent["status"] == "next_run"
-        assert sent["reason"] == "A workflow takes no messages while it works"
+        assert (sent["status"], sent["reason"]) == ("next_run", reason)
         queued = (await operations.runs.get(sent["next_run_id"])).value
         assert (queued["status"], queued["queue_position"]) == ("PENDING", 1)
         models.let_go()
@@ -210,25 +242,26 @@ async def test_message_to_a_run_of_another_process_is_delivered(
         assert (fate["status"], fate["model_call_id"]) == ("delivered", "model-2")
 
 
+@pytest.mark.parametrize("component", ["asking", "asking-graph"])
 async def test_message_to_a_paused_run_is_delivered_when_it_goes_on(
-    site: Deployment, models: SteppingModels
+    site: Deployment, models: SteppingModels, component: str
 ) -> None:
     async with open_service(site) as service:
         operations = user(service)
-        run_id = await start(operations, "work 1 a", "asking")
+        run_id = await start(operations, "work 1 a", component)
         run = await wait_for_run(operations, run_id, "PAUSED")
         sent = await send(operations, run_id, "be quick")
         assert sent["status"] == "waiting"
 
         (asked,) = run["approvals"]
         ruling = Ruling("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
-        await operations.runs.continue_run("agent", "asking", run_id, ContinueRequest((ruling,)))
+        await operations.runs.continue_run("agent", component, run_id, ContinueRequest((ruling,)))
         run = await wait_for_run(operations, run_id)
         assert run["content"] == "done after work 1 a | be quick"
         assert (await read_fate(operations, run_id, sent["message_id"]))["status"] == "delivered"
 
 
-@pytest.mark.parametrize("component", ["durable", "durable-typed"])
+@pytest.mark.parametrize("component", ["durable", "durable-typed", "durable-graph"])
 async def test_durable_run_that_lost_its_process_gets_the_message_once(
     site: Deployment, models: SteppingModels, component: str
 ) -> None:

@@ -500,6 +500,9 @@ class LiveRun:
             await self.stop_as_stored()
         return [DeliveredMessage(row.message_id, row.content, call_id) for row in delivered]
 
+    async def name_model_call(self, message_id: str, call_id: str | None) -> None:
+        await self._write(run_messages.name_call(message_id, self.attempt, call_id))
+
     def _build_reported(self, kind: ComponentKind, name: str) -> Component:
         return replace(
             self.component, kind=kind, id=name, name=name, description="", history_runs=0

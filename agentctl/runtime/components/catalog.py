@@ -310,9 +310,7 @@ class Catalog:
                 await self.open_runner(component)
         except Exception:
             return "The agent could not be opened, so it takes no messages while it works"
-        if runner.takes_messages:
-            return None
-        return f"Agents of the kind {runner.kind} take no messages while they work"
+        return runner.message_obstacle
 
     def give_models(self, environment: RunEnvironment) -> None:
         """Let the code of a run, in the current context, call the configured models."""

@@ -106,7 +106,7 @@ class _PythonRunner:
     """The common part of the runners of functions."""
 
     native_kinds: Sequence[str] = ()
-    takes_messages = False
+    message_obstacle: str | None = None
 
     def __init__(self, function: Callable[..., Any], parameters: _Parameters) -> None:
         self._function = function
@@ -140,7 +140,8 @@ class FunctionRunner(_PythonRunner):
     ) -> None:
         super().__init__(function, parameters)
         self._is_async = is_async
-        self.takes_messages = is_async
+        if not is_async:
+            self.message_obstacle = "A synchronous function takes no messages while it works"
 
     async def run(self, message: str, run: HostedRun) -> None:
         call = await self._bind(run)
@@ -165,7 +166,6 @@ class GeneratorRunner(_PythonRunner):
     """The runner of an async generator, which yields text and events as they arise."""
 
     kind = "generator"
-    takes_messages = True
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Report everything that the generator yields.

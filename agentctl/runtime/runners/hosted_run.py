@@ -267,11 +267,22 @@ class HostedRun:
         self.transcript.note_call({"compacted": asdict(compacted)})
         self.environment.emit(compacted)
 
+    async def take_messages(self, *, for_code: bool = False) -> Sequence[DeliveredMessage]:
+        """Take the messages that were sent to the run; see `RunEnvironment.take_messages`.
+
+        The caller makes each of them a part of the run with `add_message`.
+
+        Raises:
+            ExecutionError: the run would exceed `limits.run_bytes`.
+        """
+        messages = await self.environment.take_messages(for_code=for_code)
+        self.reserve(sum(len(message.content.encode()) for message in messages))
+        return messages
+
     def add_message(self, message: DeliveredMessage) -> None:
-        """Make a message that was sent to the run a part of it, after what it has so far."""
+        """Make a message of `take_messages` a part of the run, after what it has so far."""
         self.checkpoint()
         self.end_text()
-        self.reserve(len(message.content.encode()))
         self.transcript.add_message(message.message_id, message.content)
         delivered = MessageDelivered(message.message_id, message.content, message.model_call_id)
         self.environment.emit(delivered)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,6 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.errors import GraphDrained, GraphRecursionError
 from langgraph.graph import END, StateGraph, add_messages
 from langgraph.pregel import Pregel
-from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from agentctl.agents import RunContext
@@ -25,6 +24,12 @@ from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
 from agentctl.runtime.runners.langgraph_calls import TaskCalls
+from agentctl.runtime.runners.langgraph_inbox import (
+    GraphInbox,
+    InboxControl,
+    build_update,
+    find_message_obstacle,
+)
 from agentctl.runtime.runners.langgraph_input import (
     CONFIGURABLE,
     MESSAGES,
@@ -130,6 +135,7 @@ class LangGraphRunner(LibraryRunner):
         self._has_checkpointer = bool(graph.checkpointer)
         self._schema = self.input_schema = read_graph_input(graph, self._configurable)
         self._takes_messages = MESSAGES in self._schema.schema["properties"]
+        self.message_obstacle = find_message_obstacle(graph)
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in a separate task.
@@ -137,7 +143,8 @@ class LangGraphRunner(LibraryRunner):
         On a cancel the graph is asked to take no further step, its model calls end at their next
         part, and the task is cancelled. Its tasks that ignore this are reported as unstopped work.
         """
-        control = RunControl()
+        inbox = GraphInbox(run, self._is_public, is_open=self.message_obstacle is None)
+        control = InboxControl(inbox)
         decided = DecidedCalls(run)
         gate = RepeatGate(run, "", lambda _, call_id: call_id in decided.approved)
         model_calls = ModelCalls(run, gate)
@@ -179,16 +186,17 @@ class LangGraphRunner(LibraryRunner):
         self,
         message: str,
         run: HostedRun,
-        control: RunControl,
+        control: InboxControl,
         decided: DecidedCalls,
         gate: RepeatGate,
         model_calls: ModelCalls,
     ) -> None:
         leg = run.environment.leg
         approved = decided.approved
+        inbox = control.inbox
         checkpoint_report = None
 
-        thread = await self._open_thread(message, run)
+        thread = await self._open_thread(message, run, inbox)
 
         stored_calls = None if leg is None else leg.state.get("task_calls")
         task_calls = TaskCalls(
@@ -216,7 +224,7 @@ class LangGraphRunner(LibraryRunner):
         outputs = self._graph.output_channels
         outputs = None if isinstance(outputs, str) else outputs
         report = GraphReport(
-            run, model_calls, gate, decided, outputs, self._is_public, checkpoint_report
+            run, model_calls, gate, decided, outputs, self._is_public, inbox, checkpoint_report
         )
         await report.restore()
 
@@ -226,7 +234,8 @@ class LangGraphRunner(LibraryRunner):
         task_calls.use()
         journal = self._open_journal(run, thread, control, report, approved)
 
-        thread.config["callbacks"] = [model_calls, Effects(run, approved)]
+        effects = Effects(run, approved, model_calls, inbox.note_call)
+        thread.config["callbacks"] = [model_calls, effects]
         if approved:
             # Before the effect: a tool with other arguments than the approved ones has none.
             thread.config["callbacks"].insert(1, ApprovedCalls(approved))
@@ -243,16 +252,7 @@ class LangGraphRunner(LibraryRunner):
         for decision in approved.values():
             if decision.execution is None:
                 await run.begin_approved(decision.approval_id)
-        events = thread.graph.astream(
-            thread.input,
-            thread.config,
-            context=runtime_context,
-            stream_mode=["messages", "updates", "values", "custom", "tasks"],
-            subgraphs=True,
-            control=control,
-            version="v2",
-            **thread.options,
-        )
+        events = _stream(thread, control, runtime_context)
 
         try:
             async with aclosing(events):
@@ -282,18 +282,25 @@ class LangGraphRunner(LibraryRunner):
             raise
         except Exception as error:
             raise report.classify(error) from error
+        finally:
+            if thread.saver is None:
+                inbox.keep_rest()
 
         # After the stream: a pause requires that everything else has ended.
         if report.interrupts:
             await self._pause(run, thread, report, task_calls, unfinished)
         await report.end()
 
-    async def _open_thread(self, message: str, run: HostedRun) -> _Thread:
+    async def _open_thread(self, message: str, run: HostedRun, inbox: GraphInbox) -> _Thread:
         """Return the graph of the run with its thread: a new one, or the one of the pause."""
         context = run.context
         leg = run.environment.leg
 
         graph_input, new_messages, configured = await self._read_input(message, run)
+        if leg is None and self._takes_messages:
+            # Those that came while the run waited for its begin.
+            new_messages = [*new_messages, *await inbox.take()]
+
         configurable: dict[str, Any] = {**configured, "run_context": context}
 
         # Tracers of LangChain look for the session there.
@@ -351,7 +358,7 @@ class LangGraphRunner(LibraryRunner):
         self,
         run: HostedRun,
         thread: _Thread,
-        control: RunControl,
+        control: InboxControl,
         report: GraphReport,
         approved: Mapping[str, Decided],
     ) -> GraphJournal | None:
@@ -490,3 +497,46 @@ class _Thread:
 
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of the stream."""
+
+    def continue_with(self, graph_input: Any, steps_left: int) -> None:
+        """Let the next stream continue from the newest checkpoint.
+
+        Args:
+            steps_left: its `recursion_limit`.
+        """
+        self.input = graph_input
+        self.config["recursion_limit"] = steps_left
+        # The one with which the leg began, in a graph with its own checkpointer.
+        self.config["configurable"].pop("checkpoint_id", None)
+
+
+async def _stream(
+    thread: _Thread, control: InboxControl, runtime_context: Any
+) -> AsyncGenerator[Mapping[str, Any]]:
+    """Yield the parts of the stream of a graph, and insert the messages that are sent to the run.
+
+    Raises:
+        GraphDrained: another part of the server has asked for a drain.
+    """
+    inbox = control.inbox
+    while True:
+        parts = thread.graph.astream(
+            thread.input,
+            thread.config,
+            context=runtime_context,
+            stream_mode=["messages", "updates", "values", "custom", "tasks"],
+            subgraphs=True,
+            control=control,
+            version="v2",
+            **thread.options,
+        )
+        try:
+            async with aclosing(parts):
+                async for part in parts:
+                    yield part
+            return
+        except GraphDrained:
+            if not inbox.has_stopped:
+                raise
+        messages = await inbox.take()
+        thread.continue_with(build_update(messages), inbox.steps_left)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import orjson
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
+from langchain_core.messages import BaseMessage
 
 from agentctl.records.times import now
 from agentctl.runtime.json_values import NotSerializable, to_json_value
@@ -27,8 +29,13 @@ _HIDDEN_TAG = "nostream"
 _PROGRESS_CHARACTERS = 4_096
 """Maximum JSON of a custom event; the text of progress is cut anyway."""
 
-_MIDDLEWARE = ("summarization", "tool_emulation")
+MIDDLEWARE = ("summarization", "tool_emulation")
 """Names of calls of LangChain's middleware whose text is no answer (`lc_source`)."""
+
+NoteCall: TypeAlias = Callable[
+    [str | None, Sequence[BaseMessage], Mapping[str, Any]], Coroutine[Any, Any, None]
+]
+"""A function that is called before each call of a model (`GraphInbox.note_call`)."""
 
 _ERRORS = 32
 """Number of the newest exceptions of tools, and of models, that are kept."""
@@ -64,6 +71,11 @@ class _Call:
                 report(run, span)
             self._run = run
             self._span = span
+
+    @property
+    def span_id(self) -> str | None:
+        """The id of the call in its run; None if the run does not exist yet."""
+        return None if self._span is None else self._span.id
 
     def mark_first_token(self) -> None:
         if not self._has_token:
@@ -128,6 +140,17 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         Pieces of one answer can have two ids: one of LangChain, and one of the provider.
         """
         return self._answers.get(message_id, message_id)
+
+    def find_call_id(self, run_id: UUID) -> str | None:
+        """Return the id of an open call in the run of the root graph.
+
+        None for a call of a member.
+
+        Args:
+            run_id: the id that LangChain has given the call.
+        """
+        call = self._calls.get(run_id)
+        return None if call is None or call.key else call.span_id
 
     def adopt(self, key: str, run: HostedRun) -> None:
         """Report the calls that a graph has made before its run existed.
@@ -219,7 +242,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             for option in options
         )
 
-        if is_structured or metadata.get("lc_source") in _MIDDLEWARE:
+        if is_structured or metadata.get("lc_source") in MIDDLEWARE:
             self.inner.add(f"{_PREFIX}{run_id}")
 
         if _HIDDEN_TAG in (more.get("tags") or ()):
@@ -312,6 +335,10 @@ class Effects(AsyncCallbackHandler):  # type: ignore[misc]
     """Stores that a tool without an approval begins, before it is executed.
 
     Halts hold it, and the calls of models.
+
+    Args:
+        model_calls: knows the calls of models.
+        note_call: is called before each of them, after the halts.
     """
 
     ignore_chain = ignore_llm = ignore_retriever = True
@@ -319,9 +346,17 @@ class Effects(AsyncCallbackHandler):  # type: ignore[misc]
     run_inline = True
     raise_error = True
 
-    def __init__(self, run: HostedRun, approved: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        run: HostedRun,
+        approved: Mapping[str, Any],
+        model_calls: ModelCalls,
+        note_call: NoteCall,
+    ) -> None:
         self._run = run
         self._approved = approved
+        self._model_calls = model_calls
+        self._note_call = note_call
         self._loop = asyncio.get_running_loop()
 
     async def on_tool_start(self, serialized: Any, input_str: str, **more: Any) -> None:
@@ -334,9 +369,18 @@ class Effects(AsyncCallbackHandler):  # type: ignore[misc]
             # A synchronous tool in a node that may block the loop of the run: do not wait for it.
             asyncio.run_coroutine_threadsafe(begin, self._loop)
 
-    async def on_chat_model_start(self, serialized: Any, messages: Any, **more: Any) -> None:
+    async def on_chat_model_start(
+        self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any
+    ) -> None:
+        call_id = self._model_calls.find_call_id(run_id)
+        request = [message for part in messages for message in part]
+        note = partial(self._note_call, call_id, request, more.get("metadata") or {})
         if asyncio.get_running_loop() is self._loop:
             await self._run.environment.wait_while_halted()
+            await note()
+        else:
+            # A synchronous node, as above.
+            asyncio.run_coroutine_threadsafe(note(), self._loop)
 
 
 def publish_progress(run: HostedRun, data: Any, name: str = "") -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import orjson
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, ToolException
+from langgraph.checkpoint.base import CheckpointTuple, copy_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
@@ -73,7 +74,8 @@ _current: ContextVar[GraphJournal | None] = ContextVar("agentctl_graph_journal",
 class _LazySerializer:
     """Serializes values when they are stored, not when the graph keeps them.
 
-    Most runs do not pause: they serialize nothing.
+    Most runs do not pause: they serialize nothing. In this process, a graph that stops and goes on
+    continues with its own values, also those that nothing can serialize.
     """
 
     def __init__(self) -> None:
@@ -84,7 +86,8 @@ class _LazySerializer:
         return "object", value
 
     def loads_typed(self, data: tuple[str, Any]) -> Any:
-        return self._serializer.loads_typed(self.encode(data))
+        kind, value = data
+        return value if kind == "object" else self._serializer.loads_typed(data)
 
     def encode(self, data: tuple[str, Any]) -> tuple[str, bytes]:
         kind, value = data
@@ -102,6 +105,14 @@ class RunSaver(InMemorySaver):  # type: ignore[misc]
         self._hidden = hidden
         self._lazy = _LazySerializer()
         super().__init__(serde=self._lazy)
+
+    def get_tuple(self, config: Any) -> CheckpointTuple | None:
+        """Return a checkpoint, which the graph may change: it is not the object that is kept."""
+        saved = super().get_tuple(config)
+        if saved is None:
+            return None
+        checkpoint = copy_checkpoint(saved.checkpoint)
+        return saved._replace(checkpoint=checkpoint, metadata={**saved.metadata})
 
     def to_json(self) -> dict[str, Any]:
         """Return the newest checkpoint of the graph and of its subgraphs as a JSON object."""

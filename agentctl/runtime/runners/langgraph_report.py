@@ -19,6 +19,7 @@ from agentctl.runtime.runners.langgraph_callbacks import (
     describe_value,
     publish_progress,
 )
+from agentctl.runtime.runners.langgraph_inbox import GraphInbox
 from agentctl.runtime.runners.langgraph_messages import read_messages, read_text
 from agentctl.runtime.runners.langgraph_space import GraphFacts, GraphSpace
 from agentctl.runtime.runners.library_members import LibraryMembers
@@ -39,6 +40,7 @@ class GraphReport:
         decided: the calls of the pause before this leg, by their ids.
         outputs: the keys that the graph returns; None for all of its state.
         is_public: returns True for a graph whose messages are part of the state of the root graph.
+        inbox: the messages that were sent to the run.
         stored: the state of the report at the pause before this leg.
 
     Attributes:
@@ -54,12 +56,14 @@ class GraphReport:
         decided: DecidedCalls,
         outputs: Sequence[str] | None,
         is_public: Callable[[tuple[str, ...]], bool],
+        inbox: GraphInbox,
         checkpoint: Mapping[str, Any] | None,
     ) -> None:
         self.interrupts: dict[str, tuple[Any, list[Any]]] = {}
         self._model_calls = model_calls
         self._is_public = is_public
-        self._facts = GraphFacts(model_calls, gate, decided, outputs)
+        self._inbox = inbox
+        self._facts = GraphFacts(model_calls, gate, decided, outputs, inbox.sent_ids)
 
         self._root = GraphSpace("", run, self._facts, checkpoint)
         self._members = LibraryMembers(run)
@@ -71,6 +75,7 @@ class GraphReport:
 
         self._stored = checkpoint or {}
         self._facts.members |= self._stored.get("owners", {})
+        inbox.restore(self._stored.get("inbox", {}))
 
         self._gate = gate
         model_calls.find_run = self._find_run
@@ -92,7 +97,7 @@ class GraphReport:
         open_members = self._members.to_json()
         spaces = {entry["key"]: self._spaces[entry["key"]].to_json() for entry in open_members}
         below = {"members": open_members, "spaces": spaces, "owners": self._facts.members}
-        return {**self._root.to_json(), **below}
+        return {**self._root.to_json(), **below, "inbox": self._inbox.to_json()}
 
     async def add(self, part: Mapping[str, Any]) -> None:
         """Report one part of the stream."""

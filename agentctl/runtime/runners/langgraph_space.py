@@ -10,13 +10,13 @@ Answers that arrive at the same time wait for the one that is published, with al
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 import orjson
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from agentctl.records.times import now_in_seconds
 from agentctl.runtime.failures import ExecutionError
@@ -54,6 +54,9 @@ class GraphFacts:
 
     outputs: Sequence[str] | None = None
     """The keys that the root graph returns; None for all of its state."""
+
+    sent_ids: Container[str] = ()
+    """The ids of the messages that were sent to the run and are in the state of the graph."""
 
     members: dict[str, str] = field(default_factory=dict)
     """The runs of the members that have made messages, by the ids of these."""
@@ -203,6 +206,10 @@ class GraphSpace:
             text = self._facts.results.get(call_id) or read_text(message)
             return build_tool_message(call_id, message.name or "", text, created_at)
 
+        if isinstance(message, HumanMessage) and message.id in self._facts.sent_ids:
+            entry = {"role": "user", "content": read_text(message), "created_at": created_at}
+            return {**entry, "message_id": message.id}
+
         if not isinstance(message, AIMessage):
             return None
 
@@ -286,13 +293,20 @@ class GraphSpace:
         return values or None
 
     def _list_answers(self) -> list[dict[str, Any]]:
-        """Return the answers and results of the graph; every call has a result."""
+        """Return the answers and results of the graph; every call has a result.
+
+        The messages that were sent to the run, and that a model call has got, are in their places.
+        """
         answers: list[dict[str, Any]] = []
+        message_ids = self.run.transcript.message_ids
         results = {
             entry["tool_call_id"] for entry in self._kept.values() if entry["role"] == "tool"
         }
 
         for entry in self._kept.values():
+            if entry["role"] == "user" and entry["message_id"] not in message_ids:
+                continue
+
             answers.append(entry)
 
             for call in entry.get("tool_calls", ()):

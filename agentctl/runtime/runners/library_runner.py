@@ -138,10 +138,11 @@ class LibraryRunner:
 
     kind: str
     input_schema: InputSchema | None = None
-    takes_messages = False
+    message_obstacle: str | None
 
     def __init__(self, owner: OwnerTask | None = None) -> None:
         self._owner = owner
+        self.message_obstacle = f"Agents of the kind {self.kind} take no messages while they work"
 
     @property
     def native_kinds(self) -> Sequence[str]:

@@ -172,7 +172,7 @@ class _FactoryRunner(LibraryRunner):
         self.made = runner
         self.kind = runner.kind
         self.input_schema = runner.input_schema
-        self.takes_messages = runner.takes_messages
+        self.message_obstacle = runner.message_obstacle
         try:
             yield
         finally:

@@ -60,10 +60,10 @@ class PydanticAIRunner(library_runner.LibraryRunner):
     """
 
     kind = "pydantic-ai"
-    takes_messages = True
 
     def __init__(self, agent: Agent[Any, Any], options: library_runner.RunnerOptions) -> None:
         super().__init__(library_runner.OwnerTask(lambda: agent))
+        self.message_obstacle = None
         build_deps = options.build_deps
         self._approve = options.approve
 
@@ -191,7 +191,7 @@ class _Execution:
 
     async def _add_messages(self, node: Any) -> None:
         """Add the messages that were sent to the run to the next request, after its results."""
-        for message in await self._run.environment.take_messages():
+        for message in await self._run.take_messages():
             node.request.parts = [*node.request.parts, UserPromptPart(message.content)]
             self._run.add_message(message)
 

@@ -258,8 +258,7 @@ class Replay:
 
     async def _take_messages(self, call: LoggedCall) -> None:
         """Log the messages that wait for the run as the result of a call."""
-        environment = self._run.environment
-        delivered = await environment.take_messages(for_code=True)
+        delivered = await self._run.take_messages(for_code=True)
         call.is_done = True
         call.result = [
             {"message_id": message.message_id, "text": message.content} for message in delivered
@@ -267,7 +266,7 @@ class Replay:
         for message in delivered:
             self._run.add_message(message)
 
-        journal = environment.journal
+        journal = self._run.environment.journal
         if journal is not None:
             # Without this step, the next process would get what waits then.
             step = JournaledCall(call.call_id, "messages", {}, idempotent=True, kind="step")

@@ -38,8 +38,8 @@ class Runner(Protocol):
             factory has made its object, and the kind of this object from then on.
         native_kinds: the kinds whose native messages this runner reads.
         input_schema: the object `input` that the agent takes; None for any object.
-        takes_messages: True if its runs take messages while they work
-            (`RunEnvironment.take_messages`).
+        message_obstacle: a sentence about why its runs take no messages while they work; None if
+            they take them (`RunEnvironment.take_messages`).
     """
 
     @property
@@ -49,7 +49,7 @@ class Runner(Protocol):
     @property
     def input_schema(self) -> InputSchema | None: ...
     @property
-    def takes_messages(self) -> bool: ...
+    def message_obstacle(self) -> str | None: ...
 
     async def open(self) -> None:
         """Open what all runs share. Called once in a process, before its first run.

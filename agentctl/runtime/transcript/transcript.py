@@ -301,14 +301,26 @@ class Transcript:
 
         Args:
             messages: answers (`content`, `tool_calls`, `created_at`) and results (`tool_call_id`,
-                `tool_name`, `content`, `created_at`); with `member_run_id` those of a member.
+                `tool_name`, `content`, `created_at`); with `member_run_id` those of a member. One
+                with the role `user` is the place of a message of `add_message` (`message_id`).
         """
         self.end_answer([])
 
-        self._messages = [entry for entry in self._messages if is_kept(entry)]
+        kept_messages = [entry for entry in self._messages if is_kept(entry)]
+        sent_messages = {entry.get("message_id"): entry for entry in kept_messages}
+        messages = [*messages]
+        placed_ids = {message["message_id"] for message in messages if message["role"] == "user"}
+
+        self._messages = [
+            entry for entry in kept_messages if entry.get("message_id") not in placed_ids
+        ]
         self._unanswered = {}
 
         for message in messages:
+            if message["role"] == "user":
+                self._messages.append(sent_messages[message["message_id"]])
+                continue
+
             if message["role"] == "tool":
                 self._messages.append(dict(message))
                 continue

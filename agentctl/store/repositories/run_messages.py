@@ -49,6 +49,11 @@ _DELIVER = change(MESSAGE, "deliver")(
     " model_call_id = :model_call_id WHERE message_id = :message_id AND {where}"
 )
 
+_NAME_CALL = Sql(
+    "UPDATE run_messages SET model_call_id = :model_call_id WHERE message_id = :message_id"
+    " AND attempt <= :attempt AND status = 'delivered'"
+)
+
 _TAKE_BACK = change(MESSAGE, "take back")(
     "UPDATE run_messages SET status = 'waiting', settled_at = NULL, attempt = NULL,"
     " model_call_id = NULL WHERE message_id = :message_id AND {where}"
@@ -165,6 +170,11 @@ def deliver(
         yield Statement(_DELIVER, {**values, "message_id": row.message_id})
         delivered.append(row)
     return delivered
+
+
+def name_call(message_id: str, attempt: int, model_call_id: str | None) -> Work[None]:
+    """Store the model call that received a message, unless a later attempt has delivered it."""
+    return _NAME_CALL.execute(message_id=message_id, attempt=attempt, model_call_id=model_call_id)
 
 
 def take_back(message_id: str) -> Work[None]:
