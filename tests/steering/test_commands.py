@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -136,6 +137,67 @@ def test_stream_of_a_message_is_open_before_its_delivery(
     assert (lines[0], lines[-1]) == ("event: MessageDelivered", "event: RunCompleted")
 
 
+def test_page_with_tools_sends_a_message_to_its_run(
+    site: Deployment, server: ThreadedServer, models: SteppingModels
+) -> None:
+    """Its requests wait in the queue: two streams with a call of its tool would make it twice."""
+    models.hold()
+    token = site.token("me", ADMIN)
+    tools = [{"name": "show", "description": "Show a text", "parameters": {"type": "object"}}]
+
+    def post(message: str) -> list[dict[str, Any]]:
+        body = build_page_request(message, message.replace(" ", "-"), tools)
+        response = httpx2.post(
+            f"{server.url}/agui/agents/steered",
+            json=body,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=PATIENCE,
+        )
+        assert response.status_code == 200, response.text
+        return read_page_events(response.text)
+
+    with Client(server.url, token) as client, ThreadPoolExecutor() as threads:
+        working = threads.submit(post, "work 2 a")
+        wait_for(lambda: bool(models.requests))
+        queued = threads.submit(post, "work 0 b")
+        wait_for(lambda: len([*client.runs.list(session_id="s1")]) == 2)
+        run_id, _ = sorted(run["run_id"] for run in client.runs.list(session_id="s1"))
+        sent = client.runs.send(run_id, "only primes")
+        assert sent["status"] == "waiting"
+        models.let_go()
+
+        notes = [event for event in working.result() if event["type"] == "CUSTOM"]
+        assert [note["value"]["content"] for note in notes] == ["only primes"]
+        assert read_page_text(working.result()) == "done after work 2 a | only primes"
+        notes = [event for event in queued.result() if event["type"] == "CUSTOM"]
+        assert [note["name"] for note in notes] == ["agentctl.queued"]
+        assert read_page_text(queued.result()) == "done after work 0 b"
+
+
+def build_page_request(message: str, run_id: str, tools: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the body of a request of AG-UI."""
+    return {
+        "threadId": "s1",
+        "runId": run_id,
+        "state": {},
+        "messages": [{"id": "m1", "role": "user", "content": message}],
+        "tools": tools,
+        "context": [],
+        "forwardedProps": {},
+    }
+
+
+def read_page_events(text: str) -> list[dict[str, Any]]:
+    """Return the events of a stream of AG-UI."""
+    lines = [line for line in text.splitlines() if line.startswith("data:")]
+    return [json.loads(line.removeprefix("data:")) for line in lines]
+
+
+def read_page_text(events: list[dict[str, Any]]) -> str:
+    """Return the text that the events of a stream of AG-UI show."""
+    return "".join(each["delta"] for each in events if each["type"] == "TEXT_MESSAGE_CONTENT")
+
+
 def test_page_of_a_busy_thread_sends_a_message(
     site: Deployment, server: ThreadedServer, models: SteppingModels
 ) -> None:
@@ -146,15 +208,7 @@ def test_page_of_a_busy_thread_sends_a_message(
             agent="steered", session_id="s1", message="work 2 a", background=True
         )
         wait_for(lambda: bool(models.requests))
-        body = {
-            "threadId": "s1",
-            "runId": "page-2",
-            "state": {},
-            "messages": [{"id": "m1", "role": "user", "content": "only primes"}],
-            "tools": [],
-            "context": [],
-            "forwardedProps": {},
-        }
+        body = build_page_request("only primes", "page-2", [])
 
         def post() -> httpx2.Response:
             headers = {"Authorization": f"Bearer {token}"}
@@ -167,11 +221,9 @@ def test_page_of_a_busy_thread_sends_a_message(
         response = answer.result()
         assert response.status_code == 200, response.text
 
-    lines = [line for line in response.text.splitlines() if line.startswith("data:")]
-    events = [json.loads(line.removeprefix("data:")) for line in lines]
+    events = read_page_events(response.text)
     assert (events[0]["type"], events[0]["runId"]) == ("RUN_STARTED", "page-2")
     note = next(event for event in events if event["type"] == "CUSTOM")
     assert (note["name"], note["value"]["content"]) == ("agentctl.message", "only primes")
-    text = "".join(e["delta"] for e in events if e["type"] == "TEXT_MESSAGE_CONTENT")
-    assert text == "done after work 2 a | only primes"
+    assert read_page_text(events) == "done after work 2 a | only primes"
     assert events[-1]["type"] == "RUN_FINISHED"
