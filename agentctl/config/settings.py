@@ -57,14 +57,13 @@ from agentctl.config.upkeep import (
     Search,
 )
 from agentctl.config.webhooks import Webhook
-from agentctl.records.kinds import ApprovalPolicy
+from agentctl.records.kinds import ApprovalPolicy, OnBusy
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
     "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512",
 ]  # fmt: skip
 OnDisconnect = Literal["cancel", "detach"]
-OnBusy = Literal["allow", "reject", "enqueue", "steer"]
 OnChange = Literal["continue", "ask", "fail"]
 TeamMode = Literal["coordinate", "route", "broadcast"]
 Provider = Literal[

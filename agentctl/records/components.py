@@ -7,7 +7,7 @@ from typing import Any, NotRequired
 from typing_extensions import TypedDict
 
 from agentctl.records.audit import CursorMeta
-from agentctl.records.kinds import ComponentKind
+from agentctl.records.kinds import ComponentKind, OnBusy
 from agentctl.records.times import Timestamp
 
 
@@ -42,7 +42,8 @@ class AgentRecord(TypedDict):
     """A configured agent. `model` is null for an agent in code.
 
     `input_schema`, of a single agent and not of a list, is the JSON Schema of the object `input`
-    of its runs; null if it takes none, or any object.
+    of its runs; null if it takes none, or any object. A single agent also has `on_busy`: what
+    becomes of a request for a run of a busy session.
     """
 
     agent_id: str
@@ -54,6 +55,7 @@ class AgentRecord(TypedDict):
     session_table: str
     db_id: str
     input_schema: NotRequired[dict[str, Any] | None]
+    on_busy: NotRequired[OnBusy]
 
 
 class MemberRecord(TypedDict):
@@ -71,6 +73,8 @@ class TeamRecord(TypedDict):
     """A configured team: metadata, the leader's model and tools, and the member roster.
 
     `knowledge` is null, because this server has no knowledge bases; other servers may send one.
+    `on_busy`, of a single team and not of a list, is what becomes of a request for a run of a busy
+    session.
     """
 
     team_id: str
@@ -88,6 +92,7 @@ class TeamRecord(TypedDict):
     session_table: str
     memory_table: str | None
     db_id: str
+    on_busy: NotRequired[OnBusy]
 
 
 class StepRecord(TypedDict):
@@ -99,7 +104,10 @@ class StepRecord(TypedDict):
 
 
 class WorkflowRecord(TypedDict):
-    """A configured workflow. `input_schema` is that of its first step, as of an agent."""
+    """A configured workflow.
+
+    `input_schema` is that of its first step, as of an agent; so is `on_busy`.
+    """
 
     workflow_id: str
     id: str
@@ -108,6 +116,7 @@ class WorkflowRecord(TypedDict):
     steps: list[StepRecord]
     db_id: str
     input_schema: NotRequired[dict[str, Any] | None]
+    on_busy: NotRequired[OnBusy]
 
 
 class VersionRecord(TypedDict):

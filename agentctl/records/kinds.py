@@ -17,6 +17,9 @@ Record = Mapping[str, Any]
 
 RunStatus = Literal["PENDING", "RUNNING", "PAUSED", "COMPLETED", "ERROR", "CANCELLED"]
 
+OnBusy = Literal["allow", "reject", "enqueue", "steer"]
+"""The handling of a request for a run while an earlier run of its session is open."""
+
 ApprovalPolicy = Literal["user", "other"]
 """The deciders: the user of the run, or an approver; or only an approver who is not that user (four
 eyes)."""

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import Agent, OnBusy, Team, Workflow
-    from agentctl.records.kinds import ComponentKind
+    from agentctl.config.settings import Agent, Team, Workflow
+    from agentctl.records.kinds import ComponentKind, OnBusy
 
 
 class ComponentVersion(NamedTuple):

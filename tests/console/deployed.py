@@ -69,6 +69,14 @@ tools = ["console_tools:refund"]
 instructions = "Refund what is due."
 approve = {{ refund = "user" }}
 
+[[agents]]
+id = "steered-refunds"
+name = "Steered refunds"
+model = "refund"
+tools = ["console_tools:refund"]
+approve = {{ refund = "user" }}
+on_busy = "steer"
+
 [[models]]
 id = "priced"
 provider = "openai"

@@ -82,6 +82,40 @@ def test_message_that_no_step_reads_is_answered_next(
         expect(page.locator(".sent")).to_have_count(0)
 
 
+@pytest.mark.parametrize(
+    ("agent", "becomes"),
+    [
+        ("refunds", "This message starts another run, and the decision stays open."),
+        (
+            "steered-refunds",
+            "The run reads this message when it continues after the decision, or it is answered"
+            " next.",
+        ),
+    ],
+)
+def test_box_beside_a_decision_says_what_becomes_of_a_message(
+    server: ThreadedServer, browser: Browser, agent: str, becomes: str
+) -> None:
+    session = f"beside-{agent}"
+    start(server, f"agents/{agent}", session, '{"order": "17", "amount": 20}')
+    with open_console(
+        browser, server.url, f"#/sessions/{session}", token=token(server), name="chat"
+    ) as shown:
+        page = shown.page
+        expect(page.locator(".turn[data-phase=paused]")).to_have_count(1)
+        send(page, "not more than 5")
+        expect(page.locator("[data-open]")).to_contain_text(becomes)
+        page.click("[data-open] >> text=Send anyway")
+        if agent == "refunds":
+            expect(page.locator(".turn")).to_have_count(2)
+            return
+        expect(page.locator(".sent [data-fate=waiting]")).to_have_text(
+            "not more than 5 → will be read after the decision"
+        )
+        expect(page.locator("[data-open]")).to_have_count(0)
+        expect(page.locator(".turn")).to_have_count(1)
+
+
 def test_run_page_sends_a_message(server: ThreadedServer, browser: Browser) -> None:
     run = start(
         server, "agents/hold", "message-run", '{"name": "message-run"}', background=True

@@ -57,7 +57,7 @@ class ComponentReads(ConfiguredFamily):
         async with self.audit(operation_ids(kind).get, **path):
             catalog = self.hosting.catalog
             component = find_component(catalog, kind, component_id)
-            record = build_record(catalog, component)
+            record = {**build_record(catalog, component), "on_busy": component.on_busy}
             if kind == "team":
                 return build_document(record)
             schema = catalog.find_input_schema(component)

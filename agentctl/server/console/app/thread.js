@@ -228,37 +228,58 @@ function useSent(last) {
     const record = await postOnce(path`/runs/${last.run_id}/messages`, writeExact({ message }));
     setSent((old) => [...old.filter((each) => each.status !== "refused"), record]);
   };
+  const waits = Boolean(last) && isPaused(last);
   const lines = shown.length ? html`<div class="sent" role="status">${shown.map((each) => html`<p key=${each.message_id} data-fate=${each.status}>
-    <span dir="auto">${cut(each.content, 120)}</span> <span class=${each.status === "refused" ? "red" : "dim"}>${describeFate(each)}</span></p>`)}</div>` : null;
+    <span dir="auto">${cut(each.content, 120)}</span> <span class=${each.status === "refused" ? "red" : "dim"}>${describeFate(each, waits)}</span></p>`)}</div>` : null;
   return [send, lines];
 }
 
-function describeFate({ status, reason }) {
-  if (status === "waiting") return "→ will be read before the next step";
+function describeFate({ status, reason }, waits) {
+  if (status === "waiting") return waits ? "→ will be read after the decision" : "→ will be read before the next step";
   if (status === "next_run") return `→ will be answered next. ${printable(reason)}`;
   return `✗ was not read. ${printable(reason)}`;
+}
+
+/** What becomes of a message while a run of the conversation waits for a decision. */
+const WITH_DECISION = {
+  allow: "This message starts another run, and the decision stays open.",
+  enqueue: "This message is answered after the run that waits for the decision.",
+  reject: "No other message is taken before it.",
+  steer: "The run reads this message when it continues after the decision, or it is answered next.",
+};
+
+/** The `on_busy` of a component; undefined if the caller cannot read it. */
+async function readOnBusy({ kind, id }) {
+  if (!can(`${kind}s`, "read", id)) return undefined;
+  const component = await call("GET", path`/${kind}s/${id}`).catch(() => null);
+  return component?.on_busy;
 }
 
 /** The box of a message to a component, which starts a run; `children` is in the box.
  *
  * `last` is the last run of the conversation. While it works, a message is sent to it. While it waits
- * for a decision, a message starts another run beside it, so the box asks first.
+ * for a decision, the box says first what becomes of a message, and asks.
  */
 export function Compose({ to, name, last, session, user, onStarted, children }) {
   const [text, setText] = useState("");
   const [asks, setAsks] = useState(false);
+  const [onBusy, setOnBusy] = useState();
   const waits = Boolean(last) && isPaused(last);
   const { kind, id } = to || {};
   const allowed = Boolean(id) && can(`${kind}s`, "run", id);
   const files = useFiles(to, user);
   const ready = allowed && files.canSend(text);
   // Files, and what a caller could not see afterwards, are for a run of its own.
-  const works = Boolean(last) && !isFinal(last) && !waits && last.cancel_requested_at == null && componentOf(last) === id
+  const takes = Boolean(last) && !isFinal(last) && last.cancel_requested_at == null && componentOf(last) === id
     && !files.ids && can("sessions", "read", last.session_id);
+  const works = takes && (!waits || onBusy === "steer");
+  // A message with files waits in the queue.
+  const fate = onBusy === "steer" && files.ids ? "enqueue" : onBusy;
   const [sendToRun, sentLines] = useSent(last);
   const [submit, failure, busy] = useAction(async () => {
     if (!ready) return;
     if (waits && !asks) {
+      setOnBusy(await readOnBusy(to));
       setAsks(true);
       return;
     }
@@ -276,8 +297,8 @@ export function Compose({ to, name, last, session, user, onStarted, children }) 
   const key = (event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && submit(event);
   return html`<form class="compose" onSubmit=${submit}>
     ${failure ? html`<p class="bar red" role="alert">${printable(failure.message)}</p>` : null}
-    ${waits && asks ? html`<p class="bar yellow" role="alert" data-open>A decision is open above. This message starts another run, and
-      the decision stays open. <button type="submit" class="link">Send anyway</button>
+    ${waits && asks ? html`<p class="bar yellow" role="alert" data-open>A decision is open above. ${WITH_DECISION[fate] ?? "This message does not answer it."}
+      <button type="submit" class="link">Send anyway</button>
       <button type="button" class="link" onClick=${() => setAsks(false)}>Keep writing</button></p>` : null}
     ${sentLines}
     <div class="box">
