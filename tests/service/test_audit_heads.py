@@ -37,6 +37,7 @@ from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import audit
 from tests.commands import Result, run_command
+from tests.conditions import wait_until
 from tests.deployment import Deployment
 from tests.postgres import ConnectedTo, drop_schema
 from tests.process import base_environment
@@ -106,6 +107,19 @@ async def sign(signer: HeadSigner) -> None:
     """Sign all that is due: what one sweep has seen, the next one signs."""
     await signer.sign_due()
     await signer.sign_due()
+
+
+async def sign_heads(service: Service, signer: HeadSigner, count: int) -> None:
+    """Sign until there are so many heads.
+
+    On PostgreSQL, an open transaction of another test on the same server delays them.
+    """
+
+    async def are_signed() -> bool:
+        await sign(signer)
+        return len(await read_tokens(service)) == count
+
+    await wait_until(are_signed)
 
 
 async def read_tokens(service: Service) -> list[str]:
@@ -505,8 +519,8 @@ async def test_entries_of_late_transactions_are_signed(
                 await sign(signer)
             assert await read_tokens(service) == []
             await late.commit()
-        await sign(signer)
-        await sign(signer)
+
+        await sign_heads(service, signer, 2)
         found = await verify(service, keys)
         assert (found.heads, found.entries, found.findings) == (2, 2 * HEAD_ENTRIES, [])
 
@@ -522,6 +536,6 @@ async def test_two_servers_sign_one_chain(
         for _ in range(3):
             await add_entries(one, 2 * HEAD_ENTRIES)
             await asyncio.gather(sign(first), sign(second))
-        await sign(first)
+        await sign_heads(one, first, 6)
         found = await verify(one, keys)
         assert (found.heads, found.entries, found.findings) == (6, 30, [])

@@ -194,7 +194,7 @@ async def test_live_run_waits_before_its_next_call(
     async with open_service(deployment) as service:
         running = asyncio.create_task(
             user(service).runs.create(
-                "agent", "tool-wait", RunRequest('{"seconds": 0.5}', session_id="s1")
+                "agent", "tool-wait", RunRequest('{"seconds": 2}', session_id="s1")
             )
         )
         run = await wait_for_running(user(service), component_id="tool-wait")
@@ -220,7 +220,7 @@ async def test_held_run_does_not_reach_its_time_limit(deploy: Deploy) -> None:
     deployment = deploy("[runs]\ntimeout_seconds = 2\n")
     async with open_service(deployment) as service:
         running = asyncio.create_task(
-            user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 0.3}'))
+            user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 1}'))
         )
         await wait_for_live_run(service)
         halt_id = await create_halt(service, "agent", "tool-wait")
@@ -231,7 +231,7 @@ async def test_held_run_does_not_reach_its_time_limit(deploy: Deploy) -> None:
 
 
 async def test_held_run_can_be_cancelled(deployment: Deployment) -> None:
-    request = {"message": '{"seconds": 0.2}', "session_id": "s1"}
+    request = {"message": '{"seconds": 2}', "session_id": "s1"}
     async with (
         open_service(deployment) as service,
         streamed_run(user(service), "agent", "tool-wait", **request) as (run, _),
@@ -364,7 +364,7 @@ async def test_process_that_cannot_read_the_halts_starts_nothing(
     async with open_service(deployment) as service:
         halts = service.hosting.gate.halts
         running = asyncio.create_task(
-            user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 0.5}'))
+            user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 2}'))
         )
         live = await wait_for_live_run(service)
 
@@ -390,7 +390,7 @@ async def test_process_with_an_old_heartbeat_starts_nothing(
     async with open_service(deployment) as service:
         halts = service.hosting.gate.halts
         running = asyncio.create_task(
-            user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 0.5}'))
+            user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 2}'))
         )
         live = await wait_for_live_run(service)
 
@@ -404,8 +404,8 @@ async def test_process_with_an_old_heartbeat_starts_nothing(
                 user(service).runs.create("agent", "echo", RunRequest("hello"))
             )
             run = await wait_for_running(user(service), component_id="echo")
-            new_live = service.hosting.engine.find_run(run["run_id"])
-            assert new_live is not None
+            # The row is committed before the run is among the live ones.
+            new_live = await wait_until(lambda: service.hosting.engine.find_run(run["run_id"]))
             await wait_until(lambda: new_live.is_held)
             assert model_endpoint.requests("echo") == []
 
