@@ -9,7 +9,7 @@ import orjson
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunRow, RunState
 from agentctl.records.times import now
-from agentctl.runs.life.cancel import CancelResult
+from agentctl.runs.engine.cancel import CancelResult
 from agentctl.service.documents import (
     UNKNOWN_USAGE,
     RecordWriter,

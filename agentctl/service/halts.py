@@ -15,7 +15,7 @@ from agentctl.records.halts import HaltScope, NewHaltRecord
 from agentctl.records.kinds import KINDS
 from agentctl.records.text import check_text, new_id
 from agentctl.records.times import now, parse_rfc3339
-from agentctl.runs.desk.halting import create_halt, end_halt
+from agentctl.runs.gate.halting import create_halt, end_halt
 from agentctl.service import paging
 from agentctl.service.family import OperationFamily
 from agentctl.service.reads.halts import HaltReads, build_halt_record

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from agentctl.runs.desk.decisions import expire_approvals
+from agentctl.runs.engine.changes import LEGS_PAUSE_SECONDS, LEGS_SECONDS, LegWatch
+from agentctl.runs.engine.claims import ADVANCE_SECONDS
 from agentctl.runs.jobs.cleanup import (
     CLEANUP_SECONDS,
     CLEANUP_SHARE,
@@ -17,8 +19,6 @@ from agentctl.runs.jobs.cleanup import (
 )
 from agentctl.runs.jobs.lanes import Job, Lane
 from agentctl.runs.jobs.sweep import SWEEP_SECONDS, sweep_dead_workers
-from agentctl.runs.life.changes import LEGS_PAUSE_SECONDS, LEGS_SECONDS, LegWatch
-from agentctl.runs.life.claims import ADVANCE_SECONDS
 from agentctl.runs.workers.worker import Worker
 from agentctl.service.audit import HeadSigner
 from agentctl.service.hosting import Hosting

@@ -30,9 +30,9 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import CancelRecord, RunDetails, RunRecord
 from agentctl.records.text import check_text
+from agentctl.runs.engine.cancel import LEAVE_SECONDS
 from agentctl.runs.follow.follow import flatten, wait_in_queue, wait_until_final
 from agentctl.runs.life.admission import Admission
-from agentctl.runs.life.cancel import LEAVE_SECONDS
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver
 from agentctl.service import paging

@@ -25,18 +25,18 @@ from agentctl.interface.operations.system import SystemFamily
 from agentctl.interface.operations.usage import UsageFamily
 from agentctl.interface.requests import DEFAULT_LOCATOR, SessionLocator
 from agentctl.records.sessions import ExportFormat
+from agentctl.runs.engine.cancel import Canceller
+from agentctl.runs.engine.changes import DatabaseChanges, watch_cancel_requests
+from agentctl.runs.engine.engine import Engine
+from agentctl.runs.engine.versions import list_all_sides, list_served
+from agentctl.runs.gate.breakers import Breakers
+from agentctl.runs.gate.budgets import Budgets, Prices
+from agentctl.runs.gate.gate import Gate
+from agentctl.runs.gate.halts import Halts
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.jobs.sweep import sweep_dead_workers
 from agentctl.runs.jobs.usage import UsageSums
 from agentctl.runs.life.admission import StoredVersions
-from agentctl.runs.life.breakers import Breakers
-from agentctl.runs.life.budgets import Budgets, Prices
-from agentctl.runs.life.cancel import Canceller
-from agentctl.runs.life.changes import DatabaseChanges, watch_cancel_requests
-from agentctl.runs.life.engine import Engine
-from agentctl.runs.life.gate import Gate
-from agentctl.runs.life.halts import Halts
-from agentctl.runs.life.versions import list_all_sides, list_served
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runs.workers.worker import SweepLease, Worker
 from agentctl.runtime.components.execute import prepare_components

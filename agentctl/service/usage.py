@@ -34,8 +34,8 @@ from agentctl.records.usage import (
     UsageReport,
     UsageRow,
 )
-from agentctl.runs.life.budget_periods import Period, build_key, find_limit_in_effect, find_warning
-from agentctl.runs.life.budgets import build_scope, find_period, measure
+from agentctl.runs.gate.budget_periods import Period, build_key, find_limit_in_effect, find_warning
+from agentctl.runs.gate.budgets import build_scope, find_period, measure
 from agentctl.service import paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, Value, unit

@@ -109,7 +109,17 @@ ROOMS = {
         "pages",
         "operations",
     ),
-    "agentctl.runs": ("states", "log", "desk", "workers", "life", "follow", "jobs"),
+    "agentctl.runs": (
+        "states",
+        "log",
+        "desk",
+        "workers",
+        "gate",
+        "life",
+        "engine",
+        "follow",
+        "jobs",
+    ),
 }
 """The rooms of packages: each may import itself and those before it."""
 
@@ -245,7 +255,9 @@ def list_loaded(module: str) -> list[str]:
 EXECUTING = (
     "agentctl.agents",
     "agentctl.runs.desk",
+    "agentctl.runs.engine",
     "agentctl.runs.follow",
+    "agentctl.runs.gate",
     "agentctl.runs.jobs",
     "agentctl.runs.life",
     "agentctl.runs.workers",

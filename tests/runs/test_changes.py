@@ -13,8 +13,8 @@ import pytest
 
 from agentctl import errors
 from agentctl.interface.requests import CancelRequest
-from agentctl.runs.life import changes as module
-from agentctl.runs.life.changes import DatabaseChanges, watch_cancel_requests
+from agentctl.runs.engine import changes as module
+from agentctl.runs.engine.changes import DatabaseChanges, watch_cancel_requests
 from agentctl.runs.states import Ending
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases

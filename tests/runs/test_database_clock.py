@@ -14,8 +14,8 @@ from agentctl.config import settings
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.times import now
 from agentctl.runs.desk.decisions import expire_approvals
+from agentctl.runs.engine.claims import LegClaims
 from agentctl.runs.jobs.cleanup import Ages, delete_expired
-from agentctl.runs.life.claims import LegClaims
 from agentctl.runs.states import RunCounters
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
 from agentctl.store.database import Sql

@@ -27,8 +27,8 @@ from agentctl.interface.requests import BulkDeletion, NewSession, SessionPatch
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.runs import NewRun, RunPause
 from agentctl.runs.desk.decisions import write_decisions
+from agentctl.runs.engine.cancel import _request_cancel
 from agentctl.runs.life.admission import Idempotency, IdempotentReplay, Submission, admit_run
-from agentctl.runs.life.cancel import _request_cancel
 from agentctl.runs.life.finish import store_end
 from agentctl.runs.life.legs import build_approval, claim_leg, prepare_pause, write_pause
 from agentctl.runs.life.live import LiveRun, RunServices, _begin_call

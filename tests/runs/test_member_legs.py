@@ -14,10 +14,10 @@ from agentctl import errors
 from agentctl.config.settings import Approvals
 from agentctl.interface.requests import RunRequest
 from agentctl.records.runs import RunState
-from agentctl.runs.life import cancel as cancel_module
+from agentctl.runs.engine import cancel as cancel_module
+from agentctl.runs.engine.cancel import OWNER_CHECK_SECONDS, READ_SECONDS, Canceller
+from agentctl.runs.engine.changes import ChangeTracker
 from agentctl.runs.life import finish
-from agentctl.runs.life.cancel import OWNER_CHECK_SECONDS, READ_SECONDS, Canceller
-from agentctl.runs.life.changes import ChangeTracker
 from agentctl.runs.life.finish import store_end, store_hand_over, store_pause
 from agentctl.runs.life.legs import claim_member
 from agentctl.runs.life.live import LiveRun

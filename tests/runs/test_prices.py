@@ -7,7 +7,7 @@ import pytest
 from agentctl.config.settings import Model, Settings
 from agentctl.config.upkeep import ModelPrice
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runs.life.budgets import Prices
+from agentctl.runs.gate.budgets import Prices
 
 MODELS = (
     Model("own", "openai", "gpt-4o", price=ModelPrice(1, 2, 0.5)),

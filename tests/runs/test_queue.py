@@ -19,8 +19,8 @@ from agentctl.config.settings import Database as Entry
 from agentctl.interface.requests import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs.desk import turns
-from agentctl.runs.life import claims as run_claims
-from agentctl.runs.life.claims import SPARE_LEGS
+from agentctl.runs.engine import claims as run_claims
+from agentctl.runs.engine.claims import SPARE_LEGS
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.components import execute
 from agentctl.runtime.transcript.events import Content

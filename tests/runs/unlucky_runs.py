@@ -33,7 +33,8 @@ from agentctl.records.approvals import ApprovalRow
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.text import new_id
 from agentctl.records.times import now
-from agentctl.runs.life import engine, finish
+from agentctl.runs.engine import engine
+from agentctl.runs.life import finish
 from agentctl.runs.log import stream
 from agentctl.runs.states import Ending
 from agentctl.runtime.components.execute import prepare_components

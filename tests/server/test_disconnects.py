@@ -13,7 +13,7 @@ import orjson
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentctl.runs.life.engine import CLIENT_DISCONNECTED, Engine
+from agentctl.runs.engine.engine import CLIENT_DISCONNECTED, Engine
 from agentctl.server import create_app
 from agentctl.server.answers import cancelling_on_disconnect
 from tests.conditions import PATIENCE, wait_until

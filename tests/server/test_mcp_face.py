@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON
 from agentctl.interop.mcp.client import INTERVAL_SECONDS
-from agentctl.runs.life.engine import CLIENT_DISCONNECTED
+from agentctl.runs.engine.engine import CLIENT_DISCONNECTED
 from agentctl.runtime.mcp.library import ProtocolError
 from tests.conditions import PATIENCE, wait_for, wait_until
 from tests.deployment import ADMIN, create_deployment

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from agentctl.runs.engine.engine import Engine
 from agentctl.runs.life import members
-from agentctl.runs.life.engine import Engine
 from agentctl.server.app import create_app, get_app_state
 from tests.conditions import wait_until
 from tests.deployment import Deployment, create_deployment

@@ -211,7 +211,7 @@ async def test_run_ends_although_its_failure_cannot_be_counted(
         raise errors.Unavailable("The database is not available")
         yield
 
-    monkeypatch.setattr("agentctl.runs.life.breakers.record_failure", refuse)
+    monkeypatch.setattr("agentctl.runs.gate.breakers.record_failure", refuse)
     async with open_service(breaking) as service:
         assert (await run_agent(service, "fails"))["status"] == "ERROR"
     assert "a failure was not counted for its breaker" in caplog.text

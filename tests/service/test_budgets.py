@@ -21,8 +21,8 @@ from agentctl.auth.principal import Principal
 from agentctl.config import load_settings
 from agentctl.config.upkeep import Budget
 from agentctl.interface.requests import RunRequest
-from agentctl.runs.life import budgets
-from agentctl.runs.life.budgets import find_period
+from agentctl.runs.gate import budgets
+from agentctl.runs.gate.budgets import find_period
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import quotas
 from tests.commands import run_command, stay_in_hour

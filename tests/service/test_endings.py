@@ -16,7 +16,8 @@ from agentctl import errors
 from agentctl.auth.principal import local_principal
 from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
-from agentctl.runs.life import changes, engine, finish, supervision
+from agentctl.runs.engine import changes, engine
+from agentctl.runs.life import finish, supervision
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log import stream
 from agentctl.runs.log.event_rows import decode_events

@@ -12,8 +12,8 @@ from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
 from agentctl.interface.requests.halts import HaltFilter, NewHalt
 from agentctl.records.times import HOUR, format_rfc3339, now
-from agentctl.runs.desk.halting import end_due_halts
-from agentctl.runs.life.halts import ALIVE_SECONDS
+from agentctl.runs.gate.halting import end_due_halts
+from agentctl.runs.gate.halts import ALIVE_SECONDS
 from agentctl.runs.life.live import LiveRun
 from agentctl.service.service import Service
 from tests.conditions import wait_until
@@ -349,7 +349,7 @@ async def test_halt_ends_when_its_time_has_come(
         with pytest.raises(errors.Halted):
             await user(service).runs.create("agent", "echo", RunRequest("hello"))
 
-        for module in ("runs.life.halts", "runs.desk.halting", "service.halts"):
+        for module in ("runs.gate.halts", "runs.gate.halting", "service.halts"):
             monkeypatch.setattr(f"agentctl.{module}.now", lambda: now() + 2 * HOUR)
         await user(service).runs.create("agent", "echo", RunRequest("hello"))
         await end_due_halts(service.hosting.databases.system)

@@ -20,7 +20,7 @@ from agentctl.records.approvals import ApprovalRow
 from agentctl.records.runs import NewRun
 from agentctl.records.times import now
 from agentctl.runs.desk.decisions import expire_approvals
-from agentctl.runs.life import cancel as cancelling
+from agentctl.runs.engine import cancel as cancelling
 from agentctl.runs.log.results import build_run_end
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs

@@ -21,7 +21,7 @@ from agentctl.config.upkeep import Budget
 from agentctl.errors import AgentctlError
 from agentctl.records.system import Finding, from_failure, note, ok, wrong
 from agentctl.records.times import DAY, format_span, now
-from agentctl.runs.life.budgets import Prices
+from agentctl.runs.gate.budgets import Prices
 from agentctl.store.repositories import webhooks
 from agentctl.webhooks.deliveries import Waiting, count_waiting
 from agentctl.webhooks.signing import load_signer
@@ -101,8 +101,8 @@ async def check_runs(settings: Settings) -> list[Finding]:
 
 async def check_jobs(hosting: Hosting) -> Finding:
     """Check that no work of the jobs is late."""
+    from agentctl.runs.engine.claims import QUEUE_SECONDS
     from agentctl.runs.jobs.cleanup import EVENT_RETENTION
-    from agentctl.runs.life.claims import QUEUE_SECONDS
     from agentctl.store.repositories import approvals, events, queue, workers
 
     at = now()

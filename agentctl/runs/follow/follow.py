@@ -23,8 +23,8 @@ from agentctl.interface.requests import StreamEvent
 from agentctl.records.events import parse_event
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.run_reader import RunChange, RunReader
-from agentctl.runs.life.changes import DatabaseChanges
-from agentctl.runs.life.engine import Engine
+from agentctl.runs.engine.changes import DatabaseChanges
+from agentctl.runs.engine.engine import Engine
 from agentctl.runs.log.event_rows import describe, format_stored_run
 from agentctl.runs.log.hub import FollowedRun
 from agentctl.runs.log.stream import Stream, limit_size

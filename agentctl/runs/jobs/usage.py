@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agentctl.runs.life.budgets import Prices
+from agentctl.runs.gate.budgets import Prices
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import usage
 

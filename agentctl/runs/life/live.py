@@ -17,9 +17,9 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now
+from agentctl.runs.gate.gate import Gate, build_scopes
+from agentctl.runs.gate.halts import Scope
 from agentctl.runs.life.admission import Admission, LegInput
-from agentctl.runs.life.gate import Gate, build_scopes
-from agentctl.runs.life.halts import Scope
 from agentctl.runs.life.run_files import RunFiles, RunItems, RunMemories
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity

@@ -26,8 +26,8 @@ from agentctl import errors
 from agentctl.records.logs import RateLimitedLog, extend_log_context
 from agentctl.records.messages import parse_messages
 from agentctl.records.times import now
+from agentctl.runs.gate.gate import Gate
 from agentctl.runs.life.finish import store_end, store_hand_over, store_pause
-from agentctl.runs.life.gate import Gate
 from agentctl.runs.life.live import LiveRun, ReportedRun
 from agentctl.runs.life.observability import RunTracer
 from agentctl.runs.log import event_rows

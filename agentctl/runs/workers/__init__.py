@@ -1,4 +1,5 @@
 """Processes as workers: their rows, locks and heartbeats, their deaths, and the runs of dead ones.
 
-How a worker takes runs and gives them to others is in `runs/life`, the sweep in `runs/jobs`.
+How a worker takes runs is in `runs/engine`, how it gives them to others in `runs/life`, and the
+sweep in `runs/jobs`.
 """

@@ -25,8 +25,8 @@ from agentctl.records.approvals import ApprovalStatus
 from agentctl.records.kinds import KINDS
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import DurationHistogram, now
+from agentctl.runs.engine.engine import Engine
 from agentctl.runs.jobs.lanes import Jobs
-from agentctl.runs.life.engine import Engine
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runtime.mcp.calls import CALL_ENDS
 from agentctl.runtime.mcp.servers import McpServers

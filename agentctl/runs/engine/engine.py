@@ -18,6 +18,8 @@ from agentctl.config.settings import Settings
 from agentctl.records.logs import add_log_context, parse_run_trace
 from agentctl.records.run_spec import RunSpec
 from agentctl.runs.desk.messages import StoredMessage
+from agentctl.runs.engine.claims import LegClaims
+from agentctl.runs.gate.gate import Gate
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import (
     Admission,
@@ -35,8 +37,6 @@ from agentctl.runs.life.background import (
     plan_summary,
     requires_background_work,
 )
-from agentctl.runs.life.claims import LegClaims
-from agentctl.runs.life.gate import Gate
 from agentctl.runs.life.live import LiveRun, RunServices
 from agentctl.runs.life.members import Members
 from agentctl.runs.life.observability import RunTracer

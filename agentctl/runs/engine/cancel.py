@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from agentctl import errors
 from agentctl.records.runs import CancelOutcome, RunState
 from agentctl.runs.desk.waiting import cancel_run
-from agentctl.runs.life.changes import DatabaseChanges
-from agentctl.runs.life.engine import Engine
+from agentctl.runs.engine.changes import DatabaseChanges
+from agentctl.runs.engine.engine import Engine
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, is_final
 from agentctl.runs.workers.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.workers.recovery import recover_runs

@@ -21,11 +21,11 @@ from agentctl.records.times import now
 from agentctl.runs.desk.decisions import EXPIRY
 from agentctl.runs.desk.messages import settle_left
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run
+from agentctl.runs.engine.versions import VersionGate
 from agentctl.runs.life import legs
 from agentctl.runs.life.admission import Admission
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.supervision import DATABASE_UNAVAILABLE
-from agentctl.runs.life.versions import VersionGate
 from agentctl.runs.states import WORKER_LOST, Ending
 from agentctl.runs.workers.worker import Worker
 from agentctl.runtime.components.catalog import Catalog

@@ -23,9 +23,9 @@ from typing import NamedTuple
 from agentctl import errors
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.runs import RunState
-from agentctl.runs.life.claims import LegClaims
-from agentctl.runs.life.engine import Engine
-from agentctl.runs.life.halts import Halts
+from agentctl.runs.engine.claims import LegClaims
+from agentctl.runs.engine.engine import Engine
+from agentctl.runs.gate.halts import Halts
 from agentctl.runs.log.hub import Hub, StateReads, StoredEvents
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.worker import Worker, get_live_seconds

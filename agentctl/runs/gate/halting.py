@@ -1,6 +1,6 @@
 """Changes of halts: a row, and the event for webhooks, in one transaction of the system database.
 
-Operators create and end halts (`service/halts.py`), breakers create them (`runs/life/breakers.py`),
+Operators create and end halts (`service/halts.py`), breakers create them (`runs/gate/breakers.py`),
 and the sweep ends those whose time has come.
 """
 
@@ -29,7 +29,7 @@ BREAKER = "system:breaker"
 def create_halt(outbox: Outbox, row: HaltRow) -> Steps[HaltRow]:
     """Store a new halt; return it with its change number.
 
-    Other processes obey it a moment later; `runs.life.halts.Halts.wait_until_obeyed` waits for it.
+    Other processes obey it a moment later; `runs.gate.halts.Halts.wait_until_obeyed` waits for it.
     """
     stored_row = yield from halts.create(row)
     yield from publish_halt(outbox, stored_row)

@@ -23,7 +23,7 @@ from agentctl import errors
 from agentctl.records.halts import HaltScope
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import now
-from agentctl.runs.desk.halting import end_due_halts
+from agentctl.runs.gate.halting import end_due_halts
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
 from agentctl.runs.workers.worker import PERMIT_SECONDS, Worker, read_boot_clock
 from agentctl.store.database import HALTS_TOPIC

@@ -21,7 +21,7 @@ from agentctl.config.settings import Agent, Model, Settings, Team
 from agentctl.config.upkeep import Budget
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import now
-from agentctl.runs.life.budget_periods import BudgetPeriods, Period, describe_exceeded
+from agentctl.runs.gate.budget_periods import BudgetPeriods, Period, describe_exceeded
 from agentctl.runs.log.results import count_by_model, encode_counters
 from agentctl.runs.states import Ending, ExecutedRun
 from agentctl.runtime.component import Component

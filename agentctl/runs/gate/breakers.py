@@ -1,7 +1,7 @@
 """Breakers: they halt a component whose runs fail, or a model whose calls fail, too often.
 
 A breaker costs nothing until something fails. Then the failure is stored in the system database,
-where all servers count together (`runs.desk.halting.record_failure`).
+where all servers count together (`runs.gate.halting.record_failure`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from agentctl.records.logs import RateLimitedLog
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import new_id
 from agentctl.records.times import now
-from agentctl.runs.desk.halting import record_failure
-from agentctl.runs.life.halts import Halts, Scope
+from agentctl.runs.gate.halting import record_failure
+from agentctl.runs.gate.halts import Halts, Scope
 from agentctl.runs.states import Ending
 from agentctl.runtime.failures import UNCOUNTED_FAILURES
 from agentctl.store.databases import Databases

@@ -14,9 +14,9 @@ from agentctl.config.settings import Agent, Settings, Team
 from agentctl.records.halts import HaltScope
 from agentctl.records.runs import RunState
 from agentctl.records.times import format_rfc3339, now
-from agentctl.runs.life.breakers import Breakers
-from agentctl.runs.life.budgets import Budgets
-from agentctl.runs.life.halts import UNKNOWN, Halts, Scope
+from agentctl.runs.gate.breakers import Breakers
+from agentctl.runs.gate.budgets import Budgets
+from agentctl.runs.gate.halts import UNKNOWN, Halts, Scope
 from agentctl.runs.states import ExecutedRun
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import Halting

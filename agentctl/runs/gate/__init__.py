@@ -1,0 +1,5 @@
+"""The gate: the conditions on which work may begin or go on.
+
+Those are halts, which operators and breakers make, and budgets. The rooms after this one ask
+`gate/gate.py`.
+"""
