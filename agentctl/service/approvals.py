@@ -190,10 +190,12 @@ class ApprovalOperations(Rulings, ApprovalsFamily):
                 are for other components.
         """
         ids = policy.allowed_ids(self.principal, operation)
-        _, row = await self._search_row(
-            approval_id, EVERYONE, lambda row: ids is None or row.component_id in ids
-        )
-        _, row = await self._find(row.component_type, row.component_id, approval_id)
+
+        def fits(row: ApprovalRow) -> bool:
+            is_granted = ids is None or row.component_id in ids
+            return is_granted and self._may_see(row)
+
+        _, row = await self._search(approval_id, fits)
         return documents.build_approval_record(row)
 
     async def list_of_run(
@@ -210,7 +212,8 @@ class ApprovalOperations(Rulings, ApprovalsFamily):
 
     async def find_asked(self, approval_id: str) -> ApprovalRecord:
         """Return an approval, within the runs that the caller can see."""
-        _, row = await self._search_row(approval_id, self.lookups.visibility)
+        visibility = self.lookups.visibility
+        _, row = await self._search(approval_id, lambda row: visibility.sees(row.user_id))
         return documents.build_approval_record(row)
 
     async def list_pending(self, run_id: str, found: FoundTurn) -> list[ApprovalRecord]:
@@ -221,27 +224,36 @@ class ApprovalOperations(Rulings, ApprovalsFamily):
     async def _find(
         self, kind: ComponentKind, component_id: str, approval_id: str
     ) -> tuple[Database, ApprovalRow]:
-        decided = self._decided_ids()
-        sees_all = decided is None or component_id in decided
-        return await self._search_row(
-            approval_id,
-            EVERYONE if sees_all else Visibility(False, self.principal.subject),
-            # One that had another database, or is not configured any more, may have left it in any.
-            lambda row: (row.component_type, row.component_id) == (kind, component_id),
-        )
+        def fits(row: ApprovalRow) -> bool:
+            is_of_component = (row.component_type, row.component_id) == (kind, component_id)
+            return is_of_component and self._may_see(row)
 
-    async def _search_row(
-        self,
-        approval_id: str,
-        visibility: Visibility,
-        fits: Callable[[ApprovalRow], bool] = lambda _: True,
+        return await self._search(approval_id, fits)
+
+    def _may_see(self, row: ApprovalRow) -> bool:
+        """Return True if the caller decides about the approval, or is the user of its run."""
+        decided = self._decided_ids()
+        if decided is None or row.component_id in decided:
+            return True
+        return Visibility(False, self.principal.subject).sees(row.user_id)
+
+    async def _search(
+        self, approval_id: str, fits: Callable[[ApprovalRow], bool]
     ) -> tuple[Database, ApprovalRow]:
-        """Return an approval and its database."""
-        databases = self.hosting.databases
-        for name in databases:
-            row = await databases[name].read(approvals.get(approval_id, visibility))
+        """Return an approval and its database.
+
+        Args:
+            fits: returns True if the caller may see the approval, and means this one.
+
+        Raises:
+            NotFound: there is none that fits.
+        """
+        # A component that had another database, or is not configured any more, may have left it in
+        # any of them.
+        for database in self.hosting.databases.values():
+            row = await database.read(approvals.get(approval_id, EVERYONE))
             if row is not None and fits(row):
-                return databases[name], self._tighten(row)
+                return database, self._tighten(row)
         raise errors.NotFound("Approval not found")
 
     async def decide(
