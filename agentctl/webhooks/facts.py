@@ -6,10 +6,12 @@ one (decision 85). Only root runs are reported, without background work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
 
+from agentctl.config.webhooks import Webhook
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.files import is_saved
 from agentctl.records.kinds import KINDS
@@ -124,14 +126,7 @@ def publish_decision(outbox: Outbox, row: ApprovalRow) -> Steps[None]:
         "console_url": _build_console_url(outbox, row.session_id),
     }
 
-    event_id = new_id()
-    body = _encode(event, at, data)
-    for webhook in selected:
-        yield from webhooks.create(
-            webhooks.NewDelivery(
-                new_id(), event_id, webhook.id, event, row.root_run_id, body, now()
-            )
-        )
+    yield from _deliver(selected, event, at, data, row.root_run_id)
 
 
 @unit
@@ -161,12 +156,7 @@ def publish_halt(outbox: Outbox, row: HaltRow) -> Steps[None]:
         "ended_by": row.ended_by,
     }
 
-    event_id = new_id()
-    body = _encode(event, at, data)
-    for webhook in selected:
-        yield from webhooks.create(
-            webhooks.NewDelivery(new_id(), event_id, webhook.id, event, "", body, now())
-        )
+    yield from _deliver(selected, event, at, data, "")
 
 
 class WarnedBudget(NamedTuple):
@@ -200,11 +190,23 @@ def publish_budget(outbox: Outbox, warned: WarnedBudget, at: int) -> Steps[None]
     event = "budget.warning"
     is_of_component = warned.component_id is not None
     selected = outbox.select(event, warned.component_id or "", concerns_all=not is_of_component)
+    yield from _deliver(selected, event, at, warned._asdict(), warned.run_id)
+
+
+def _deliver(
+    selected: Sequence[Webhook], event: str, at: int, data: dict[str, Any], run_id: str
+) -> Steps[None]:
+    """Store a delivery of an event for each endpoint.
+
+    Args:
+        at: the time of the fact in microseconds UTC.
+        run_id: the root run that it belongs to; empty for a fact about no run.
+    """
     event_id = new_id()
-    body = _encode(event, at, warned._asdict())
+    body = _encode(event, at, data)
     for webhook in selected:
         yield from webhooks.create(
-            webhooks.NewDelivery(new_id(), event_id, webhook.id, event, warned.run_id, body, now())
+            webhooks.NewDelivery(new_id(), event_id, webhook.id, event, run_id, body, now())
         )
 
 

@@ -150,10 +150,7 @@ _MEANINGS = {
     "budgets.unknown": 'of a cost, models without a known price: "refuse" or "allow"',
     "webhooks.id": "id in commands and records",
     "webhooks.url": "address of the receiver, https; its path may be a secret and is shown nowhere",
-    "webhooks.events": "`run.completed`, `run.failed`, `run.cancelled`, `run.paused`, "
-    "`approval.decided`, `approval.expired`, `halt.created`, `halt.ended`, "
-    "`budget.warning` "
-    "([webhooks](../webhooks.md#events))",
+    "webhooks.events": "events that the endpoint gets ([webhooks](../webhooks.md#events))",
     "webhooks.secret_env": 'variable with the secret: "whsec_" and base64 of 24 to 64 bytes',
     "webhooks.key_file": "private key for signatures with ed25519, in place of a secret",
     "webhooks.previous_secret_env": "variable with the earlier secret while it is replaced",
