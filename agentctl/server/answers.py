@@ -222,7 +222,7 @@ class Caller:
     def count_request(self) -> None:
         """Count a request, before its work; RateLimited if the caller has sent too many."""
         if self.principal is not None:
-            self.app_state.running_service.hosting.rate_limits.take_request(self.owner)
+            self.app_state.running_service.hosting.request_limit.take(self.owner)
 
 
 class Call(Request):

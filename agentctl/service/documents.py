@@ -76,7 +76,7 @@ def embed_stored(text: str | None, opening: str = "") -> orjson.Fragment:
 
 
 def embed_array(text: str | None, opening: str = "[") -> orjson.Fragment:
-    """Do the same for an array; one that is not stored is empty."""
+    """Return a stored JSON array as a part of a document; `[]` if none is stored."""
     return embed_stored(text, opening) if text else _EMPTY
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agentctl import errors
 from agentctl.auth.tokens.account_tokens import AccountTokens
-from agentctl.config.upkeep import RateLimits
 from agentctl.errors import RateLimited
 from agentctl.records.system import Finding
 from agentctl.runs.engine.cancel import Canceller
@@ -50,50 +49,27 @@ T = TypeVar("T")
 
 
 class RateLimiter:
-    """The limits of the table `[rate_limits]`.
-
-    Attributes:
-        limits_runs: True if the runs of a caller are limited.
-    """
-
-    def __init__(self, settings: RateLimits) -> None:
-        self._requests = Buckets(settings.requests_per_minute)
-        self._runs = Buckets(settings.runs_per_minute)
-        self.limits_runs = bool(settings.runs_per_minute)
-
-    def take_request(self, caller: str) -> None:
-        """Count a request of a caller.
-
-        Raises:
-            RateLimited: the caller has sent too many.
-        """
-        _take(self._requests, caller, "sent more than {:,} requests")
-
-    def take_run(self, caller: str) -> None:
-        """Count a run that a caller starts.
-
-        Raises:
-            RateLimited: the caller has started too many.
-        """
-        _take(self._runs, caller, "started more than {:,} runs")
-
-
-class Buckets:
-    """The buckets of one limit.
+    """One limit of the table `[rate_limits]`, for each caller.
 
     Args:
-        per_minute: the size of a bucket; 0 for none.
+        per_minute: how much a caller may do in a minute; 0 for no limit.
+        excess: what the error says that the caller has done, with a place for the number.
     """
 
-    def __init__(self, per_minute: int) -> None:
+    def __init__(self, per_minute: int, excess: str) -> None:
         self.per_minute = per_minute
+        self._excess = excess
         # The content of the bucket of a caller at a time; the latest callers last.
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, caller: str) -> float:
-        """Take one token of a caller; return 0, or the seconds until there is one."""
+    def take(self, caller: str) -> None:
+        """Count something that a caller does.
+
+        Raises:
+            RateLimited: the caller has done too much; with the time until its next token.
+        """
         if not self.per_minute:
-            return 0
+            return
 
         at = time.monotonic()
         rate = self.per_minute / 60
@@ -104,14 +80,9 @@ class Buckets:
         if len(self._buckets) > MAXIMUM_CALLERS:
             self._buckets.popitem(last=False)
 
-        return 0 if has_token else (1 - tokens) / rate
-
-
-def _take(buckets: Buckets, caller: str, excess: str) -> None:
-    seconds = buckets.take(caller)
-    if seconds:
-        detail = f"This caller has {excess.format(buckets.per_minute)} a minute"
-        raise RateLimited(detail, seconds=seconds)
+        if not has_token:
+            detail = f"This caller has {self._excess.format(self.per_minute)} a minute"
+            raise RateLimited(detail, seconds=(1 - tokens) / rate)
 
 
 class SharedCall(Generic[T]):
@@ -183,7 +154,8 @@ class Hosting(ReadHosting):
     versions: StoredVersions
     prices: Prices
     gate: Gate
-    rate_limits: RateLimiter
+    request_limit: RateLimiter
+    run_limit: RateLimiter
     sums: UsageSums
     uploads: Uploads
     jobs: Jobs

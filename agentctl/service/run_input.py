@@ -331,14 +331,13 @@ async def check_start(
         RateLimited: the caller has started too many runs.
     """
     gate = hosting.gate
-    limits = hosting.rate_limits
     await gate.halts.learn()
-    if not (gate.budgets.budgets or limits.limits_runs or gate.halts.active):
+    if not (gate.budgets.budgets or hosting.run_limit.per_minute or gate.halts.active):
         return False
     if await find_repeated(database, submission.idempotency):
         return False
     if principal.via == "http":
-        limits.take_run(principal.identity)
+        hosting.run_limit.take(principal.identity)
     return await gate.check_start(submission.spec.user_id, submission.component)
 
 

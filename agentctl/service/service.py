@@ -354,7 +354,12 @@ class Service:
                 gate=gate,
                 uploads=engine.uploads,
                 jobs=jobs,
-                rate_limits=RateLimiter(settings.rate_limits),
+                request_limit=RateLimiter(
+                    settings.rate_limits.requests_per_minute, "sent more than {:,} requests"
+                ),
+                run_limit=RateLimiter(
+                    settings.rate_limits.runs_per_minute, "started more than {:,} runs"
+                ),
                 background=background,
                 verifier=build_verifier,
                 statement_key=functools.cache(lambda: _load_statement_key(settings)),

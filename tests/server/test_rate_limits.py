@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.service.hosting import MAXIMUM_CALLERS, Buckets
+from agentctl.errors import RateLimited
+from agentctl.service.hosting import MAXIMUM_CALLERS, RateLimiter
 from tests.deployment import Deploy
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -57,22 +58,31 @@ def test_starts_of_one_caller_are_limited_and_repeats_are_free(limited: Threaded
     assert (again.status_code, again.json()["run_id"]) == (200, first.json()["run_id"])
 
 
+def take(limit: RateLimiter, caller: str) -> float:
+    """Return 0, or the seconds after which a caller that is refused may try again."""
+    try:
+        limit.take(caller)
+    except RateLimited as refused:
+        return refused.retry_after or 0
+    return 0
+
+
 def test_bucket_fills_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     at = 1_000.0
     monkeypatch.setattr("agentctl.service.hosting.time.monotonic", lambda: at)
-    buckets = Buckets(60)
-    assert [buckets.take("a") for _ in range(60)] == [0] * 60
-    assert buckets.take("a") == 1
+    limit = RateLimiter(60, "sent {} requests")
+    assert [take(limit, "a") for _ in range(60)] == [0] * 60
+    assert take(limit, "a") == 1
     at += 0.5
-    assert buckets.take("a") == 0.5
+    assert take(limit, "a") == 0.5
     at += 0.5
-    assert (buckets.take("a"), buckets.take("a")) == (0, 1)
+    assert (take(limit, "a"), take(limit, "a")) == (0, 1)
 
 
 def test_number_of_kept_callers_is_bounded() -> None:
-    buckets = Buckets(1)
-    assert buckets.take("first") == 0
+    limit = RateLimiter(1, "sent {} requests")
+    assert take(limit, "first") == 0
     for number in range(MAXIMUM_CALLERS + 5):
-        buckets.take(f"caller-{number}")
-    assert len(buckets._buckets) == MAXIMUM_CALLERS
-    assert buckets.take("first") == 0
+        take(limit, f"caller-{number}")
+    assert len(limit._buckets) == MAXIMUM_CALLERS
+    assert take(limit, "first") == 0
