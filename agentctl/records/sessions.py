@@ -22,6 +22,9 @@ SESSION_TABLE = "sessions"
 """The only name of a session table. Names from requests never reach SQL (docs/contract.md
 "Sessions")."""
 
+SESSION_NOT_FOUND = "Session not found"
+"""Public text of a session that does not exist, or that the caller may not see."""
+
 IdleState = Literal["idle", "held", "busy"]
 """`idle`: it can be removed; `held`: by an administrator; `busy`: it has a live or paused run."""
 

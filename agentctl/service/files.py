@@ -14,6 +14,7 @@ from agentctl.interface.requests import DEFAULT_LOCATOR
 from agentctl.interface.requests.files import FileFilter, FileUpload, parse_range
 from agentctl.records.document import Document, build_document
 from agentctl.records.files import FilePage, FileRecord, check_file_name
+from agentctl.records.sessions import SESSION_NOT_FOUND
 from agentctl.records.text import check_texts, new_id
 from agentctl.records.times import now
 from agentctl.service import documents, paging
@@ -182,7 +183,7 @@ def _find_owner(lookups: Lookups, upload: FileUpload) -> Steps[str | None]:
     check_texts(session_id=upload.session_id, user_id=upload.user_id)
     session = yield from lookups.session(upload.session_id, DEFAULT_LOCATOR)
     if upload.user_id not in (None, session.user_id):
-        raise errors.NotFound("Session not found")
+        raise errors.NotFound(SESSION_NOT_FOUND)
     return session.user_id
 
 

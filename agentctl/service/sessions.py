@@ -18,7 +18,7 @@ from agentctl.interface.requests import (
     SessionPatch,
 )
 from agentctl.records.document import Document
-from agentctl.records.sessions import SessionDetail, SessionRow, SessionView
+from agentctl.records.sessions import SESSION_NOT_FOUND, SessionDetail, SessionRow, SessionView
 from agentctl.records.text import check_session_id, check_text, dump_checked_json, new_id
 from agentctl.records.times import now
 from agentctl.runtime.components.records import dump_session_data
@@ -108,7 +108,7 @@ class SessionOperations(SessionReads, OperationFamily):
 
         row = yield from sessions.update(session_id, self.lookups.visibility, changes, now())
         if row is None:
-            raise errors.NotFound("Session not found")
+            raise errors.NotFound(SESSION_NOT_FOUND)
 
         if "session_name" in changes and database.outbox.tokenizer is not None:
             # A trigger changes the text of a name. The first name has none yet.

@@ -21,6 +21,7 @@ from agentctl import errors
 from agentctl.records.run_messages import RunMessageRow
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import NewRun
+from agentctl.records.sessions import SESSION_NOT_FOUND
 from agentctl.records.times import now
 from agentctl.runs.desk.turns import check_queue, enqueue, find_full_queue
 from agentctl.runs.log.fold import find_root_id, write_start_checkpoint
@@ -106,7 +107,7 @@ def _send_as_run(message: RunMessageRow, session_id: str, reason: str) -> Steps[
     """Store a message that becomes a run of the session at once."""
     assert message.next_run is not None
     if not (yield from lock_session(session_id)):
-        raise errors.NotFound("Session not found")
+        raise errors.NotFound(SESSION_NOT_FOUND)
 
     spec, component_name = _load_next_run(message.next_run)
     yield from check_queue(spec)
@@ -176,7 +177,7 @@ def _enqueue(spec: RunSpec, component_name: str, at: int) -> Steps[bool]:
     """Store a run that waits for the end of the earlier runs of its session, which is locked."""
     run = NewRun(spec, None, at, queue_turn=queue.AFTER_RUNS)
     if (yield from runs.create(run)) is None:
-        raise errors.NotFound("Session not found")
+        raise errors.NotFound(SESSION_NOT_FOUND)
     yield from write_start_checkpoint(spec, component_name, is_first=False)
     return (yield from enqueue(spec, component_name, at))
 

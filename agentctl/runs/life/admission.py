@@ -14,7 +14,7 @@ import orjson
 from agentctl import errors
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import NewRun
-from agentctl.records.sessions import SessionRow
+from agentctl.records.sessions import SESSION_NOT_FOUND, SessionRow
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
 from agentctl.runs.desk.turns import check_queue, enqueue
@@ -270,7 +270,7 @@ def _admit_run(
     owner = worker_id if turn is None else None
     row = NewRun(spec, owner, now(), new_session.session_name, turn)
     if (yield from runs.create(row, 1 if is_first else None)) is None:
-        raise errors.NotFound("Session not found")
+        raise errors.NotFound(SESSION_NOT_FOUND)
 
     state = session.session_state
     if not is_first and spec.session_state:
@@ -305,7 +305,7 @@ def _get_session(submission: Submission, new_session: SessionRow) -> Steps[Sessi
     if isinstance(session, sessions.UnusableSession):
         stored = session.row
         if not submission.visibility.sees(stored.user_id):
-            raise errors.NotFound("Session not found")
+            raise errors.NotFound(SESSION_NOT_FOUND)
         raise errors.Conflict(
             f"The session {stored.session_id} is for runs of {stored.session_type}s, not of"
             f" {submission.component.kind}s",
@@ -315,7 +315,7 @@ def _get_session(submission: Submission, new_session: SessionRow) -> Steps[Sessi
 
     is_new = session is new_session
     if is_new and submission.is_new_session is False:
-        raise errors.NotFound("Session not found")
+        raise errors.NotFound(SESSION_NOT_FOUND)
     if not is_new and submission.is_new_session:
         raise errors.Conflict(f"The session {new_session.session_id} exists already")
     return session
@@ -418,7 +418,7 @@ def admit_child_run(spec: RunSpec, worker_id: str) -> Steps[Admission]:
         NotFound: the session was deleted meanwhile.
     """
     if (yield from runs.create(NewRun(spec, worker_id, now()))) is None:
-        raise errors.NotFound("Session not found")
+        raise errors.NotFound(SESSION_NOT_FOUND)
     return Admission(spec, worker_id)
 
 

@@ -15,7 +15,7 @@ from agentctl.records.document import Document
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunRecord
-from agentctl.records.sessions import SESSION_TABLE, SessionRow
+from agentctl.records.sessions import SESSION_NOT_FOUND, SESSION_TABLE, SessionRow
 from agentctl.records.text import check_text
 from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component
@@ -234,7 +234,7 @@ def _require_match(row: SessionRow | None, where: SessionLocator) -> SessionRow:
         or (where.type is not None and row.session_type != where.type)
         or (where.user_id is not None and row.user_id != where.user_id)
     ):
-        raise errors.NotFound("Session not found")
+        raise errors.NotFound(SESSION_NOT_FOUND)
     return row
 
 

@@ -12,7 +12,6 @@ from agentctl.interface.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
     FULL_VIEW,
-    MAXIMUM_LIMIT,
     RunView,
     SessionFilter,
     SessionLocator,
@@ -129,8 +128,7 @@ class SessionReads(ReadFamily):
     @unit
     def _runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:
         yield from self.lookups.session(session_id, query.where)
-        if not 1 <= query.limit <= MAXIMUM_LIMIT:
-            raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
+        paging.check_limit(query.limit)
         paging.check_run_view(query.form)
 
         rows = yield from run_reads.list_in_session(

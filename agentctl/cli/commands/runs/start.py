@@ -42,6 +42,7 @@ from agentctl.records.document import Document
 from agentctl.records.events import EventKind, find_event_kind
 from agentctl.records.kinds import ComponentRef
 from agentctl.records.runs import RunRecord
+from agentctl.records.sessions import SESSION_NOT_FOUND
 from agentctl.records.strict import parse_json
 
 Background = Annotated[
@@ -191,7 +192,7 @@ def _adding_hint(target: Target, session: str | None) -> Iterator[None]:
         raise
     except NotFound as missing:
         # A run creates a session that does not exist.
-        if missing.detail == "Session not found":
+        if missing.detail == SESSION_NOT_FOUND:
             missing.hint = "the id is taken: choose another one with --session NEW"
         raise
 

@@ -48,6 +48,7 @@ from agentctl.interop.agentos.values import Built, to_seconds, write_counters
 from agentctl.records.approvals import ApprovalRecord, ApprovalStatus
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
+from agentctl.records.sessions import SESSION_NOT_FOUND
 from agentctl.server.answers import Call, json_response, no_content_response
 from agentctl.server.requests import RequestBody
 from agentctl.server.routes import get_file_content
@@ -361,7 +362,7 @@ class SessionEndpoints(operation.Endpoints):
             runs = [run for part in parts for run in orjson.loads(part)]
             builder = RunBuilder(self._directory, runs)
             if builder.is_starting and not previews:
-                raise NotFound("Session not found")
+                raise NotFound(SESSION_NOT_FOUND)
             items = builder.build_previews() if previews else builder.build_items()
             return select_runs(items, statuses, created_after, created_before)
 
