@@ -34,6 +34,9 @@ LIVE_STATUSES = ("PENDING", "RUNNING")
 
 CallStatus = Literal["running", "waiting", "done", "failed", "cancelled"]
 
+CANCELLED_RESULT = "cancelled"
+"""Result of a tool call that was open when its run was stopped."""
+
 SUMMARY_VIEWS = ("summary", "phase")
 """The views for which the large columns of a run are not read."""
 
@@ -283,7 +286,10 @@ def build_call(
         started_at, finished_at: times, None if they are not known.
     """
     status: CallStatus = "cancelled"
-    if tool.get("result") is not None:
+    result = tool.get("result")
+    # The call of a stopped run has not failed: it was cut off, and has this result for its model.
+    was_stopped = run_status == "CANCELLED" and result == CANCELLED_RESULT
+    if result is not None and not was_stopped:
         status = "failed" if tool.get("tool_call_error") else "done"
     elif run_status in LIVE_STATUSES:
         status = "done" if finished_at else "running"
@@ -296,7 +302,7 @@ def build_call(
         "tool_name": str(tool.get("tool_name")),
         "tool_args": tool.get("tool_args"),
         "status": status,
-        "result": tool.get("result"),
+        "result": result,
         "started_at": started_at,
         "finished_at": finished_at,
     }

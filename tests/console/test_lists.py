@@ -91,7 +91,7 @@ def test_times_to_the_first_token_name_their_runs(
     place = f"#/overview?component={SELLER}"
     with open_console(browser, server.url, place, token=failed) as shown:
         first_token = shown.page.locator("[data-figure='Time to first token'] .legend")
-        expect(first_token).to_contain_text(f"of 0 of {FAILURES} runs")
+        expect(first_token).to_contain_text(f"measured in 0 of {FAILURES} runs")
         duration = shown.page.locator("[data-figure=Duration] .legend")
         expect(duration).not_to_contain_text("runs")
 

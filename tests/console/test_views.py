@@ -63,7 +63,7 @@ ALL = (
         "#/sessions/song", "Sing about tea", menu="More actions of run", click="text=Show as JSON"
     ),
     View("#/sessions", "Last used", menu="Account"),
-    View("#/runs", "stopping ·"),
+    View("#/runs", " running"),
     View("#/runs?all=1", "completed"),
     View("#/runs?all=1&status=ERROR&group=1", "MODEL_UNAVAILABLE"),
     View("#/runs/{run}/timeline", "timeline"),

@@ -9,7 +9,7 @@ import pytest
 
 from agentctl.errors import InvalidResponse
 from agentctl.records.events import EVENT_NAMES, EventKind, find_event_kind, parse_event
-from agentctl.records.items import build_items, cut_item
+from agentctl.records.items import CANCELLED_RESULT, build_call, build_items, cut_item
 from agentctl.records.run_reader import RunReader
 from agentctl.transcripts.model import DrawnCall
 
@@ -85,6 +85,15 @@ def test_open_call_of_an_ended_run_is_cancelled() -> None:
     assert call["type"] == "tool_call"
     assert call["status"] == "cancelled"
     assert reader.runs[TEAM].record["phase"]["name"] == "stopped"
+
+
+def test_call_that_a_cancel_cut_off_has_not_failed() -> None:
+    tool = CALL | {"result": CANCELLED_RESULT, "tool_call_error": True}
+    statuses = {
+        status: build_call("c", tool, None, None, status)["status"]
+        for status in ("CANCELLED", "COMPLETED", "ERROR")
+    }
+    assert statuses == {"CANCELLED": "cancelled", "COMPLETED": "failed", "ERROR": "failed"}
 
 
 def test_unknown_events_change_nothing() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from agentctl.config.settings import Approvals
 from agentctl.interface.requests import StreamEvent
+from agentctl.records.items import CANCELLED_RESULT
 from agentctl.records.run_spec import Origin
 from agentctl.records.runs import FinalStatus, RunRow
 from agentctl.records.times import format_rfc3339
@@ -30,7 +31,7 @@ from agentctl.runs.states import Ending, Pause
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.pauses import Ask
 from agentctl.runtime.transcript.events import Content
-from agentctl.runtime.transcript.history import CANCELLED_RESULT, mark_kept
+from agentctl.runtime.transcript.history import mark_kept
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals, events, queue, quotas, run_reads, runs, sessions
 from agentctl.store.repositories.quotas import Counters

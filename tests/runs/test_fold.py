@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from agentctl.records.events import parse_event
+from agentctl.records.items import CANCELLED_RESULT
 from agentctl.runs.log.event_rows import RunIdentity, format_event
 from agentctl.runs.log.fold import EventFold, StoredLog, begin_transcript, fold_steps
 from agentctl.runtime.pauses import CallOutcome, dump_outcome, load_outcome
 from agentctl.runtime.transcript.events import Content, RunEvent, ToolCallCompleted, ToolCallStarted
-from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.repositories.approvals import Checkpoint
 

@@ -9,6 +9,7 @@ import pytest
 
 from agentctl.config.settings import Approvals, Settings
 from agentctl.config.webhooks import Webhook
+from agentctl.records.items import CANCELLED_RESULT
 from agentctl.records.runs import RunRow
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run, release_if_decided
 from agentctl.runs.life.finish import store_pause
@@ -17,7 +18,6 @@ from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.states import Pause
 from agentctl.runtime.pauses import Ask
-from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.store.database import Outbox, Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs
 from agentctl.store.visibility import EVERYONE

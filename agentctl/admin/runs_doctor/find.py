@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple
 import orjson
 
 from agentctl import errors
+from agentctl.records.items import CANCELLED_RESULT
 from agentctl.records.times import now
 from agentctl.runs.states import is_final
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath
-from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database
 from agentctl.store.migrating import read_sizes

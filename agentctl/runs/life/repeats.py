@@ -17,7 +17,7 @@ import orjson
 
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.document import parse_records, require
-from agentctl.records.items import DELEGATIONS
+from agentctl.records.items import CANCELLED_RESULT, DELEGATIONS
 from agentctl.records.messages import parse_messages
 from agentctl.records.run_spec import (
     MAXIMUM_SHOWN_ARGUMENTS,
@@ -32,7 +32,7 @@ from agentctl.records.text import new_id
 from agentctl.runs.workers.recovery import WORKER_LOST_REASON
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.transcript.history import CANCELLED_RESULT, mark_kept
+from agentctl.runtime.transcript.history import mark_kept
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, run_reads
 from agentctl.store.visibility import EVERYONE, Visibility

@@ -16,6 +16,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command
 
 from agentctl.agents import RunContext
+from agentctl.records.items import CANCELLED_RESULT
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
@@ -63,7 +64,6 @@ from agentctl.runtime.runners.langgraph_report import GraphReport
 from agentctl.runtime.runners.langgraph_store import RunStore
 from agentctl.runtime.runners.library_runner import DecidedCalls, LibraryRunner, RunnerOptions
 from agentctl.runtime.runners.repeat_gate import RepeatGate
-from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.work.event_loop import retrieve_exception, wait_until_done
 
 _GRACE_SECONDS = 0.03

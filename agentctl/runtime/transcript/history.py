@@ -12,11 +12,9 @@ from typing import Any
 import orjson
 
 from agentctl.records.document import parse_stored
+from agentctl.records.items import CANCELLED_RESULT
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, ValueTooLarge, to_json_value
-
-CANCELLED_RESULT = "cancelled"
-"""Result of a tool call that was open when its run was stopped."""
 
 MAXIMUM_SUMMARY = 8_000
 """Characters of a summary. A model is requested to write 300 words."""

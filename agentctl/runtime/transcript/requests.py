@@ -15,11 +15,12 @@ from typing import Any
 
 import orjson
 
+from agentctl.records.items import CANCELLED_RESULT
 from agentctl.records.text import read_name
 from agentctl.runtime.files import get_reference, list_references
 from agentctl.runtime.tracing import CALL_PREFIX, Span
 from agentctl.runtime.transcript.context_window import Message
-from agentctl.runtime.transcript.history import CANCELLED_RESULT, complete_history
+from agentctl.runtime.transcript.history import complete_history
 
 MAXIMUM_REQUESTS = 1_000
 """Maximum number of recorded requests of a run; further requests are not recorded."""

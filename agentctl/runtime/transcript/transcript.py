@@ -20,13 +20,14 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from agentctl.records import times
+from agentctl.records.items import CANCELLED_RESULT
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.failures import Causes, ExecutionError
 from agentctl.runtime.files import build_files
 from agentctl.runtime.tracing import MAXIMUM_TOKENS, Span, Spans, bound_count
 from agentctl.runtime.transcript.answer import AnswerInProgress, StopTexts
-from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
+from agentctl.runtime.transcript.history import build_tool_message
 from agentctl.runtime.transcript.requests import Requests, is_kept
 from agentctl.work.unstopped import UnstoppedWork
 

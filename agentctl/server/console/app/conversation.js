@@ -8,8 +8,8 @@ import {
   path, placeOfRun, refusalOf, send, tokensOf, withQuery,
 } from "./api.js";
 import {
-  Component, Copy, costOf, cut, Dialog, ErrorText, formatClock, formatDuration, formatFirstToken, formatNumber, formatSize,
-  Fragment, Glyph, html, Later, LOOKS, Menu, phaseOf, printable, shortId, Status, toHash, tookMilliseconds, useAction,
+  Component, Copy, costOf, cut, Dialog, ErrorText, formatClock, formatDuration, formatFirstToken, formatSize,
+  Fragment, Glyph, html, Later, LOOKS, many, Menu, phaseOf, printable, shortId, Status, toHash, tookMilliseconds, useAction,
   useCaller, useEffect, useEvery, useNow, useResource, useState,
 } from "./ui.js";
 import { PlainFacts, PlainValue, wordsOf } from "./plain.js";
@@ -32,7 +32,7 @@ const CALLS = {
   done: ["✓", "green", "done"],
   failed: ["✗", "red", "failed"],
   waiting: ["‖", "yellow", "waiting for approval"],
-  cancelled: ["–", "dim", "no result"],
+  cancelled: ["■", "grey", "stopped"],
 };
 
 /** Apply changes of a stream to runs by their id, each with its items. */
@@ -153,7 +153,6 @@ export function Turn({ initial, names, db, current, onChange, opened, plain }) {
       <div class="bubble" dir="auto"><${Long} text=${formatAsked(run)} /></div>
       ${run.files?.some((file) => !file.created_at) ? html`<${Later} load=${loadFiles} name="Given" run=${run} db=${db} />` : null}
       ${run.origin_run_id && !plain ? html`<${OriginLine} run=${run} db=${db} />` : null}
-      ${run.version && !plain ? html`<span class="by" data-version>version ${printable(run.version)}</span>` : null}
     </div>
     <section class="answer">
       <header>
@@ -161,7 +160,7 @@ export function Turn({ initial, names, db, current, onChange, opened, plain }) {
         ${plain ? html`<${PlainStatus} run=${run} />` : html`<${Status} run=${run} />
           <span class="dim">${formatDuration(tookMilliseconds(run, now))}</span>
           ${run.first_token_at ? html`<span class="dim wide-only">first token ${formatFirstToken(run)}</span>` : null}`}
-        ${tokens && !plain ? html`<span class="dim">${[`${formatNumber(tokens)} tokens`, costOf(run)].filter(Boolean).join(" · ")}</span>` : null}
+        ${tokens && !plain ? html`<span class="dim">${[many(tokens, "token"), costOf(run)].filter(Boolean).join(" · ")}</span>` : null}
         <span class="tools">
           ${live ? html`<${CancelButton} run=${run} setRun=${setRun} plain=${plain} />` : null}
           ${plain ? null : html`<a href=${toHash(["runs", run.run_id, "timeline"], { db })}>Timeline</a>
@@ -279,6 +278,7 @@ function RunMenu({ run, db, onJson }) {
       ${run.trace_id && traceUrl ? html`<a href=${traceUrl.replaceAll("{trace_id}", run.trace_id)} rel="noreferrer" target="_blank" data-trace>Trace</a>` : null}
       <button type="button" onClick=${onJson}>Show as JSON</button>
       <button type="button" onClick=${() => navigator.clipboard.writeText(run.run_id).catch(() => null)}>Copy the run id</button>
+      ${run.version ? html`<hr /><p class="dim">Version ${printable(run.version)}</p>` : null}
     <//>
     ${repeat ? html`<${Later} load=${loadDialogs} name="RepeatDialog" verb=${repeat} run=${run} db=${db} onClose=${() => setRepeat("")} />` : null}`;
 }
@@ -448,7 +448,7 @@ function MemberLine({ item, run: parent, runs, names, db, now, opened, approvals
       <span class="call">${cut(label, 60)}<b>${cut(name, 60)}</b>${task ? `: ${cut(task, 160)}` : ""}</span>
       <span class="end">${run.status ? html`<${Status} run=${run} />` : ""}
         ${failed && run.error && !plain ? ` ${run.error.code}` : ""}
-        ${time == null || plain ? "" : ` · ${formatDuration(time)}`}${tokens && !plain ? ` · ${formatNumber(tokens)} tokens` : ""}${
+        ${time == null || plain ? "" : ` · ${formatDuration(time)}`}${tokens && !plain ? ` · ${many(tokens, "token")}` : ""}${
           run.tool_calls && !plain ? ` · ${run.tool_calls} ƒ` : ""}</span>
     </button>
     ${shown

@@ -3,7 +3,7 @@
 import { isNotifying, notifyOf } from "./notify.js";
 import { render } from "../vendor/preact.mjs";
 import { call, canList, chatUrl, mayCall } from "./api.js";
-import { Above, listen, LOGO, Warnings, Top, useShell } from "./shell.js";
+import { Above, KEYBOARD, listen, LOGO, Warnings, Top, useShell } from "./shell.js";
 import { formatTotal, Guard, html, Later, Skeleton, useCaller, useEffect, useState } from "./ui.js";
 
 const PAGES = [
@@ -111,6 +111,8 @@ function App() {
   useEffect(() => {
     document.getElementById("main")?.scrollTo(0, 0);
     document.querySelector("main h1")?.focus({ preventScroll: true });
+    // On a phone the pages are a row that scrolls.
+    document.querySelector(".rail [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [key]);
   return html`<div class="shell" inert=${shell.needsToken}>
       <${Warnings} caller=${caller} />
@@ -125,7 +127,7 @@ function App() {
         )}
         ${chatUrl ? html`<a class="end" href=${chatUrl}><svg viewBox="0 0 24 24" aria-hidden="true"><path d="M4 12a8 8 0 1 1 4 7l-4 1 1-4a8 8 0 0 1-1-4zM9 11h6M9 14h4" /></svg> <span>Chat</span></a>` : null}
         <button type="button" class="quiet" onClick=${() => shell.setHelp(true)}>
-          Shortcuts <kbd>?</kbd>
+          ${KEYBOARD} <span>Shortcuts</span> <kbd>?</kbd>
         </button>
       </nav>
       <${Top} shell=${shell} />

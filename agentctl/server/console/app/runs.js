@@ -8,7 +8,7 @@ import {
 import {
   costOf, cut, Dialog, ErrorText, formatAge, formatAgo, formatClock, formatDuration, formatFirstToken,
   formatNumber, formatShort, formatSpan, formatTotal, html, LongTable, many, phaseOf, printable, shortCostOf,
-  shortId, Snippet, Status, toHash, tookMilliseconds, twoLines, useAction, useComponents, useEffect, useEvery, useNames, useNow,
+  describeCause, exceptionOf, shortId, Snippet, Status, toHash, tookMilliseconds, twoLines, useAction, useComponents, useEffect, useEvery, useNames, useNow,
   useRef, useState,
 } from "./ui.js";
 import { writeExact } from "./exact.js";
@@ -47,14 +47,6 @@ export function useCauses(rows, filters) {
   }, [key]);
   return causes;
 }
-
-const describeCause = ({ type, message }) => (message ? `${type}: ${message.split("\n", 1)[0]}` : type);
-
-/** Return the exception that ended a run; null for a failed call of a model, whose text of the run says more.
- *
- * The response of a provider often has the id of the request, so it makes no groups either.
- */
-const exceptionOf = (cause) => (cause && cause.type !== "ModelFailure" ? cause : null);
 
 /** Return the place of a run in its conversation; members have none. */
 const placeIn = (run, db) => toHash(["sessions", run.session_id], { run: run.parent_run_id ? "" : run.run_id, db });

@@ -5,7 +5,7 @@ import {
   ApiError, chatUrl, checkToken, connect, dropToken, issuer, mayCall, readClaims, signIn, startSignIn, state,
 } from "./api.js";
 import {
-  Command, cut, Dialog, formatClock, formatSpan, html, leave, Menu, printable, readHash, useAction, useCaller,
+  Command, cut, Dialog, formatClock, formatSpan, html, leave, many, Menu, printable, readHash, useAction, useCaller,
   useEffect, useNow, useRef, useResource, useState,
 } from "./ui.js";
 
@@ -13,6 +13,8 @@ export const LOGO = html`<svg viewBox="0 0 32 32" aria-hidden="true">
   <rect width="32" height="32" rx="8" fill="#2f5bd8" stroke="none" />
   <path d="M9 10l6 6-6 6M17 22h7" fill="none" stroke="#fff" stroke-width="3" stroke-linecap="round" />
 </svg>`;
+
+export const KEYBOARD = html`<svg viewBox="0 0 24 24" aria-hidden="true"><path d="M3 7h18v10H3zM7 10.5h.01M11 10.5h.01M15 10.5h.01M8 14h8" /></svg>`;
 
 const isChat = location.pathname.endsWith("/chat");
 
@@ -73,7 +75,7 @@ export function Warnings({ caller }) {
   const halts = useResource(place, { every: HALTS_MILLISECONDS });
   const lines = (halts.data?.data ?? []).map(describeHalt);
   const others = (halts.data?.meta?.total_count ?? lines.length) - lines.length;
-  if (others > 0) lines.push(`and ${others} other halts`);
+  if (others > 0) lines.push(`and ${many(others, "other halt")}`);
   if (caller.info?.auth_mode === "none") {
     lines.push("Authorization is off: everybody who reaches this server is an administrator");
   }

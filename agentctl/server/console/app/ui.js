@@ -389,6 +389,14 @@ export const LOOKS = {
   unknown: ["?", "dim"],
 };
 
+export const describeCause = ({ type, message }) => (message ? `${type}: ${message.split("\n", 1)[0]}` : type);
+
+/** Return the exception that ended a run; null for a failed call of a model, whose text of the run says more.
+ *
+ * The response of a provider often has the id of the request, so it makes no groups either.
+ */
+export const exceptionOf = (cause) => (cause && cause.type !== "ModelFailure" ? cause : null);
+
 export const STATUSES = {
   RUNNING: "running", PENDING: "queued", PAUSED: "paused", COMPLETED: "completed", ERROR: "failed",
   CANCELLED: "stopped",
@@ -458,10 +466,15 @@ export function Menu({ label, text = "⋯", children, ...look }) {
     placeBelow(list.current, button.current);
     itemsOf(list.current)[0]?.focus();
 
-    // The list is in the top layer, and would stay where it is while its button is scrolled away.
-    const close = (event) => list.current?.contains(event.target) || list.current?.hidePopover();
+    // The list is in the top layer, and would stay where it is while its button moves away.
+    const hide = () => list.current?.hidePopover();
+    const close = (event) => list.current?.contains(event.target) || hide();
     document.addEventListener("scroll", close, true);
-    return () => document.removeEventListener("scroll", close, true);
+    addEventListener("resize", hide);
+    return () => {
+      document.removeEventListener("scroll", close, true);
+      removeEventListener("resize", hide);
+    };
   }, [open]);
 
   const press = (event) => {
@@ -710,7 +723,7 @@ function useWindow(count, body) {
 }
 
 function rowHeight() {
-  return (document.getElementById("main")?.clientWidth ?? innerWidth) < 860 ? 57 : 41;
+  return (document.getElementById("main")?.clientWidth ?? innerWidth) < 860 ? 57 : 45;
 }
 
 function Space({ height }) {

@@ -2,7 +2,7 @@
 
 import { call, can, state } from "../app/api.js";
 import {
-  Command, Copy, cut, formatSpan, html, Page, printable, Problem, useAction, useCaller, useEffect,
+  Command, Copy, cut, formatSpan, html, many, Page, printable, Problem, useAction, useCaller, useEffect,
   useNow, useState,
 } from "../app/ui.js";
 
@@ -108,7 +108,7 @@ function Answer({ answer }) {
       ${step.remedy ? html`<p><b>Fix:</b> ${printable(step.remedy)} <${Copy} text=${step.remedy} /></p>` : null}</div>`)}
     ${!answer.allowed && answer.required_scopes.length ? html`<p class="chips">Grant one of
       ${answer.required_scopes.map((scope) => html`<code class="chip" key=${scope}>${printable(scope)}</code>`)}</p>` : null}
-    <details><summary>${passed.length} checks passed${skipped ? `, ${skipped} not reached` : ""}</summary>
+    <details><summary>${many(passed.length, "check")} passed${skipped ? `, ${skipped} not reached` : ""}</summary>
       <dl class="facts">${passed.map((step) => html`<dt key=${step.name}><span class="green" aria-hidden="true">✓</span> ${printable(step.name)}</dt><dd>${printable(step.found)}</dd>`)}</dl></details>
   </div>`;
 }

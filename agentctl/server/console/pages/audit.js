@@ -17,6 +17,8 @@ const KEYS = [
   { key: "since", about: "the last hour, day or week", values: [["1h", "3600"], ["1d", "86400"], ["7d", "604800"]] },
 ];
 
+const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/;
+
 export default function Audit({ query }) {
   const following = query.follow !== "0";
   const since = useAgo(query.since);
@@ -45,7 +47,7 @@ export default function Audit({ query }) {
 function Table({ rows }) {
   useNow(30_000);
   return html`<${LongTable} rows=${rows} row=${(each, at) => html`<${Row} key=${each.seq} row=${each} at=${at} />`}
-    columns=${html`<col class="w-time" /><col class="full w-component" /><col class="w-outcome" /><col />
+    columns=${html`<col class="w-time" /><col class="full w-component" /><col class="w-outcome" /><col class="w-operation" />
       <col class="full" /><col class="opt w-id" /><col class="mid w-action" />`}>
     <th>Time<span class="full"> (UTC)</span></th><th class="full">Principal</th><th>Outcome</th><th>Operation</th>
     <th class="full">Resource</th><th class="opt">Request</th><th class="mid"><span class="hidden">Explain</span></th>
@@ -58,13 +60,13 @@ function Row({ row, at }) {
   const reason = row.reason ? `: ${row.reason}` : "";
   const found = /session:([^,]+)/.exec(row.resource || "")?.[1];
   const ids = (row.resource || "").split(",").map((part) => part.replace(/^[a-z_]+:/, ""));
-  const resource = cut(ids.join(" · "), 140);
+  const resource = cut(ids.map((id) => (UUID.test(id) ? shortId(id) : id)).join(" · "), 140);
   return html`<tr aria-rowindex=${at + 2}>
     <td class="state" title=${row.at}>${day === today ? "" : html`<span class="dim">${day.slice(5)}</span> `}${formatClock(row.at)}</td>
     <td class="full" dir="auto" title=${printable(row.principal)}>${cut(row.principal, 60)}</td>
     <td><${Glyph} look=${LOOKS[row.outcome]}>${printable(row.outcome)}<//></td>
     <td class="operation" title=${printable(row.operation + reason)}>${printable(row.operation)}${row.count > 1 ? html` <span class="chip">×${row.count}</span>` : null}<span class="dim">${cut(reason, 80)}</span>
-      <span class="sub">${cut([row.principal, row.resource].filter(Boolean).join(" · "), 140)}</span></td>
+      <span class="sub">${cut([row.principal, resource].filter(Boolean).join(" · "), 140)}</span></td>
     <td class="full" title=${printable(row.resource || "")}><div class="two">${found ? html`<a href=${toHash(["sessions", found])}>${resource}</a>` : resource}</div></td>
     <td class="opt">${row.request_id ? html`<${Copy} text=${row.request_id} label=${shortId(row.request_id)} />` : ""}</td>
     <td class="mid right">${row.outcome === "denied" ? html`<a href=${explainPlace(row)}>Explain</a>` : null}</td>

@@ -43,7 +43,7 @@ function Chat() {
         <div class="brand">${LOGO} ${printable(shell.caller.info?.name || "agentctl")}</div>
         <a class="new" href=${toHash([], { db: query.db })}>New chat</a>
         ${reads ? html`<${Threads} key=${shell.caller.generation} id=${id} db=${query.db} />` : html`<span class="grow"></span>`}
-        <button type="button" class="quiet" onClick=${() => shell.setHelp(true)}>Shortcuts <kbd>?</kbd></button>
+        <button type="button" class="quiet" onClick=${() => shell.setHelp(true)}><span>Shortcuts</span> <kbd>?</kbd></button>
         <a href="console">Console</a>
       </nav>
       <${Top} shell=${shell}>

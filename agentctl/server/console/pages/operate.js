@@ -36,8 +36,11 @@ const BLOCKS = [
     operation: "get_deployment",
     places: () => ["/deployment"],
     // The name of a database stands once, before all that is said about it.
-    lines: ([{ findings }]) => findings.map(({ verdict, check, what }, at) =>
-      line(verdict, findings[at - 1]?.check === check ? "" : check, what)),
+    lines: ([{ findings }]) => {
+      const checks = [...new Set(findings.map(({ check }) => check))];
+      return checks.flatMap((check) => findings.filter((each) => each.check === check)
+        .map(({ verdict, what }, at) => line(verdict, at ? "" : check, what)));
+    },
   },
   {
     title: "Databases",

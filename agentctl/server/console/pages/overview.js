@@ -4,7 +4,7 @@ import { can, canList, withQuery } from "../app/api.js";
 import { describeSpan, endOf, Figure, Patterns, UNITS, useBrush } from "../app/chart.js";
 import { COMPONENT, Filters, TYPE } from "../app/filters.js";
 import {
-  cut, Empty, formatAgo, formatCost, formatDuration, formatNumber, formatShort, html, Later, Loaded, many, Page, printable, setQuery,
+  cut, describeCause, Empty, exceptionOf, formatAgo, formatCost, formatDuration, formatNumber, formatShort, html, Later, Loaded, many, Page, printable, setQuery,
   toHash, useCaller, useComponents, useMemo, useNow, useResource,
 } from "../app/ui.js";
 import { writeExact } from "../app/exact.js";
@@ -24,6 +24,8 @@ const KEYS = [
 const FILTERS = KEYS.map(({ key }) => key);
 const ENDS = [["completed", "COMPLETED", "solid"], ["failed", "ERROR", "hatched"], ["cancelled", "CANCELLED", "lined"]];
 const PERCENTILES = [["p50", "circle"], ["p95", "triangle"], ["p99", "square"]];
+/** Points that a picture shows at least. */
+const LEAST_POINTS = 12;
 const NOTHING = { points: [], data: [], groups: 0, total: null, waiting: null };
 
 const formatTime = (seconds) => formatDuration(seconds * 1000);
@@ -44,8 +46,9 @@ export default function Overview({ query }) {
     component_type: query.type, model: query.model, user_id: query.user, version: query.version, db_id: query.db,
   });
   const resource = useResource(allowed ? place : null, { every: EVERY });
+  // The pictures of a period that nobody has chosen begin with its first run.
+  const overview = useMemo(() => (query.period ? resource.data : dropEmptyBeginning(resource.data)), [resource.data, query.period]);
   if (!allowed || resource.error?.status === 403) return html`<${Instead} query=${query} />`;
-  const overview = resource.data;
   // Until the answer is here, a text of the same width keeps its place.
   const aside = overview ? describeSpan(overview.since, overview.points.at(-1).at, step)
     : html`<span style=${{ visibility: "hidden" }}>${describeSpan(...[24, 1].map((each) => new Date((first + count - each) * UNITS[step]).toISOString()), step)}</span>`;
@@ -59,9 +62,17 @@ export default function Overview({ query }) {
         <select value=${by} onChange=${({ target }) => setQuery({ by: target.value })}>${Object.keys(GROUPS).map((name) => html`<option key=${name}>${name}</option>`)}</select></label>
     <//>
     ${overview || resource.error
-      ? html`<${Loaded} resource=${resource} place=${PLACE}>${(found) => html`<${Shown} overview=${found} step=${step} by=${by} query=${query} />`}<//>`
+      ? html`<${Loaded} resource=${resource} place=${PLACE}>${() => html`<${Shown} overview=${overview} step=${step} by=${by} query=${query} />`}<//>`
       : html`<${Shown} overview=${NOTHING} step=${step} by=${by} query=${query} />`}
   <//>`;
+}
+
+/** Return an overview whose points begin with the first that has runs; the last ones always stay. */
+function dropEmptyBeginning(overview) {
+  const { points } = overview ?? NOTHING;
+  const first = points.findIndex((point) => point.runs || point.member_runs);
+  const from = Math.min(first, points.length - LEAST_POINTS);
+  return from > 0 ? { ...overview, points: points.slice(from) } : overview;
 }
 
 /** The list of sessions, for callers who may not read sums. */
@@ -99,9 +110,10 @@ function Shown({ overview, step, by, query }) {
   const words = span && describeSpan(points[first].at, points[last].at, step);
   const place = (point, more) => toRuns(query, point.at || overview.since, point.at ? endOf(point.at, step) : overview.before, more);
   const ofSpan = (more) => toRuns(query, points[first].at, endOf(points[last].at, step), more);
-  const describe = () => `${words}: ${formatNumber(span.runs)} runs, ${formatNumber(span.failed)} failed, ${formatNumber(span.total_tokens)} tokens, cost ${costOf(span)}`;
+  const describe = () => `${words}: ${many(span.runs, "run")}, ${formatNumber(span.failed)} failed, ${many(span.total_tokens, "token")}, cost ${costOf(span)}`;
   const shared = { brush, total, describe, open: () => (location.hash = ofSpan()) };
   const nothing = total && !total.runs && !total.member_runs;
+  const causes = useFailureWords(query, held ? points[first].at : overview.since, held ? endOf(points[last].at, step) : overview.before);
   return html`<${Tiles} overview=${overview} place=${place} query=${query} />
     ${nothing ? html`<${Empty} filters=${FILTERS} query=${query} none="No runs match these filters in this period.">
       No runs ended in this period. <a href="#/agents">Start a run</a><//>` : html`<${Patterns} />
@@ -110,24 +122,25 @@ function Shown({ overview, step, by, query }) {
           name, look, value: (point) => point[name], href: (point) => place(point, { status }) }))}
         more=${[{ name: "runs", value: (point) => point.runs, href: place }, { name: "of members", value: (point) => point.member_runs }]} />
       <${Figure} title="Failures by cause" note=${held ? words : ""} brush=${brush}>
-        <${Causes} failures=${(held ? span : total)?.failures || []} href=${(more) => (held ? ofSpan(more) : place(total, more))} /><//>
+        <${Causes} failures=${(held ? span : total)?.failures || []} href=${(more) => (held ? ofSpan(more) : place(total, more))}
+          words=${causes} /><//>
       <${Times} title="Time to first token" name="first_token" shared=${shared} />
       <${Times} title="Duration" name="duration" shared=${shared} />
       <${Figure} title="Tokens" ...${shared} short=${formatShort} series=${[
           { name: "in", look: "plain", value: (point) => point.input_tokens }, { name: "out", look: "dotted", value: (point) => point.output_tokens }]}
         more=${[{ name: "total", value: (point) => point.total_tokens }, { name: "cached", value: (point) => point.cache_read_tokens },
           { name: "model calls", value: (point) => point.model_calls }]} />
-      <${Figure} title="Cost" note="US dollars" ...${shared} remark=${total?.unpriced_tokens ? `${formatNumber(total.unpriced_tokens)} tokens not priced` : ""} format=${formatCost} series=${[{ name: "cost", look: "plain", value: (point) => point.cost }]}
+      <${Figure} title="Cost" note="US dollars" ...${shared} remark=${total?.unpriced_tokens ? `${many(total.unpriced_tokens, "token")} not priced` : ""} format=${formatCost} series=${[{ name: "cost", look: "plain", value: (point) => point.cost }]}
         more=${[{ name: "tokens without a price", value: (point) => formatNumber(point.unpriced_tokens) }]} />
     </div>
     <div class=${`strip row brushed ${span ? "over" : ""}`} data-brushed>
       ${span
-        ? html`<b>${words}</b> <span class="mid">${formatNumber(span.failed)} failed · ${formatNumber(span.total_tokens)} tokens · ${costOf(span)}</span>${" "}
+        ? html`<b>${words}</b> <span class="mid">${formatNumber(span.failed)} failed · ${many(span.total_tokens, "token")} · ${costOf(span)}</span>${" "}
             ${held
               ? html`<a href=${ofSpan()}>Show ${many(span.runs, "run")}</a>
                   ${span.failed ? html`<a href=${ofSpan({ status: "ERROR" })}>Show failed ones</a>` : null}
                   <button type="button" class="link" onClick=${brush.clear}>Clear</button>`
-              : html`<span>${formatNumber(span.runs)} runs</span>`}`
+              : html`<span>${many(span.runs, "run")}</span>`}`
         : html`<span class="dim">Drag across a chart to select ${step}s, then press Enter to see those runs. In a chart, the arrow keys select, too.</span>`}
     </div>
     <${Groups} overview=${overview} by=${by} query=${query} place=${place} />`}`;
@@ -140,7 +153,7 @@ function Tiles({ overview, place, query }) {
   const tiles = [
     ["Runs", total && link(total.runs, () => place(total)), total?.unreported_runs ? `${many(total.unreported_runs, "run")} reported no tokens` : ""],
     ["Failed", total && link(total.failed, () => place(total, { status: "ERROR" })), share],
-    ["Tokens", total && formatNumber(total.total_tokens), total ? `${formatNumber(total.model_calls)} model calls` : ""],
+    ["Tokens", total && formatNumber(total.total_tokens), total ? many(total.model_calls, "model call") : ""],
     ["Cost", total && costOf(total),
       total?.cost != null && total.unpriced_tokens ? "some tokens not priced" : ""],
     ["Waiting for approval", waiting && (canList("approvals")
@@ -154,7 +167,7 @@ function Tiles({ overview, place, query }) {
 function Times({ title, name, shared }) {
   // An agent in code has no call of a model, and so no first token.
   const [timed, ended] = [shared.total?.[name].count, shared.total?.duration.count];
-  const remark = timed < ended ? `of ${formatNumber(timed)} of ${formatNumber(ended)} runs` : "";
+  const remark = timed < ended ? `measured in ${formatNumber(timed)} of ${many(ended, "run")}` : "";
   return html`<${Figure} title=${title} note="logarithmic" ...${shared} remark=${remark} lines=${true} format=${formatTime} short=${formatTick}
     series=${PERCENTILES.map(([percentile, look]) => ({ name: percentile, look, value: (point) => point[name][percentile] }))}
     more=${[{ name: "runs", value: (point) => formatNumber(point[name].count) }]} />`;
@@ -163,11 +176,34 @@ function Times({ title, name, shared }) {
 const Bar = ({ part, look = "solid" }) => html`<td class="share" aria-hidden="true"><svg width="100%" height="12">
   <rect y="1" height="10" width=${`${Math.max(part ? 1 : 0, 100 * part)}%`} fill=${look === "solid" ? "var(--accent)" : "url(#hatched)"} /></svg></td>`;
 
-function Causes({ failures, href }) {
+/** Return the most frequent words for each code of the newest failures; without `runs:debug` none. */
+function useFailureWords(query, since, before) {
+  const allowed = since && can("runs", "debug");
+  const { data } = useResource(allowed ? withQuery("/failures", {
+    parent: "none", limit: 100, finished_after: since, finished_before: before, component_id: query.component,
+    component_type: query.type, model: query.model, user_id: query.user, version: query.version, db_id: query.db,
+  }) : null);
+  return useMemo(() => {
+    const counts = new Map();
+    for (const { error, cause } of data?.data ?? []) {
+      const exception = exceptionOf(cause);
+      const words = exception ? describeCause(exception) : error.detail;
+      if (!counts.has(error.code)) counts.set(error.code, new Map());
+      const ofCode = counts.get(error.code);
+      ofCode.set(words, (ofCode.get(words) || 0) + 1);
+    }
+    return new Map([...counts].map(([code, found]) => {
+      const [[words], ...others] = [...found].sort(([, one], [, other]) => other - one);
+      return [code, others.length ? `${words} (and ${many(others.length, "other cause")})` : words];
+    }));
+  }, [data]);
+}
+
+function Causes({ failures, href, words }) {
   if (!failures.length) return html`<p class="dim causes">No run failed.</p>`;
   return html`<div class="scroll causes" tabindex="0" role="region" aria-label="Table: Failures by cause"><table>
     <thead><tr><th scope="col">Cause</th><th scope="col" class="right">Runs</th><th class="share"><span class="hidden">Share</span></th></tr></thead>
-    <tbody>${failures.map(({ error_code: code, runs }) => html`<tr key=${code}><th scope="row"><code>${printable(code)}</code></th>
+    <tbody>${failures.map(({ error_code: code, runs }) => html`<tr key=${code}><th scope="row"><code>${printable(code)}</code>${words.has(code) ? html`<div class="two dim" title=${printable(words.get(code))}>${cut(words.get(code), 200)}</div>` : null}</th>
       <td class="right"><a href=${href({ status: "ERROR", error: code })}>${formatNumber(runs)}</a></td><${Bar} part=${runs / failures[0].runs} look="hatched" /></tr>`)}</tbody>
   </table></div>`;
 }

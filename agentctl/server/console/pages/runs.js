@@ -130,7 +130,8 @@ function arrange(rows) {
 function describeLive(rows, meta) {
   const counts = { running: 0, stopping: 0, queued: 0 };
   for (const run of rows) counts[phaseOf(run).name] += 1;
-  const text = Object.entries(counts).map(([name, count]) => `${count} ${name}`).join(" · ");
+  const given = Object.entries(counts).filter(([name, count]) => count || name === "running");
+  const text = given.map(([name, count]) => `${formatNumber(count)} ${name}`).join(" · ");
   return rows.length < meta.total_count ? `${formatTotal(meta)} live, of the newest ${rows.length}: ${text}` : text;
 }
 

@@ -5,7 +5,7 @@ import { JsonDialog, Still } from "../app/conversation.js";
 import { Compose, countPhases, describeCounts, Runs, targetOf, useThread } from "../app/thread.js";
 import {
   costOf, cut, describeHold, Empty, ErrorText, formatClock, formatNumber, formatShort,
-  Guard, html, Json, Later, Loaded, LOOKS, Menu, Page, phaseOf, printable, saveFile, Toggle, toHash, useAction, useCallback,
+  Guard, html, Json, Later, Loaded, LOOKS, many, Menu, Page, phaseOf, printable, saveFile, Toggle, toHash, useAction, useCallback,
   useEffect, useKeys, useNames, useResource, useState,
 } from "../app/ui.js";
 import { writeExact } from "../app/exact.js";
@@ -97,7 +97,7 @@ function Entry({ run, number, current, onSelect }) {
     title=${cut(run.input, 80)}>
     <span class="dim">${number && formatNumber(number)}</span>
     <span class=${color}><span aria-hidden="true">${glyph}</span><span class="hidden">${phase.words}</span></span>
-    ${formatClock(run.created_at).slice(0, 5)} <span title="tokens">${formatShort(tokensOf(run))} tok</span></a></li>`;
+    ${formatClock(run.created_at).slice(0, 5)} <span>${formatShort(tokensOf(run))} ${tokensOf(run) === 1 ? "token" : "tokens"}</span></a></li>`;
 }
 
 /** The head of a session: its tokens and its owner, and a menu with what one seldom does. */
@@ -116,7 +116,7 @@ function SessionActions({ session, id, query, reload, children }) {
   const [save, failure, busy] = useAction((format) => exportSession(id, query.db, format));
   const total = session.total_tokens;
   return html`
-    ${total ? html`<span>${[`${formatNumber(total)} tokens`, costOf(session)].filter(Boolean).join(" · ")}</span>` : null}
+    ${total ? html`<span>${[many(total, "token"), costOf(session)].filter(Boolean).join(" · ")}</span>` : null}
     <span>${printable(session.user_id ?? "no owner")}</span>
     ${children}
     <${ErrorText} error=${failure} />
