@@ -21,7 +21,7 @@ from agentctl.config.settings import Database, Settings
 from agentctl.config.upkeep import Files
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.records.system import Finding, from_failure, note, ok, wrong
-from agentctl.records.text import format_bytes
+from agentctl.records.text import format_bytes, format_count
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.store import migrating, schema
 from agentctl.store.blobs import BlobStore
@@ -284,7 +284,11 @@ async def _check_pages(
     if state.step == "references":
         at("tables searched", 0, None)
         for table, rows in await inspect.find_dangling_rows(path):
-            yield wrong(check, f"{rows} rows of {table} refer to missing rows", _CHANGED_BY_HAND)
+            yield wrong(
+                check,
+                f"{table}: {format_count(rows, 'reference')} to missing rows",
+                _CHANGED_BY_HAND,
+            )
 
 
 async def _check_schema(
@@ -548,6 +552,6 @@ async def check_index(entry: Database, tokenizer: Tokenizer) -> Finding:
         await database.close()
     check = f"search in {entry.id}"
     if lacking:
-        text = f"{lacking} of {read} sessions that were read have texts that are not indexed"
+        text = f"{format_count(read, 'session')} read, {lacking} with texts that are not indexed"
         return note(check, text, INDEX_COMMAND)
-    return ok(check, f"the texts of {read} sessions that were read are indexed")
+    return ok(check, f"{format_count(read, 'session')} read, all texts are indexed")

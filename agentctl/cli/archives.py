@@ -18,6 +18,7 @@ from agentctl.errors import BytesMissing, InvalidResponse, NotFound, PartFailed,
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page
 from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import Row, read_rows
+from agentctl.records.text import format_count
 from agentctl.records.times import format_rfc3339, now
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Archive:
         """Raise PartFailed if there are files without bytes."""
         if self.missing:
             raise PartFailed(
-                f"The bytes of {len(self.missing)} files are missing",
+                f"The bytes of {format_count(len(self.missing), 'file')} are missing",
                 cause=f"{self.file} has the rest; its manifest names them, such as"
                 f" {self.missing[0]['file_id']}",
                 hint="restore them from a backup, or delete these files, and export again",

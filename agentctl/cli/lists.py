@@ -38,6 +38,7 @@ from agentctl.interface.requests.lists import (
     with_page,
 )
 from agentctl.records.kinds import Record
+from agentctl.records.text import format_count
 
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
@@ -264,9 +265,8 @@ class ListWriter:
         except (AgentctlError, asyncio.CancelledError):
             self._flush()
             if reached is not None:
-                note(
-                    f"interrupted after {self._count} rows; continue with: --all {option} {reached}"
-                )
+                written = format_count(self._count, "row")
+                note(f"interrupted after {written}; continue with: --all {option} {reached}")
             raise
         self._finish()
 

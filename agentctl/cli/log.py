@@ -17,6 +17,9 @@ _RUN_LOGGERS = ("agentctl.runtime", "agentctl.runs")
 _STORE_LOGGER = "agentctl.store"
 """Records about the database repeat the error that the command reports."""
 
+_AUDIT_LOGGER = "agentctl.service.audit"
+"""Records about entries that wait for the database: the command reports the database."""
+
 _RUN_ERROR_LINE = re.compile(r"run \S+ failed: [A-Z_]+: ")
 _RUN_PREFIX = re.compile(r"^run \S+(?:: | failed inside: )")
 
@@ -45,6 +48,8 @@ class LocalLog(logging.Handler):
 
         if record.levelno < logging.WARNING:
             self._io.note(escape_controls(text), style="dim")
+        elif record.name == _AUDIT_LOGGER:
+            return
         elif record.name == _STORE_LOGGER:
             self._note(f"note: {text}")
         elif record.name not in _RUN_LOGGERS:

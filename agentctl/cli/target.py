@@ -37,7 +37,7 @@ from agentctl.cli.options import (
 from agentctl.cli.request_options import CommandSignature, declare_parameters, run_until_done
 from agentctl.cli.show.terminal import note, note_detail
 from agentctl.cli.show.tokens import describe_expiry
-from agentctl.errors import AgentctlError, NotFound, Unauthenticated, UsageError
+from agentctl.errors import AgentctlError, NotFound, Unauthenticated, Unavailable, UsageError
 from agentctl.interface.declarations import Order
 from agentctl.interface.requests import MINIMUM_ID_PREFIX, SUMMARY_VIEW
 from agentctl.records.kinds import KINDS
@@ -476,7 +476,11 @@ async def _open_local(
         user = pwd.getpwuid(os.getuid()).pw_name
     caller = principal.local_principal(user, acting_for=options.as_user)
     # Code of agents and tools is imported and executed in this process, and may print.
-    with capturing_log() as log, contextlib.redirect_stdout(current_io().err):
+    with (
+        _adding_place(settings),
+        capturing_log() as log,
+        contextlib.redirect_stdout(current_io().err),
+    ):
         place = f"locally ({settings.path})"
         if reads is not None:
             async with _open_reads(reads, settings, caller) as operations:
@@ -488,6 +492,20 @@ async def _open_local(
         async with Service.open(settings, create=create) as service:
             local = LocalTarget(settings, log, service)
             yield Target(service.operations_for(caller), place, options.flags(), local)
+
+
+@contextlib.contextmanager
+def _adding_place(settings: Settings) -> Iterator[None]:
+    """Add the URL of a database to a failure that names only its id, as for other callers."""
+    from agentctl.config.databases import display_url
+
+    try:
+        yield
+    except Unavailable as failure:
+        for database in settings.databases:
+            if failure.cause == f"database {database.id!r}":
+                failure.cause += f": {display_url(database.url)}"
+        raise
 
 
 def _open_reads(

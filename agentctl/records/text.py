@@ -160,6 +160,17 @@ def format_bytes(count: int) -> str:
     return f"{count} TB"
 
 
+def format_count(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun, such as `1 run`, `1,200 runs` or `2 memories`.
+
+    Args:
+        plural: the noun for other counts than 1; empty: with an `s`.
+    """
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {plural or f'{noun}s'}"
+
+
 def read_name(value: object) -> str | None:
     """Return a name that a provider has reported, made storable; None for another value."""
     if not isinstance(value, str) or not value:

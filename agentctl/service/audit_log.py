@@ -63,7 +63,7 @@ def list_changing_operations() -> frozenset[str]:
 _UNQUOTED = re.compile(r"[A-Za-z0-9._~@-]*", re.ASCII)
 """Texts that percent-encoding does not change."""
 
-_log = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
+_log = RateLimitedLog(logging.getLogger("agentctl.service.audit"), level=logging.ERROR)
 
 
 class EntryCounter:
@@ -80,7 +80,7 @@ class EntryCounter:
         self._seconds = seconds
         self._pending: dict[Hashable, AuditRow | None] = {}
         self._flushing: asyncio.Task[None] | None = None
-        self._log = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
+        self._log = RateLimitedLog(logging.getLogger("agentctl.service.audit"), level=logging.ERROR)
 
     def is_first(self, key: Hashable) -> bool:
         """Return True if a key had no entry in the last minute.

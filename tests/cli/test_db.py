@@ -225,7 +225,7 @@ DAMAGES = {
     "a size": ("UPDATE sessions SET history_bytes = 9", "history_bytes differs", "by hand"),
     "a state": ("UPDATE sessions SET last_status = 'ERROR'", "last_status differs", "by hand"),
     "an end": ("UPDATE runs SET finished_at = NULL", "ended runs without an end", "by hand"),
-    "a session": ("DELETE FROM sessions", "1 rows of runs refer to missing rows", "by hand"),
+    "a session": ("DELETE FROM sessions", "runs: 1 reference to missing rows", "by hand"),
     "a status": ("UPDATE runs SET status = 'DONE'", "unknown status", "by hand"),
     "a trigger": (
         "CREATE TRIGGER mine AFTER INSERT ON runs BEGIN DELETE FROM audit_log; END",

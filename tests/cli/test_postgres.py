@@ -105,6 +105,10 @@ def test_an_unreachable_database_is_reported(
             ended = agentctl(*command, "--config", str(deployment.path))
             assert (ended.code, text in ended.stderr) == (code, True), ended.stderr
             assert "Traceback" not in ended.stderr
+            assert "audit entries" not in ended.stderr
+            if "127.0.0.1:1" in lines:
+                place = "cause: database 'main': postgresql://me@127.0.0.1:1/none"
+                assert place in ended.stderr
 
 
 def test_tail_shows_an_entry_committed_after_a_higher_number(

@@ -96,7 +96,7 @@ def test_table_names_what_has_no_price(usage: Usage) -> None:
     (line,) = (line for line in shown.lines if line.startswith("echo"))
     assert line.split()[-6:].count("?") == 1
     assert "at least" in shown.stderr
-    assert "tokens have no known price" in shown.stderr
+    assert " without a known price" in shown.stderr
     cut = usage("--by", "user", "--limit", "1", screen=True)
     assert "showing 1 of 3 groups: --limit shows more" in cut.stderr
 

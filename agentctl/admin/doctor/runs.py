@@ -20,6 +20,7 @@ from agentctl.config.settings import Agent, Settings, Team
 from agentctl.config.upkeep import Budget
 from agentctl.errors import AgentctlError
 from agentctl.records.system import Finding, from_failure, note, ok, wrong
+from agentctl.records.text import format_count
 from agentctl.records.times import DAY, format_span, now
 from agentctl.runs.gate.budgets import Prices
 from agentctl.store.repositories import webhooks
@@ -87,7 +88,7 @@ async def check_runs(settings: Settings) -> list[Finding]:
         summary = [ok(_CHECK, text)]
     elif not problems:
         summary = [
-            ok(_CHECK, "1 run is consistent" if count == 1 else f"{count} runs are consistent")
+            ok(_CHECK, "1 run is consistent" if count == 1 else f"{count:,} runs are consistent")
         ]
 
     kinds = Counter(problem.kind for problem in problems)
@@ -150,7 +151,7 @@ async def check_budgets(settings: Settings) -> list[Finding]:
                 findings.append(note(_BUDGETS, text, f"set price of the model {model}"))
 
     count = len(settings.budgets)
-    return findings or [ok(_BUDGETS, "1 budget" if count == 1 else f"{count} budgets")]
+    return findings or [ok(_BUDGETS, format_count(count, "budget"))]
 
 
 def _list_models(settings: Settings, budget: Budget) -> Iterator[str]:
@@ -208,7 +209,9 @@ async def check_webhooks(settings: Settings) -> list[Finding]:
 
     for webhook_id, count in sorted(dead):
         remedy = f"agentctl webhooks redeliver --dead --webhook {webhook_id}{config}"
-        findings.append(wrong(_WEBHOOKS, f"{webhook_id} did not accept {count} events", remedy))
+        findings.append(
+            wrong(_WEBHOOKS, f"{webhook_id} did not accept {format_count(count, 'event')}", remedy)
+        )
 
     for webhook_id, row in sorted(waiting.items()):
         findings += _check_waiting(webhook_id, row, is_known=webhook_id in configured_ids)
@@ -221,7 +224,7 @@ async def check_webhooks(settings: Settings) -> list[Finding]:
 def _check_waiting(webhook_id: str, row: Waiting, *, is_known: bool) -> list[Finding]:
     age = (now() - (row.oldest_at or now())) / 1_000_000
     if not is_known:
-        what = f"{row.count} events wait for {webhook_id}, which is not configured"
+        what = f"{format_count(row.count, 'event')} for {webhook_id}, which is not configured"
         return [
             note(_WEBHOOKS, what, "configure it again, or wait: they are deleted after 30 days")
         ]

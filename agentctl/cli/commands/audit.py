@@ -33,6 +33,7 @@ from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable, Usage
 from agentctl.interface.requests import MAXIMUM_LIMIT
 from agentctl.interface.requests.administration import AuditFilter, AuditHeadFilter
 from agentctl.interface.requests.lists import Row, read_pages, read_rows
+from agentctl.records.text import format_count
 
 if TYPE_CHECKING:
     from agentctl.auth.audit_chain import Verification
@@ -211,7 +212,7 @@ async def export_audit(target: Target, to_file: ToFile = None, *, filter: AuditF
                 async with showing_progress(counter):
                     async for part in parts:
                         file.write(part + b"\n")
-            note(f"wrote {counter.done} entries to {to_file}")
+            note(f"wrote {format_count(counter.done, 'entry', 'entries')} to {to_file}")
             return
 
         # On a terminal the entries themselves show the progress.

@@ -43,7 +43,7 @@ from agentctl.records.authorization import KNOWN_SCOPES, ExplainRecord
 from agentctl.records.document import Document
 from agentctl.records.routes import RouteMatch
 from agentctl.records.system import MeRecord
-from agentctl.records.text import suggest_name
+from agentctl.records.text import format_count, suggest_name
 
 app = CommandApp(
     help="Show your identity and explain access decisions.",
@@ -210,7 +210,7 @@ def _show_explanation(document: Document[ExplainRecord], out: CommandOutput, eve
     if out.format == "table" and not every:
         counts = Counter(step["outcome"] for step in record["steps"])
         reached = f", {counts['skipped']} not reached" if counts["skipped"] else ""
-        note(f"{counts['passed']} checks passed{reached} (--all shows them)")
+        note(f"{format_count(counts['passed'], 'check')} passed{reached} (--all shows them)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from agentctl.errors import InvalidResponse, UsageError
 from agentctl.interface.requests.files import FileContent, FileFilter, FileUpload
 from agentctl.records.document import Document
 from agentctl.records.files import FileRecord
-from agentctl.records.text import format_bytes
+from agentctl.records.text import format_bytes, format_count
 
 app = CommandApp(
     help="Upload, list, show, download and delete files.",
@@ -150,7 +150,7 @@ async def delete_files(
     db: DbId = None,
 ) -> None:
     """Delete files."""
-    what = f"file {file_ids[0]}" if len(file_ids) == 1 else f"{len(file_ids)} files"
+    what = f"file {file_ids[0]}" if len(file_ids) == 1 else format_count(len(file_ids), "file")
     confirm(f"Delete {what}, {target.place}?", yes=yes)
     results = await run_all(file_ids, partial(target.operations.files.delete, db_id=db), at_once=4)
     report_failures(file_ids, results)

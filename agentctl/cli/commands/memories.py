@@ -29,6 +29,7 @@ from agentctl.interface.requests.memories import (
     NewMemory,
 )
 from agentctl.records.kinds import Record
+from agentctl.records.text import format_count
 
 app = CommandApp(
     help="List, change, delete, export and import memories of users.",
@@ -185,10 +186,12 @@ async def _forget_user(target: Target, user: str, *, yes: bool) -> None:
     """Delete every memory of a user, after a confirmation."""
     page = Page(limit=1, sort_by="updated_at")
     memories = (await target.operations.memories.list(MemoryFilter(user, page=page))).value
-    count = f"{memories['meta']['total_count']}{'+' if memories['meta']['total_is_capped'] else ''}"
-    confirm(f"Delete all memories of user {user} ({count}), {target.place}?", yes=yes)
+    total = format_count(memories["meta"]["total_count"], "memory", "memories")
+    if memories["meta"]["total_is_capped"]:
+        total = f"more than {total}"
+    confirm(f"Delete {total} of user {user}, {target.place}?", yes=yes)
     await target.operations.memories.delete_several(MemoryDeletion(user_id=user, all=True))
-    target.report_done(f"deleted {count} memories of user {user}")
+    target.report_done(f"deleted {total} of user {user}")
 
 
 @app.command("export", epilog="Example: agentctl memories export --user ada --to-file ada.jsonl")
@@ -210,7 +213,7 @@ async def export_memories(target: Target, to_file: ToFile = None, user: UserId =
                 async for memory in memories:
                     file.write(_dump(memory) + b"\n")
                     counter.done += 1
-    note(f"wrote {counter.done} memories to {to_file}")
+    note(f"wrote {format_count(counter.done, 'memory', 'memories')} to {to_file}")
 
 
 @app.command("import", epilog="Example: agentctl memories import ada.jsonl --user ada")
@@ -246,7 +249,8 @@ async def import_memories(
                 await target.operations.memories.create(memory)
                 known[memory.user_id].add(memory.memory)
             counter.done += 1
-    target.report_done(f"imported {len(memories) - skipped} memories, skipped {skipped}")
+    imported = format_count(len(memories) - skipped, "memory", "memories")
+    target.report_done(f"imported {imported}, skipped {skipped}")
 
 
 def _read_memories(target: Target, user_id: str | None) -> AsyncGenerator[Record]:

@@ -17,6 +17,7 @@ from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config
 from agentctl.errors import UsageError
+from agentctl.records.text import format_count
 from agentctl.records.times import format_span
 from agentctl.work.lost_output import drop_lost_writes
 
@@ -225,6 +226,6 @@ def _announce_stop(settings: Settings, runs: int | None) -> None:
     if runs == 0:
         note("stopping")
         return
-    work = {None: "runs", 1: "1 run"}.get(runs, f"{runs} runs")
+    work = "runs" if runs is None else format_count(runs, "run")
     most = format_span(settings.server.drain_seconds)
     note(f"stopping: waiting up to {most} for {work}; press Ctrl-C again to cancel them")

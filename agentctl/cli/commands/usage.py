@@ -24,6 +24,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.interface.requests.administration import OverviewFilter, UsageFilter
+from agentctl.records.text import format_count
 from agentctl.records.times import format_elapsed
 from agentctl.records.usage import Step, UsageKey
 
@@ -160,9 +161,8 @@ async def _show_overview(target: Target, filter: OverviewFilter, out: FieldsOutp
     count = overview["waiting"]["approvals"]
     if count:
         oldest = format_distance(overview["waiting"]["oldest_at"])
-        note(
-            f"{count} approvals wait for a person, the oldest for {oldest}: agentctl approvals list"
-        )
+        waiting = format_count(count, "approval")
+        note(f"{waiting} pending, the oldest for {oldest}: agentctl approvals list")
 
 
 def _build_columns(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Columns:
@@ -248,17 +248,17 @@ def _note_rest(report: Mapping[str, Any], shown: int) -> None:
     total = report["total"]
     cost = _format_cost(total).replace("> ", "at least ")
     price = {"": "", "?": ", cost not known"}.get(cost, f", {cost} US dollars")
-    note(
-        f"{report['since'][:16]}Z to {report['before'][:16]}Z: {total['runs']:,} runs,"
-        f" {total['total_tokens']:,} tokens{price}"
-    )
+    runs = format_count(total["runs"], "run")
+    tokens = format_count(total["total_tokens"], "token")
+    period = f"{report['since'][:16]}Z to {report['before'][:16]}Z"
+    note(f"{period}: {runs}, {tokens}{price}")
 
     if total["unpriced_tokens"] and total["cost"] is not None:
-        note(f"{total['unpriced_tokens']:,} tokens have no known price")
+        note(f"{format_count(total['unpriced_tokens'], 'token')} without a known price")
     if begin := report.get("next_before"):
         note(f"too many users: their sums begin at {begin[:16]}Z, earlier ones: --before {begin}")
     if shown < report["groups"]:
-        note(f"showing {shown} of {report['groups']} groups: --limit shows more")
+        note(f"showing {shown} of {format_count(report['groups'], 'group')}: --limit shows more")
 
 
 def draw_bar(value: int, most: int) -> str:

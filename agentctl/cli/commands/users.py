@@ -33,6 +33,7 @@ from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import Read, read_rows
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.records.personal_data import PersonalDataRecord
+from agentctl.records.text import format_count
 from agentctl.records.times import DAY, format_rfc3339, now
 
 app = CommandApp(
@@ -213,7 +214,8 @@ async def erase_user(
 
     if not dry_run:
         least = "at least " if any(row.get("is_capped") for row in rows) else ""
-        what = f"{least}{sum(row['rows'] for row in rows)} rows of user {user}"
+        count = format_count(sum(row["rows"] for row in rows), "row")
+        what = f"{least}{count} of user {user}"
         confirm(f"Erase {what}, {target.place}?", yes=yes)
 
         choice: Vacuum = "auto"

@@ -13,6 +13,7 @@ from agentctl.errors import AgentctlError, RunFailed
 from agentctl.interface.requests import SUMMARY_VIEW
 from agentctl.records.events import Event, EventKind
 from agentctl.records.kinds import ComponentKind, ComponentRef
+from agentctl.records.text import format_count
 from agentctl.records.times import format_elapsed
 from agentctl.transcripts.model import count_seconds, find_tokens
 
@@ -204,7 +205,7 @@ def report_run_end(
 
     total = find_tokens(end)
     if total is not None:
-        text += f", {total:,} tokens"
+        text += f", {format_count(total, 'token')}"
         # `metrics` has the tokens of the run alone, the total those of its members, too.
         metrics = end.get("metrics") or {}
         input_tokens = metrics.get("input_tokens") or 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from agentctl.cli.io import IO, current_io
 from agentctl.cli.report import report_error
 from agentctl.errors import AgentctlError, PartFailed
-from agentctl.records.text import escape_controls
+from agentctl.records.text import escape_controls, format_count
 from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
@@ -170,4 +170,6 @@ def report_import(made: ImportReport, out: CommandOutput) -> None:
 def check_complete(made: ImportReport) -> None:
     """Raise PartFailed if something was left out."""
     if made.left:
-        raise PartFailed(f"{len(made.left)} sessions or runs were left out")
+        raise PartFailed(
+            f"left out {format_count(len(made.left), 'session or run', 'sessions or runs')}"
+        )

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from agentctl.config.settings import Settings
 from agentctl.errors import InternalError
+from agentctl.records.text import format_count
 from agentctl.server.app import Application, create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.measurements import LoopLag, RequestCounters
@@ -148,7 +149,9 @@ class _SingleProcess:
         self.manager.notify("READY=1", f"STATUS=serves {base_url(self.listener)}")
 
     def stopping(self, runs: int) -> None:
-        self.manager.notify("STOPPING=1", f"STATUS=waits for the end of {runs} runs")
+        self.manager.notify(
+            "STOPPING=1", f"STATUS=waits for the end of {format_count(runs, 'run')}"
+        )
         with contextlib.suppress(OSError):
             self.announcements.stop(runs)
 

@@ -13,6 +13,7 @@ from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, plain_columns
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import NotFound, SomethingWrong, UsageError
+from agentctl.records.text import format_count
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings
@@ -92,10 +93,11 @@ def _describe_store(settings: Settings) -> str:
 def _report_files(copied: CopiedFiles, place: str) -> None:
     """Write where the bytes of files are; SomethingWrong if some are missing."""
     if copied.files:
-        note(f"the bytes of {copied.files - copied.files_missing} files are {place}")
+        kept = format_count(copied.files - copied.files_missing, "file")
+        note(f"the bytes of {kept} are {place}")
     if copied.files_missing:
         raise SomethingWrong(
-            f"The bytes of {copied.files_missing} files are missing",
+            f"The bytes of {format_count(copied.files_missing, 'file')} are missing",
             cause=f"such as those of file {copied.missing_file}; the rest was done",
             hint="look for more with: agentctl doctor --db",
         )

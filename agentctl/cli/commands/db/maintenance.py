@@ -15,7 +15,7 @@ from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config
 from agentctl.errors import BadRequest
-from agentctl.records.text import format_bytes
+from agentctl.records.text import format_bytes, format_count
 from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _describe_plan(plan: MigrationPlan) -> str:
     count = len(plan.migrations)
     if plan.version is None:
         return "created"
-    migrations = "1 migration" if count == 1 else f"{count} migrations"
+    migrations = format_count(count, "migration")
     return f"migrated, {migrations} from schema version {plan.version.number}"
 
 

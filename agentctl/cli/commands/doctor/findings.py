@@ -12,7 +12,7 @@ from agentctl.cli.show.output import CommandOutput, write_line
 from agentctl.cli.show.table import Column, wrap_with_indent
 from agentctl.cli.show.terminal import note
 from agentctl.errors import SomethingWrong
-from agentctl.records.text import escape_controls
+from agentctl.records.text import escape_controls, format_count
 
 if TYPE_CHECKING:
     from agentctl.records.system import Finding
@@ -64,9 +64,8 @@ def fold_findings(findings: Sequence[Finding]) -> list[tuple[Finding, list[str]]
 def check_findings(findings: Sequence[Finding]) -> None:
     """Note that there is no problem; SomethingWrong if there is one."""
     counts = Counter(finding.verdict for finding, _ in fold_findings(findings))
-    notes = {0: "", 1: ", 1 note"}.get(counts["note"], f", {counts['note']} notes")
+    notes = f", {format_count(counts['note'], 'note')}" if counts["note"] else ""
     if not counts["wrong"]:
         note(f"no problems{notes}")
         return
-    problems = "1 problem" if counts["wrong"] == 1 else f"{counts['wrong']} problems"
-    raise SomethingWrong(f"{problems}{notes}")
+    raise SomethingWrong(f"{format_count(counts['wrong'], 'problem')}{notes}")

@@ -9,6 +9,7 @@ from agentctl.cli.commands.doctor.findings import check_findings, show_findings
 from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.target import TargetOptions, open_target, resolve_server
 from agentctl.errors import AgentctlError, InvalidConfiguration
+from agentctl.records.text import format_count
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -39,7 +40,9 @@ async def examine_server(out: CommandOutput, options: TargetOptions) -> None:
 
         try:
             components = (await operations.components.list("agent")).value
-            findings.append(ok("token", f"the caller can read {len(components)} agents"))
+            findings.append(
+                ok("token", f"the caller can read {format_count(len(components), 'agent')}")
+            )
         except AgentctlError as failure:
             findings.append(from_failure("token", failure))
 

@@ -15,6 +15,7 @@ from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import LocalTarget, Target, TargetOptions, adding_config, open_target
 from agentctl.errors import ProblemsFound
+from agentctl.records.text import format_count
 
 if TYPE_CHECKING:
     from agentctl.admin.runs_doctor.find import Problem, RunsDoctor
@@ -94,9 +95,13 @@ def _report_problems(
         return
 
     if all(problem.remedy is None for problem in problems):
-        raise ProblemsFound(f"{_count(len(problems))} found, none can be repaired here")
+        raise ProblemsFound(
+            f"{format_count(len(problems), 'problem')} found, none can be repaired here"
+        )
     command = target.command(_describe_command(db_id, fix=True))
-    raise ProblemsFound(f"{_count(len(problems))} found", hint=f"repair them with: {command}")
+    raise ProblemsFound(
+        f"{format_count(len(problems), 'problem')} found", hint=f"repair them with: {command}"
+    )
 
 
 async def _repair_all(
@@ -112,14 +117,17 @@ async def _repair_all(
         if out.is_table:
             _show_problems(problems, out)
         repairable = sum(problem.remedy is not None for problem in problems)
-        confirm(f"Repair {repairable} of {_count(len(problems))} {target.place}?", yes=yes)
+        confirm(
+            f"Repair {repairable} of {format_count(len(problems), 'problem')} {target.place}?",
+            yes=yes,
+        )
 
     done = await _repair_problems(target, target.local, problems)
     _show_problems(done, out)
     target.report_done(f"{_count_outcomes(done)},")
     left = sum(problem.outcome == "left" for problem in done)
     if left:
-        raise ProblemsFound(f"{_count(left)} left")
+        raise ProblemsFound(f"{format_count(left, 'problem')} left")
 
 
 async def _find_problems(target: Target, doctor: RunsDoctor) -> list[Problem]:
@@ -130,8 +138,8 @@ async def _find_problems(target: Target, doctor: RunsDoctor) -> list[Problem]:
 
     async with showing_progress(counter):
         problems = await doctor.find_problems(count_checked)
-    count = _count(len(problems)) if problems else "no problems"
-    runs = "1 run" if counter.done == 1 else f"{counter.done} runs"
+    count = format_count(len(problems), "problem") if problems else "no problems"
+    runs = format_count(counter.done, "run")
     note(f"{count} in {runs} {target.place}")
     return problems
 
@@ -167,7 +175,3 @@ def _count_outcomes(done: Sequence[Problem]) -> str:
     texts = {"repaired": "repaired", "gone": "already resolved", "left": "left"}
     parts = [f"{counts[key]} {text}" for key, text in texts.items() if counts[key]]  # type: ignore[index]
     return ", ".join(parts) or "nothing changed"
-
-
-def _count(number: int) -> str:
-    return "1 problem" if number == 1 else f"{number} problems"

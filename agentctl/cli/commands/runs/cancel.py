@@ -36,6 +36,7 @@ from agentctl.records.document import Document
 from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.records.phase import describe_phase
 from agentctl.records.runs import CancelRecord
+from agentctl.records.text import format_count
 from agentctl.records.times import now
 
 DEFAULT_WAIT_SECONDS = 10.0
@@ -324,4 +325,4 @@ def _check_stopped(target: Target, records: Sequence[CancelRecord]) -> None:
 
 
 def _count_runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"
+    return format_count(number, "run")

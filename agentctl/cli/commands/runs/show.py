@@ -46,6 +46,7 @@ from agentctl.interface.operations.runs import ModelCallDetail
 from agentctl.interface.requests import FULL_VIEW, RunFilter, RunView, SessionLocator
 from agentctl.records.document import Document
 from agentctl.records.runs import RunRecord
+from agentctl.records.text import format_count
 from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.runs import CausesReader, list_model_calls, read_members
 
@@ -278,12 +279,14 @@ async def wait_for_runs(
     live = [record["run_id"] for record in records if not is_settled(record)]
     if live:
         hint = f"follow one with: {target.command(f'runs watch {live[0]}')}"
-        count = f"{len(live)} of {len(run_ids)} runs"
+        count = f"{len(live)} of {format_count(len(run_ids), 'run')}"
         raise StillPending(f"{count} not ended within {wait:g} s", hint=hint)
     paused = [record for record in records if record["status"] == "PAUSED"]
     failed = [record for record in records if record["status"] not in ("COMPLETED", "PAUSED")]
     if failed:
         hint = "show one with: " + target.command(f"runs get {failed[0]['run_id']}")
-        raise RunFailed(f"{len(failed)} of {len(run_ids)} runs not completed", hint=hint)
+        raise RunFailed(
+            f"{len(failed)} of {format_count(len(run_ids), 'run')} not completed", hint=hint
+        )
     if paused:
         raise build_waiting(target, paused[0]["run_id"], paused[0]["approvals"])

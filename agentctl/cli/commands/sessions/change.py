@@ -49,7 +49,7 @@ from agentctl.interface.requests.administration import IdleFilter, PruneRequest
 from agentctl.interface.requests.files import FileFilter
 from agentctl.interface.requests.lists import read_pages
 from agentctl.records.kinds import Record
-from agentctl.records.text import format_bytes
+from agentctl.records.text import format_bytes, format_count
 
 if TYPE_CHECKING:
     from agentctl.interface.operations import Operations
@@ -249,7 +249,8 @@ async def prune_sessions(
             return
 
         size = format_bytes(idle_totals.bytes)
-        what = f"{idle_totals.sessions} sessions with {idle_totals.runs} runs ({size})"
+        sessions = format_count(idle_totals.sessions, "session")
+        what = f"{sessions} with {format_count(idle_totals.runs, 'run')} ({size})"
         how = "without an export" if export is None else f"after an export to {export}"
         confirm(f"Remove {what} {how}, {target.place}?", yes=yes)
 
@@ -258,7 +259,7 @@ async def prune_sessions(
     try:
         await _prune(target, wanted, folder, removed, idle_totals.sessions or None)
     except BaseException:
-        note(f"{removed.sessions} sessions were removed")
+        note(f"removed {format_count(removed.sessions, 'session')}")
         raise
 
     files = [] if folder is None else folder.files
@@ -345,7 +346,7 @@ async def delete_sessions(
         target.report_done(f"deleted session {session_id}")
 
     is_one = len(session_ids) == 1
-    what = f"session {session_ids[0]}" if is_one else f"{len(session_ids)} sessions"
+    what = f"session {session_ids[0]}" if is_one else format_count(len(session_ids), "session")
     confirm(f"Delete {what} with all runs, {target.place}?", yes=yes)
     if cancel or is_one:
         report_failures(session_ids, await run_all(session_ids, delete))
@@ -438,7 +439,8 @@ class ExportFolder:
         await archive.write(archive.list_files(self._operations, file_filters))
         self.files.append(path)
         if archive.missing:
-            note(f"the bytes of {len(archive.missing)} files are missing: {path} names them")
+            missing = format_count(len(archive.missing), "file")
+            note(f"the bytes of {missing} are missing: {path} names them")
 
 
 def _hash_file(path: Path) -> bytes:

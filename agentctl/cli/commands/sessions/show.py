@@ -56,6 +56,7 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import Record, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.sessions import ExportFormat, SessionView
+from agentctl.records.text import format_count
 from agentctl.transcripts.model import build_drawn_run, clean_line
 from agentctl.transcripts.runs import CausesReader, SessionRuns, read_members
 
@@ -291,7 +292,8 @@ async def list_session_runs(
     document = await target.operations.sessions.list_runs(session_id, query)
     out.show_list(document, columns.RUNS_OF_SESSION, "run_id")
     if out.format != "json" and len(document.value) == query.limit:
-        note(f"showing {query.limit} runs; next page: --after {document.value[-1]['run_id']}")
+        shown = format_count(query.limit, "run")
+        note(f"showing {shown}; next page: --after {document.value[-1]['run_id']}")
 
 
 @with_target()
@@ -326,7 +328,7 @@ async def export_sessions(
             raise UsageError("--with-files needs --to-file FILE")
         archive = Archive(to_file, {"format": "agentctl-sessions/1"}, counter)
         await archive.write(_list_members(archive, target, sessions, file_format, model_calls))
-        note(f"wrote {counter.done} sessions to {to_file}")
+        note(f"wrote {format_count(counter.done, 'session')} to {to_file}")
         archive.check_missing()
         return
 
@@ -342,7 +344,7 @@ async def export_sessions(
                 async for part, count in parts:
                     file.write(part)
                     counter.done += count
-    note(f"wrote {counter.done} sessions to {to_file}")
+    note(f"wrote {format_count(counter.done, 'session')} to {to_file}")
 
 
 async def _list_members(
