@@ -220,7 +220,7 @@ async def test_program_ends_with_its_guard_and_is_replaced() -> None:
 
 def test_program_gets_no_variable_of_the_guard() -> None:
     """Python adds LC_CTYPE to the environment of an interpreter without a locale."""
-    bounds = json.dumps(Bounds(LIMIT, 1.0, 1.0, ("PATH", "GIVEN"))._asdict())
+    bounds = json.dumps(Bounds(LIMIT, PATIENCE, PATIENCE, ("PATH", "GIVEN"))._asdict())
     message = '{"jsonrpc":"2.0","method":"x","params":{"variables":"$GIVEN$LC_CTYPE"}}'
     program = ["sh", "-c", f"cat <<END\n{message}\nEND"]
     guard = subprocess.run(
