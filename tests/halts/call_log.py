@@ -35,8 +35,11 @@ class CallLog:
         self._place = 0
 
     def read(self) -> Sequence[Call]:
-        """Read all calls that were made before; return those that were not read before."""
-        new_calls = [*self._endpoint.settle(), *self._read_ledger()]
+        """Read the calls; return those that were not read before.
+
+        A call that is under way may be read next time.
+        """
+        new_calls = [*self._endpoint.read_calls(), *self._read_ledger()]
         self.calls += new_calls
         for call in new_calls:
             self.times[call.path, call.number].append(call.at)

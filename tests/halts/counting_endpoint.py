@@ -1,8 +1,6 @@
 """A model endpoint that logs the calls of each path, in a process of its own.
 
-`GET /log?from=N` returns the calls from number N on, all of which had arrived before the request:
-after `SETTLE_ROUNDS` of such requests, one after another, a call that is not in the log has arrived
-later.
+`GET /log?from=N` returns the calls from number N on.
 
 The operator sends `GET /near` shortly before a halt: the calls that wait for their answer are
 answered around it. After its end follows `GET /wait?from=N&paths=P,Q&seconds=S`: calls that wait
@@ -31,12 +29,10 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tests.conditions import PATIENCE
+from tests.halts.timed_connection import Request, TimedConnection, serve
 
 WORK = re.compile(r"work-([a-z]+)-(\d+)")
 """The message of a run: its path, and a number that no other message has."""
-
-SETTLE_ROUNDS = 4
-"""Rounds of the loop: a connection is accepted, its request is read, and one to spare."""
 
 TAKEOVER = "takeover"
 
@@ -75,7 +71,7 @@ class Call(NamedTuple):
     at: float
     """Seconds on the monotonic clock of the machine.
 
-    When the endpoint has read the request, or when the tool has begun.
+    When the request was sent to the endpoint, or when the tool has begun.
     """
 
     kind: str
@@ -115,19 +111,16 @@ class EndpointClient:
         # Requests are many and small: this client takes a fifth of the time of others.
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
 
-    def settle(self) -> list[Call]:
-        """Return all calls that have arrived before, but for those that were returned already."""
-        calls: list[Call] = []
-        for _ in range(SETTLE_ROUNDS):
-            found = json.loads(self._get("/log", {"from": self._place}))
-            self._place += len(found)
-            calls += [Call(*call) for call in found]
+    def read_calls(self) -> list[Call]:
+        """Return the calls that it has read, but for those that were returned already."""
+        calls = [Call(*call) for call in json.loads(self._get("/log", {"from": self._place}))]
+        self._place += len(calls)
         return calls
 
     def wait_for_calls(self, paths: Collection[str], seconds: float) -> None:
         """Answer the calls that wait, until each of some paths makes a call.
 
-        A call that was made after the last one that `settle` has returned is one, too.
+        A call that was made after the last one that `read_calls` has returned is one, too.
 
         Args:
             seconds: the longest time of the wait.
@@ -172,29 +165,18 @@ class _Endpoint:
         self._near = asyncio.Event()
         self._after = asyncio.Event()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                length = re.search(rb"(?i)content-length: (\d+)", head)
-                body = await reader.readexactly(int(length[1])) if length else b""
-                target = head.split()[1].decode()
-                answer: bytes | None
-                if head.startswith(b"GET "):
-                    answer = await self._report(target)
-                else:
-                    is_victim = target.startswith(f"/{VICTIM}/")
-                    answer = await self._answer(json.loads(body), reader, is_victim=is_victim)
-                if answer is None:
-                    return
-                writer.write(
-                    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
-                    b"Content-Length: %d\r\n\r\n" % len(answer) + answer
-                )
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+    async def handle(self, connection: TimedConnection) -> None:
+        """Answer the requests of a connection until its end."""
+        while request := await connection.read_request():
+            if request.method == "GET":
+                await connection.answer(await self._report(request.target))
+                continue
+
+            answer = await self._answer(request)
+            if answer is None:
+                await self._hang(connection)
+                return
+            await connection.answer(answer)
 
     async def _report(self, target: str) -> bytes:
         name, _, query = target.partition("?")
@@ -221,11 +203,18 @@ class _Endpoint:
                 return
             await asyncio.sleep(WAIT_SECONDS)
 
-    async def _answer(
-        self, body: dict[str, Any], reader: asyncio.StreamReader, *, is_victim: bool
-    ) -> bytes | None:
-        """Log a call and return its answer; None if its caller has left."""
-        at = time.monotonic()
+    async def _hang(self, connection: TimedConnection) -> None:
+        """Wait until the process of a call has died."""
+        self._hanging += 1
+        try:
+            while await connection.receive():
+                pass
+        finally:
+            self._hanging -= 1
+
+    async def _answer(self, request: Request) -> bytes | None:
+        """Log a call and return its answer; None for a call whose process is to die in it."""
+        body = json.loads(request.body)
         messages = body["messages"]
         # Those before are of earlier runs of the session.
         last = max(n for n, message in enumerate(messages) if message["role"] == "user")
@@ -237,11 +226,8 @@ class _Endpoint:
         path = work[1]
         number = int(work[2])
         is_told = bool(results) and results[-1].startswith(NOT_AVAILABLE)
-        self._calls.append(Call(at, "model", path, number, is_told))
-        if is_victim and len(results) == 1:
-            self._hanging += 1
-            await reader.read()
-            self._hanging -= 1
+        self._calls.append(Call(request.arrived_at, "model", path, number, is_told))
+        if request.target.startswith(f"/{VICTIM}/") and len(results) == 1:
             return None
 
         await self._pause(path)
@@ -263,9 +249,10 @@ class _Endpoint:
             waits.append(asyncio.create_task(self._after.wait()))
         seconds = random.uniform(*ALONE_SECONDS)
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        is_near = near.done()
         for task in waits:
             task.cancel()
-        if near.done():
+        if is_near:
             await asyncio.sleep(random.uniform(0.0, NEAR_SECONDS))
 
 
@@ -291,11 +278,5 @@ def format_answer(model: str, delta: dict[str, Any], reason: str) -> bytes:
     return f"{text}data: [DONE]\n\n".encode()
 
 
-async def _main() -> None:
-    server = await asyncio.start_server(_Endpoint().serve, "127.0.0.1", 0, backlog=1_000)
-    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
-    await server.serve_forever()
-
-
 if __name__ == "__main__":
-    asyncio.run(_main())
+    asyncio.run(serve(_Endpoint().handle))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.halts.call_log import read_key
 from tests.halts.counting_endpoint import TAKEOVER, Call, count_tool_calls
@@ -29,6 +30,18 @@ ALL_RUNS = (
     " AND purpose IS NULL"
 )
 """All root runs, for `judge_runs`."""
+
+
+class PastHalt(NamedTuple):
+    """A halt that has ended; its times are those of calls."""
+
+    scope: str
+    returned_at: float
+
+    ended_at: float
+    """A moment before its end."""
+
+    note: str = ""
 
 
 @dataclass
@@ -80,13 +93,6 @@ class Report:
 
     late: list[str] = field(default_factory=list)
     """The calls after the return of a halt."""
-
-    arrivals: list[float] = field(default_factory=list)
-    """Model calls that the endpoint has read after a halt and before it has settled.
-
-    Seconds after the return. When they have begun is not known: their number shows how much the
-    experiment may overlook.
-    """
 
     seconds: list[float] = field(default_factory=list)
     """The times that halts took to return while nothing was killed or stopped."""
@@ -168,9 +174,7 @@ class Report:
             f"kills {self.kills}, of the server with durable runs {self.takeover_kills}; stops"
             f" {self.short_stops} short, {self.long_stops} longer than a permit, of these"
             f" {self.dead_stops} until the process was declared dead",
-            f"calls after the return of a halt: {len(self.late)}; read before the endpoint had"
-            f" settled: {len(self.arrivals)}, at most"
-            f" {max(self.arrivals, default=0.0) * 1_000:.1f} ms after the return",
+            f"calls after the return of a halt: {len(self.late)}",
             f"held runs: {_format(self.held)}",
             f"all runs: {_format(self.runs)}",
             f"other answers: {_format(self.answers)}",
@@ -189,6 +193,24 @@ def _format_row(columns: Iterable[object]) -> str:
 
 def _format(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "none"
+
+
+def find_broken_halt(halts: Sequence[PastHalt], call: Call) -> PastHalt | None:
+    """Return the halt that should have stopped a call; None if there is none.
+
+    Args:
+        halts: all halts, oldest first; each was ended before the next one.
+    """
+    index = bisect_left(halts, call.at, key=lambda halt: halt.returned_at)
+    if index == 0:
+        return None
+
+    halt = halts[index - 1]
+    if call.at > halt.ended_at:
+        return None
+    if halt.scope in ("model", "tool") and call.kind != halt.scope:
+        return None
+    return halt
 
 
 @dataclass

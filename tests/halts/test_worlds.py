@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,8 @@ import pytest
 from tests.chaos.cluster import Engine
 from tests.halts.counting_endpoint import Call
 from tests.halts.paths import PATHS
-from tests.halts.report import CONTINUED, REPEATED, Report, judge_runs
+from tests.halts.report import CONTINUED, REPEATED, PastHalt, Report, find_broken_halt, judge_runs
+from tests.halts.timed_connection import TimedConnection, open_listener
 from tests.halts.world import Plan, open_world
 
 
@@ -32,6 +36,39 @@ async def test_no_call_begins_after_a_few_halts() -> None:
     assert report.late == [], report.describe()
     assert not report.problems, report.describe()
     assert sum(figures.calls for figures in report.paths.values()) > 0
+
+
+def test_calls_are_judged_by_the_halt_before_them() -> None:
+    everything = PastHalt("all", 1.0, 2.0)
+    tools = PastHalt("tool", 3.0, 4.0)
+    cases = {
+        (0.9, "model"): None,
+        (1.0, "model"): None,
+        (1.1, "model"): everything,
+        (1.1, "tool"): everything,
+        (2.1, "tool"): None,
+        (3.1, "model"): None,
+        (3.1, "tool"): tools,
+        (4.1, "tool"): None,
+    }
+    for (at, kind), expected in cases.items():
+        found = find_broken_halt([everything, tools], Call(at, kind, "start", 1))
+        assert found == expected, (at, kind)
+
+
+async def test_time_of_a_request_is_when_it_was_sent() -> None:
+    with open_listener() as listener, socket.create_connection(listener.getsockname()) as client:
+        connection, _ = listener.accept()
+        with connection:
+            before = time.monotonic()
+            client.sendall(b"POST /v1 HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody")
+            after = time.monotonic()
+            time.sleep(0.01)
+            request = await TimedConnection(connection).read_request()
+    assert request is not None
+    assert (request.method, request.target, request.body) == ("POST", "/v1", b"body")
+    latest = after if sys.platform == "linux" else time.monotonic()
+    assert before - 0.001 < request.arrived_at < latest + 0.001
 
 
 def test_figures_of_a_file_are_added(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from tests.halts.callers import Callers
 from tests.halts.counting_endpoint import TAKEOVER, EndpointClient, run_counting_endpoint
 from tests.halts.operator import PARTS, NotCreated, Operator
 from tests.halts.paths import CONFIG, PATHS, TOOL
-from tests.halts.report import ALL_RUNS, LIVE_RUNS, Report, judge_runs
+from tests.halts.report import ALL_RUNS, LIVE_RUNS, PastHalt, Report, find_broken_halt, judge_runs
 from tests.halts.takeovers import Takeovers
 
 RUN_SECONDS = 1.0
@@ -107,10 +107,6 @@ class _Halt(NamedTuple):
     """The number of calls that were read before it."""
 
     returned_at: float
-
-    settled_at: float
-    """The time at which the endpoint has read all calls that had arrived before the return."""
-
     note: str = ""
 
 
@@ -144,6 +140,7 @@ class World:
 
         self._calls_since = Counter[str]()
         self._stopped: Collection[str] = ()
+        self._halts: list[PastHalt] = []
         self._held_ids = set[str]()
         self._disturbing = asyncio.Lock()
         self._random = random.Random()
@@ -240,11 +237,9 @@ class World:
         if not is_disturbed:
             self.report.seconds.append(returned_at - began)
 
-        await self._read_log()
-        settled_at = time.monotonic()
         await asyncio.sleep(QUIET_SECONDS * self._random.uniform(1.0, 1.5))
         note = "while a process was killed or stopped" if is_disturbed else ""
-        return _Halt(scope, halt_ids, first_call, returned_at, settled_at, note)
+        return _Halt(scope, halt_ids, first_call, returned_at, note)
 
     async def _halt_a_stopped_process(self) -> _Halt:
         """Halt while a process is stopped, and let it continue after the return of the halt."""
@@ -261,8 +256,6 @@ class World:
             try:
                 halt_ids = await self._operator.create(scope, scope_id, servers=others)
                 returned_at = time.monotonic()
-                await self._read_log()
-                settled_at = time.monotonic()
                 if is_dead:
                     await asyncio.sleep(stopped_at + DEAD_STOP_SECONDS - time.monotonic())
                     self.report.dead_stops += 1
@@ -273,7 +266,7 @@ class World:
             self.report.long_stops += 1
             note = f"after a stop of {time.monotonic() - stopped_at:.1f} s"
             await asyncio.sleep(AWAKE_SECONDS)
-            return _Halt(scope, halt_ids, first_call, returned_at, settled_at, note)
+            return _Halt(scope, halt_ids, first_call, returned_at, note)
 
     async def _finish(self, halt: _Halt, callers: Callers, takeovers: Takeovers) -> None:
         """Judge a halt that has returned some time ago, and end it."""
@@ -282,13 +275,13 @@ class World:
         if halt.scope != "tool":
             held_works = await self._read_held(takeovers)
         ended_at = time.monotonic()
+        self._halts.append(PastHalt(halt.scope, halt.returned_at, ended_at, halt.note))
         await self._read_log()
         refused = callers.read_refused()
         await self._operator.end(halt.ids)
         callers.note_resume()
 
         self.report.halts[halt.scope] += 1
-        self._judge_calls(halt, ended_at)
         told = self._find_told(halt)
         held = Counter(work.path for work in held_works)
         held_new = Counter(work.path for work in held_works if self._is_new(work))
@@ -317,26 +310,20 @@ class World:
         calls = sum(at > work.created_at for at in times)
         return calls <= PATHS[work.path].first_calls
 
-    def _judge_calls(self, halt: _Halt, ended_at: float) -> None:
-        for call in self._log.calls[halt.first_call :]:
-            if halt.scope in ("model", "tool") and call.kind != halt.scope:
-                continue
-            if call.at <= halt.returned_at or call.at > ended_at:
-                continue
-            seconds = call.at - halt.returned_at
-            if call.kind == "model" and call.at <= halt.settled_at:
-                self.report.arrivals.append(seconds)
-                continue
-            self.report.paths[call.path].late += 1
-            self.report.late.append(
-                f"{call.path}: a call of the {call.kind} {seconds:.3f} s after the return of a"
-                f" halt of {halt.scope} {halt.note}"
-            )
-
     async def _read_log(self) -> None:
+        """Read the new calls, and judge them by the halts that were ended before or just now."""
         for call in await asyncio.to_thread(self._log.read):
-            self.report.paths[call.path].calls += 1
+            figures = self.report.paths[call.path]
+            figures.calls += 1
             self._calls_since[call.path] += 1
+            halt = find_broken_halt(self._halts, call)
+            if halt is not None:
+                figures.late += 1
+                seconds = call.at - halt.returned_at
+                self.report.late.append(
+                    f"{call.path}: a call of the {call.kind} {seconds:.4f} s after the return of a"
+                    f" halt of {halt.scope} {halt.note}"
+                )
 
     async def _read_held(self, takeovers: Takeovers) -> list[_HeldWork]:
         """Return the runs that wait."""
