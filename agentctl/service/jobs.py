@@ -20,8 +20,8 @@ from agentctl.runs.jobs.cleanup import (
 from agentctl.runs.jobs.lanes import Job, Lane
 from agentctl.runs.jobs.sweep import SWEEP_SECONDS, sweep_dead_workers
 from agentctl.runs.workers.worker import Worker
-from agentctl.service.audit import HeadSigner
 from agentctl.service.hosting import Hosting
+from agentctl.service.operations.audit import HeadSigner
 from agentctl.store.database import Database
 from agentctl.store.repositories import approvals
 from agentctl.webhooks.deliveries import TICK_SECONDS

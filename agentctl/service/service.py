@@ -40,15 +40,7 @@ from agentctl.runs.life.admission import StoredVersions
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runs.workers.worker import SweepLease, Worker
 from agentctl.runtime.components.execute import prepare_components
-from agentctl.service.accounts import AccountOperations, StoredAccounts
-from agentctl.service.approvals import ApprovalOperations, ContinuationOperations
-from agentctl.service.audit import AuditOperations
-from agentctl.service.authorization import AuthorizationOperations
-from agentctl.service.conversations import ConversationOperations
-from agentctl.service.deployment import DeploymentOperations, examine_disks
 from agentctl.service.family import ServiceAccess
-from agentctl.service.files import FileOperations
-from agentctl.service.halts import HaltOperations
 from agentctl.service.hosting import (
     PROBE_SECONDS,
     Hosting,
@@ -57,17 +49,25 @@ from agentctl.service.hosting import (
     probe_databases,
 )
 from agentctl.service.jobs import list_lanes
-from agentctl.service.memories import MemoryOperations
-from agentctl.service.personal_data import PersonalDataOperations
+from agentctl.service.operations.accounts import AccountOperations, StoredAccounts
+from agentctl.service.operations.approvals import ApprovalOperations, ContinuationOperations
+from agentctl.service.operations.audit import AuditOperations
+from agentctl.service.operations.authorization import AuthorizationOperations
+from agentctl.service.operations.conversations import ConversationOperations
+from agentctl.service.operations.deployment import DeploymentOperations, examine_disks
+from agentctl.service.operations.files import FileOperations
+from agentctl.service.operations.halts import HaltOperations
+from agentctl.service.operations.memories import MemoryOperations
+from agentctl.service.operations.personal_data import PersonalDataOperations
+from agentctl.service.operations.retention import RetentionOperations
+from agentctl.service.operations.sessions import SessionOperations
+from agentctl.service.operations.usage import BudgetOperations, UsageOperations
+from agentctl.service.operations.versions import VersionOperations
+from agentctl.service.operations.webhooks import WebhookOperations
 from agentctl.service.reads.components import ComponentReads, SystemReads
 from agentctl.service.reads.stores import open_stores
-from agentctl.service.repeats import RepeatOperations
-from agentctl.service.retention import RetentionOperations
-from agentctl.service.run_parts import RunPartOperations
-from agentctl.service.sessions import SessionOperations
-from agentctl.service.usage import BudgetOperations, UsageOperations
-from agentctl.service.versions import VersionOperations
-from agentctl.service.webhooks import WebhookOperations
+from agentctl.service.runs.repeats import RepeatOperations
+from agentctl.service.runs.run_parts import RunPartOperations
 from agentctl.store.schema import describe_newer
 from agentctl.store.threads import call_in_thread
 from agentctl.transcripts import export

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentctl.errors import Unavailable
-from agentctl.service.conversations import ConversationOperations
+from agentctl.service.operations.conversations import ConversationOperations
 from agentctl.work import event_loop
 from tests.agui.pages import APPROVER, ORIGIN, answer, interrupts_of, plan
 from tests.agui.pages import Thread as Page

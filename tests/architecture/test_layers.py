@@ -120,6 +120,17 @@ ROOMS = {
         "follow",
         "jobs",
     ),
+    "agentctl.service": (
+        "audit_log",
+        "documents",
+        "reads",
+        "hosting",
+        "family",
+        "runs",
+        "operations",
+        "jobs",
+        "service",
+    ),
 }
 """The rooms of packages: each may import itself and those before it."""
 

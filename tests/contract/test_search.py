@@ -25,7 +25,7 @@ from agentctl.interface.requests import (
     SessionLocator,
 )
 from agentctl.records.times import now
-from agentctl.service.paging import pack_cursor
+from agentctl.service.documents.paging import pack_cursor
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories import search_pages

@@ -207,7 +207,7 @@ CASES: dict[str, Case] = {
     "path to explain": Case(
         post("/auth/explain", {"method": "GET", "path": "/" + "a/" * 4_095}),
         b"HTTP/1.1 ",
-        ("service.authorization._MAXIMUM_PATH",),
+        ("service.operations.authorization._MAXIMUM_PATH",),
     ),
     "search": Case(
         get(f"/sessions?limit=100&search={WORDS}"),
@@ -248,7 +248,7 @@ CASES: dict[str, Case] = {
     "overview": Case(
         get("/usage/overview?interval=hour&since=2026-01-01T00:00:00Z&until=2026-02-11T00:00:00Z"),
         b"HTTP/1.1 ",
-        ("service.usage.MAXIMUM_POINTS",),
+        ("service.operations.usage.MAXIMUM_POINTS",),
     ),
     "groups of usage": Case(
         get("/usage?limit=1000"),

@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 import pytest
 
-from agentctl.service import repeats
+from agentctl.service.runs import repeats
 from agentctl.store.database import Work
 from agentctl.store.repositories.files import FileRow
 from tests.deployment import ADMIN, Deploy

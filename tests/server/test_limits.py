@@ -81,12 +81,12 @@ NOT_LISTED = {
     "agentctl.server.observability.metrics_endpoint.MAXIMUM_PENDING_REQUESTS",
     "agentctl.server.processes.supervisor.MAXIMUM_PAUSE",
     "agentctl.admin.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
-    "agentctl.service.session_documents.MAXIMUM_BYTES",
+    "agentctl.service.documents.session_documents.MAXIMUM_BYTES",
     "agentctl.store.database.MAXIMUM_COMPILED",
     "agentctl.admin.imports.records.MAXIMUM_COST",
     "agentctl.interface.requests.halts.MAXIMUM_SCOPE_ID_LENGTH",
     "agentctl.runs.gate.budget_periods.MAXIMUM_AMOUNT",
-    "agentctl.service.session_documents.MAXIMUM_TEXT_BYTES",
+    "agentctl.service.documents.session_documents.MAXIMUM_TEXT_BYTES",
     "agentctl.store.listing.MAXIMUM_STATEMENTS",
     "agentctl.store.totals.MAXIMUM_LISTS",
     "agentctl.store.totals.MAXIMUM_SECONDS",
@@ -570,7 +570,7 @@ PROBES: dict[str, Probe] = {
     "records.text.MAXIMUM_DEPTH": refuse("POST /sessions?type=agent", {"metadata": nest(65)}),
     "records.strict.MAXIMUM_DEPTH": send_token(deep=nest(9)),
     "auth.tokens.claims._MAXIMUM_AUDIENCES": send_token(aud=[f"a{n}" for n in range(17)]),
-    "service.authorization._MAXIMUM_PATH": refuse(
+    "service.operations.authorization._MAXIMUM_PATH": refuse(
         "POST /auth/explain", {"method": "GET", "path": "/" + "x" * 8_192}
     ),
     "runs.life.admission.SESSION_NAME_LENGTH": start_with_long_message,
@@ -598,7 +598,9 @@ PROBES: dict[str, Probe] = {
     "interface.requests.lists.MAXIMUM_VALUE_LENGTH": refuse(f"GET /sessions?tag={'t' * 257}"),
     "interface.requests.lists.MAXIMUM_ERROR_LENGTH": refuse(f"GET /sessions?error={'e' * 201}"),
     "interface.requests.administration.MAXIMUM_GROUPS": refuse("GET /usage?limit=1001"),
-    "service.usage.MAXIMUM_POINTS": refuse("GET /usage/overview?since=2001-01-01T00:00:00Z"),
+    "service.operations.usage.MAXIMUM_POINTS": refuse(
+        "GET /usage/overview?since=2001-01-01T00:00:00Z"
+    ),
     "interface.requests.MAXIMUM_OFFSET": refuse("GET /sessions?limit=100&page=102"),
     "interface.requests.MAXIMUM_CUT": refuse("GET /runs?cut=1000001"),
     "interface.requests.MAXIMUM_DELETED_SESSIONS": refuse(

@@ -31,8 +31,8 @@ from agentctl.interface.requests import NewSession
 from agentctl.interface.requests.administration import AuditFilter, AuditHeadFilter
 from agentctl.records.times import now
 from agentctl.runs.jobs.cleanup import Ages, delete_expired
-from agentctl.service import audit as signing
-from agentctl.service.audit import HeadSigner
+from agentctl.service.operations import audit as signing
+from agentctl.service.operations.audit import HeadSigner
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import audit

@@ -7,8 +7,8 @@ import pytest
 
 from agentctl.errors import Unavailable
 from agentctl.interface.requests import RunRequest
-from agentctl.service.documents import CHECKED_BYTES, check_array
-from agentctl.service.session_documents import build_session_document
+from agentctl.service.documents.documents import CHECKED_BYTES, check_array
+from agentctl.service.documents.session_documents import build_session_document
 from agentctl.store.database import Sql
 from agentctl.store.repositories.sessions import build_session
 from tests.deployment import Deployment

@@ -23,7 +23,7 @@ from agentctl.runs.log import stream
 from agentctl.runs.log.event_rows import decode_events
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs
-from agentctl.service import runs
+from agentctl.service.runs import runs
 from agentctl.service.service import ServiceOperations
 from agentctl.store.repositories import events as event_store
 from agentctl.store.repositories import sessions

@@ -349,7 +349,7 @@ async def test_halt_ends_when_its_time_has_come(
         with pytest.raises(errors.Halted):
             await user(service).runs.create("agent", "echo", RunRequest("hello"))
 
-        for module in ("runs.gate.halts", "runs.gate.halting", "service.halts"):
+        for module in ("runs.gate.halts", "runs.gate.halting", "service.operations.halts"):
             monkeypatch.setattr(f"agentctl.{module}.now", lambda: now() + 2 * HOUR)
         await user(service).runs.create("agent", "echo", RunRequest("hello"))
         await end_due_halts(service.hosting.databases.system)

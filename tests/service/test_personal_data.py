@@ -15,7 +15,7 @@ from agentctl.auth.principal import Principal, local_principal
 from agentctl.interface.requests import RunRequest
 from agentctl.interface.requests.administration import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.interface.requests.memories import NewMemory
-from agentctl.service import personal_data as service_module
+from agentctl.service.operations import personal_data as service_module
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import sessions

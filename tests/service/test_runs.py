@@ -19,7 +19,7 @@ from agentctl.interface.requests import (
     SessionRunsQuery,
 )
 from agentctl.runs.life import finish, supervision
-from agentctl.service import documents, session_documents
+from agentctl.service.documents import documents, session_documents
 from agentctl.service.reads import family
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from agentctl.records.sessions import SessionRow
-from agentctl.service import session_documents
-from agentctl.service.session_documents import SessionHistories
+from agentctl.service.documents import session_documents
+from agentctl.service.documents.session_documents import SessionHistories
 from agentctl.store.database import Database, Work
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.visibility import EVERYONE

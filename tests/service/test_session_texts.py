@@ -11,8 +11,8 @@ import pytest
 from agentctl.records import phase
 from agentctl.records.runs import LastRunState
 from agentctl.records.sessions import SummaryRow
-from agentctl.service import session_documents
-from agentctl.service.session_documents import SessionTexts
+from agentctl.service.documents import session_documents
+from agentctl.service.documents.session_documents import SessionTexts
 from agentctl.store.repositories.lists import ListedSession
 from tests.store.rows import START, a_session
 

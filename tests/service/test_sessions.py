@@ -23,7 +23,7 @@ from agentctl.interface.requests import (
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import SessionHead
 from agentctl.runs.workers.liveness import identify_this_process
-from agentctl.service import sessions as service_sessions
+from agentctl.service.operations import sessions as service_sessions
 from agentctl.service.service import ServiceOperations
 from agentctl.store.repositories import runs, workers
 from agentctl.store.repositories.workers import WorkerRow

@@ -21,7 +21,7 @@ from agentctl.interface.requests.administration import (
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.records.times import DAY
-from agentctl.service.usage import _read_overview, _read_report
+from agentctl.service.operations.usage import _read_overview, _read_report
 from agentctl.store.database import Work
 from agentctl.store.listing import Conditions, Cursor, Slice
 from agentctl.store.repositories import (

@@ -145,7 +145,7 @@ def test_tests_near_a_module_have_its_name_or_folder_or_import_it() -> None:
     table = Table({**dict.fromkeys(files, "check"), "tests/service/test_runs.py": "check"}, {})
     assert choose_near_stage(["tests/layers.py"], table).files == files[1:]
     assert choose_near_stage(["agentctl/cli/accounts.py"], table).files == files[:1]
-    near = choose_near_stage(["agentctl/service/accounts.py", "README.md"], table)
+    near = choose_near_stage(["agentctl/service/operations/accounts.py", "README.md"], table)
     assert near.files == (files[0], "tests/service/test_runs.py")
     assert choose_near_stage(["tests/suite/test_run.py"], table).files == files[2:]
     assert choose_near_stage(["tests/suite/test_absent.py"], table).files == ()

@@ -17,7 +17,7 @@ from agentctl.records.hosts import is_loopback_host
 from agentctl.records.system import Finding, from_failure, note, ok, wrong
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span, now
-from agentctl.service.deployment import check_schema, check_space
+from agentctl.service.operations.deployment import check_schema, check_space
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import list_missing_indexes, read_version
 from agentctl.store.postgres.inspect import ServerFacts, read_server_facts, receives_notifications

@@ -304,7 +304,7 @@ class RunsFamily(Family):
         The messages are those that the model was sent, in their order, with the instructions first.
         """
 
-    # And the scope that starts a run of its component (`service.run_messages`).
+    # And the scope that starts a run of its component (`service.runs.run_messages`).
     @operation(
         "send_message",
         "POST",
@@ -417,7 +417,7 @@ class RunsFamily(Family):
         "fork_run",
         "POST",
         f"{_RUN}/fork",
-        # And the scope that starts a run of the component that continues (`service.repeats`).
+        # And the scope that starts a run of the component that continues (`service.runs.repeats`).
         needs=READS_COMPONENT,
         body=Body(ForkBody),
         errors=(409, 413, 429),

@@ -18,7 +18,7 @@ from agentctl.server.answers import Call, json_response
 from agentctl.server.content import parse_pairs
 from agentctl.server.given_files import read_multipart, store_part
 from agentctl.server.routes import get_file_content
-from agentctl.service.paging import pack_cursor
+from agentctl.service.documents.paging import pack_cursor
 
 _FORM_BYTES = 65_536
 """Bytes of a form besides its file."""

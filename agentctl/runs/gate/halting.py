@@ -1,7 +1,7 @@
 """Changes of halts: a row, and the event for webhooks, in one transaction of the system database.
 
-Operators create and end halts (`service/halts.py`), breakers create them (`runs/gate/breakers.py`),
-and the sweep ends those whose time has come.
+Operators create and end halts (`service/operations/halts.py`), breakers create them
+(`runs/gate/breakers.py`), and the sweep ends those whose time has come.
 """
 
 from __future__ import annotations

@@ -582,7 +582,7 @@ async def _is_used(blob: str, databases: Databases) -> bool:
     """Return True if a file has the bytes: the files of a user in several databases share them."""
     # Twice, because a fork copies a file from one database to another. If the original was there
     # when the first database was read, and is gone when the second one is, then the copy is in the
-    # first one when it is read again (`service.repeats`).
+    # first one when it is read again (`service.runs.repeats`).
     for _ in range(2):
         for database in databases.values():
             if await database.read(files.has_blob(blob)):

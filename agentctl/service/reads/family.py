@@ -19,15 +19,15 @@ from agentctl.records.sessions import SESSION_NOT_FOUND, SESSION_TABLE, SessionR
 from agentctl.records.text import check_text
 from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component
-from agentctl.service.documents import build_document_alone
+from agentctl.service.documents.documents import build_document_alone
+from agentctl.service.documents.run_documents import FindMetrics, FindSpans, read_run_documents
+from agentctl.service.documents.session_documents import SessionHistories, SessionTexts
 from agentctl.service.reads.configured import (
     Access,
     ConfiguredFamily,
     ConfiguredHosting,
     find_component,
 )
-from agentctl.service.run_documents import FindMetrics, FindSpans, read_run_documents
-from agentctl.service.session_documents import SessionHistories, SessionTexts
 from agentctl.store.database import Database, Steps, single_unit, unit
 from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.visibility import EVERYONE, Visibility

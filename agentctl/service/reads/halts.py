@@ -9,8 +9,8 @@ from agentctl.interface.requests.halts import HaltFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.halts import HaltPage, HaltRecord, HaltState
 from agentctl.records.times import now
-from agentctl.service import documents, paging
-from agentctl.service.documents import RecordWriter
+from agentctl.service.documents import documents, paging
+from agentctl.service.documents.documents import RecordWriter
 from agentctl.service.reads.family import ReadFamily
 from agentctl.store.repositories import halts
 from agentctl.store.repositories.halts import HaltRow

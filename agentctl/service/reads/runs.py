@@ -15,10 +15,10 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FailurePage, RunCauses, RunPage, RunRecord, RunRow
 from agentctl.records.times import format_optional_time, format_rfc3339
 from agentctl.runtime.failures import MODEL_FAILURES
-from agentctl.service import documents, paging
-from agentctl.service.documents import MAXIMUM_DEPTH
+from agentctl.service.documents import documents, paging
+from agentctl.service.documents.documents import MAXIMUM_DEPTH
+from agentctl.service.documents.run_documents import add_matches, read_run_page
 from agentctl.service.reads.family import ReadFamily
-from agentctl.service.run_documents import add_matches, read_run_page
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import lists, run_reads

@@ -27,9 +27,9 @@ from agentctl.records.sessions import (
     SessionView,
     SummaryRow,
 )
-from agentctl.service import documents, paging, run_documents, session_documents
+from agentctl.service.documents import documents, paging, run_documents, session_documents
+from agentctl.service.documents.session_documents import JOIN_BYTES
 from agentctl.service.reads.family import ReadFamily
-from agentctl.service.session_documents import JOIN_BYTES
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import lists, run_reads
 from agentctl.store.visibility import EVERYONE

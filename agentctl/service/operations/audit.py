@@ -22,8 +22,8 @@ from agentctl.records.audit import AuditHeadPage, AuditHeadRecord, AuditPage, Au
 from agentctl.records.document import Document, build_document
 from agentctl.records.logs import RateLimitedLog
 from agentctl.records.times import DAY, format_rfc3339, now
-from agentctl.service import paging
-from agentctl.service.documents import RecordWriter
+from agentctl.service.documents import paging
+from agentctl.service.documents.documents import RecordWriter
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database
 from agentctl.store.repositories import audit

@@ -42,8 +42,8 @@ from agentctl.runtime.files import dump_references, get_reference
 from agentctl.runtime.transcript.history import complete_history, mark_kept
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import find_repeated
-from agentctl.service.run_input import check_files
-from agentctl.service.runs import RunOperations, Started
+from agentctl.service.runs.run_input import check_files
+from agentctl.service.runs.runs import RunOperations, Started
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import files as file_rows
 from agentctl.store.repositories import run_reads

@@ -18,8 +18,8 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.memories import MemoryPage, MemoryRecord, split_words
 from agentctl.records.text import check_text, check_texts
 from agentctl.records.times import now
-from agentctl.service import documents, paging
-from agentctl.service.documents import RecordWriter
+from agentctl.service.documents import documents, paging
+from agentctl.service.documents.documents import RecordWriter
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import memories

@@ -26,7 +26,7 @@ from agentctl.records.text import cut_text
 from agentctl.records.times import Timestamp, format_rfc3339
 from agentctl.records.value_types import field_types
 from agentctl.runs.states import is_final
-from agentctl.service.paging import encode_cursor
+from agentctl.service.documents.paging import encode_cursor
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories.sessions import NO_COST, NO_USAGE, Cost, parse_cost, parse_counters
 

@@ -15,8 +15,8 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.text import new_id
 from agentctl.records.times import format_rfc3339, now
 from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
-from agentctl.service import documents, paging
-from agentctl.service.documents import RecordWriter
+from agentctl.service.documents import documents, paging
+from agentctl.service.documents.documents import RecordWriter
 from agentctl.service.family import OperationFamily
 from agentctl.store.repositories import webhooks
 from agentctl.store.repositories.webhooks import DeliveryCount, DeliveryRow, DisabledWebhook

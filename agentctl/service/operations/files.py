@@ -17,8 +17,8 @@ from agentctl.records.files import FilePage, FileRecord, check_file_name
 from agentctl.records.sessions import SESSION_NOT_FOUND
 from agentctl.records.text import check_texts, new_id
 from agentctl.records.times import now
-from agentctl.service import documents, paging
-from agentctl.service.documents import RecordWriter
+from agentctl.service.documents import documents, paging
+from agentctl.service.documents.documents import RecordWriter
 from agentctl.service.family import OperationFamily
 from agentctl.service.reads.family import Lookups
 from agentctl.store.blobs import PIECE_BYTES, build_key

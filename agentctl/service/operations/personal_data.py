@@ -28,10 +28,10 @@ from agentctl.records.personal_data import (
 )
 from agentctl.records.text import check_text
 from agentctl.records.times import format_optional_time, format_rfc3339
-from agentctl.service.audit import build_entry
 from agentctl.service.audit_log import AuditedCall
+from agentctl.service.documents.paging import check_limit, pack_cursor, unpack_cursor
 from agentctl.service.family import OperationFamily
-from agentctl.service.paging import check_limit, pack_cursor, unpack_cursor
+from agentctl.service.operations.audit import build_entry
 from agentctl.store.database import Database, Work
 from agentctl.store.repositories import personal_data, store_items
 from agentctl.store.repositories.audit import AuditRow

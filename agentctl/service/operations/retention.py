@@ -19,7 +19,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.sessions import HoldRecord, IdlePage, IdleSession, IdleState, PruneRecord
 from agentctl.records.text import check_text
 from agentctl.records.times import DAY, format_rfc3339, now
-from agentctl.service import paging
+from agentctl.service.documents import paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import retention

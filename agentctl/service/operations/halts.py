@@ -16,7 +16,7 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.text import check_text, new_id
 from agentctl.records.times import now, parse_rfc3339
 from agentctl.runs.gate.halting import create_halt, end_halt
-from agentctl.service import paging
+from agentctl.service.documents import paging
 from agentctl.service.family import OperationFamily
 from agentctl.service.reads.halts import HaltReads, build_halt_record
 from agentctl.store.database import Database

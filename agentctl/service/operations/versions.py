@@ -13,7 +13,7 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.times import format_rfc3339
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.versions import find_changes, find_version
-from agentctl.service.paging import build_number_cursor, parse_number_cursor
+from agentctl.service.documents.paging import build_number_cursor, parse_number_cursor
 from agentctl.service.reads.family import ReadFamily
 from agentctl.store.repositories import component_versions
 from agentctl.store.repositories.component_versions import LAST_NUMBER, VersionRow

@@ -35,10 +35,10 @@ from agentctl.runs.life.admission import (
     Submission,
     claim_key,
 )
-from agentctl.service import paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
+from agentctl.service.documents import paging
 from agentctl.service.family import find_repeated
-from agentctl.service.run_input import RunStarts, check_start
+from agentctl.service.runs.run_input import RunStarts, check_start
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import events, idempotency, run_messages, run_reads, sessions
 from agentctl.store.visibility import EVERYONE

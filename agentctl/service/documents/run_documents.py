@@ -13,7 +13,7 @@ from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_ite
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import RunDetails, RunRecord, RunRow
 from agentctl.runs.states import is_final, is_settled
-from agentctl.service.documents import (
+from agentctl.service.documents.documents import (
     MAXIMUM_DEPTH,
     UNKNOWN_USAGE,
     RelatedFacts,

@@ -36,7 +36,7 @@ from agentctl.records.usage import (
 )
 from agentctl.runs.gate.budget_periods import Period, build_key, find_limit_in_effect, find_warning
 from agentctl.runs.gate.budgets import build_scope, find_period, measure
-from agentctl.service import paging
+from agentctl.service.documents import paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, Value, unit
 from agentctl.store.repositories import budget_periods, quotas, usage_reads

@@ -30,7 +30,7 @@ from agentctl.records.sessions import (
     SessionSummary,
     SummaryRow,
 )
-from agentctl.service.documents import (
+from agentctl.service.documents.documents import (
     RecordWriter,
     check_array,
     describe_cost,

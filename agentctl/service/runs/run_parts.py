@@ -44,7 +44,7 @@ from agentctl.runs.follow.follow import flatten
 from agentctl.runtime.tracing import CALL_PREFIX
 from agentctl.runtime.transcript.history import complete_history
 from agentctl.runtime.transcript.requests import HISTORY, NATIVE, OWN, WORDS
-from agentctl.service import documents, paging
+from agentctl.service.documents import documents, paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import lists, run_reads

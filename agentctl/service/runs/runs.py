@@ -35,12 +35,12 @@ from agentctl.runs.follow.follow import flatten, wait_in_queue, wait_until_final
 from agentctl.runs.life.admission import Admission
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver
-from agentctl.service import paging
-from agentctl.service.change_documents import build_cancel_document, build_start_document
+from agentctl.service.documents import paging
+from agentctl.service.documents.change_documents import build_cancel_document, build_start_document
+from agentctl.service.documents.run_documents import read_run_details
 from agentctl.service.reads.runs import RunReads
-from agentctl.service.run_documents import read_run_details
-from agentctl.service.run_messages import MessageOperations, SteeredRun, build_message_record
-from agentctl.service.run_parts import check_event_number
+from agentctl.service.runs.run_messages import MessageOperations, SteeredRun, build_message_record
+from agentctl.service.runs.run_parts import check_event_number
 from agentctl.store.database import Database
 from agentctl.store.repositories import run_reads
 from agentctl.work.event_loop import (

@@ -12,7 +12,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import RunRow
 from agentctl.records.times import now
-from agentctl.service.documents import build_approval_record
+from agentctl.service.documents.documents import build_approval_record
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, idempotency, run_reads, sessions

@@ -22,7 +22,7 @@ from agentctl.records.sessions import SESSION_NOT_FOUND, SessionDetail, SessionR
 from agentctl.records.text import check_session_id, check_text, dump_checked_json, new_id
 from agentctl.records.times import now
 from agentctl.runtime.components.records import dump_session_data
-from agentctl.service import session_documents
+from agentctl.service.documents import session_documents
 from agentctl.service.family import OperationFamily
 from agentctl.service.reads.sessions import SessionReads
 from agentctl.store.database import Database, Steps, unit

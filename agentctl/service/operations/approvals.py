@@ -36,8 +36,8 @@ from agentctl.runs.follow.follow import flatten, wait_until_final
 from agentctl.runs.life.admission import Idempotency, IdempotentReplay, claim_key
 from agentctl.runs.log.event_rows import UNRECORDED_EVENTS
 from agentctl.runs.states import is_final
-from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
+from agentctl.service.documents import documents, paging
 from agentctl.service.family import OperationFamily, find_repeated
 from agentctl.store.database import Database, Outbox, Steps, unit
 from agentctl.store.listing import Conditions, build_any

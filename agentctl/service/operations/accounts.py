@@ -34,8 +34,8 @@ from agentctl.records.authorization import MAXIMUM_SCOPES
 from agentctl.records.document import Document, build_document
 from agentctl.records.text import new_id
 from agentctl.records.times import DAY, now
-from agentctl.service import documents, paging
-from agentctl.service.documents import RecordWriter
+from agentctl.service.documents import documents, paging
+from agentctl.service.documents.documents import RecordWriter
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases

@@ -10,7 +10,7 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunRow, RunState
 from agentctl.records.times import now
 from agentctl.runs.engine.cancel import CancelResult
-from agentctl.service.documents import (
+from agentctl.service.documents.documents import (
     UNKNOWN_USAGE,
     RecordWriter,
     RelatedFacts,
