@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from agentctl.config import settings
-from agentctl.config.upkeep import Retention
+from agentctl.config.retention import Retention
 from agentctl.records.times import DAY, now
 from agentctl.runs.jobs.cleanup import Ages, delete_idle_sessions
 from agentctl.store.database import Database, Steps, unit

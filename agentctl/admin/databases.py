@@ -17,8 +17,8 @@ from typing import Literal
 from agentctl import errors
 from agentctl.admin.file_checks import FILE_REMEDIES, check_files, count_files, find_unnamed
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
+from agentctl.config.files import Files
 from agentctl.config.settings import Database, Settings
-from agentctl.config.upkeep import Files
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.records.system import Finding, from_failure, note, ok, wrong
 from agentctl.records.text import format_bytes, format_count

@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 
+from agentctl.config.files import Files
 from agentctl.config.settings import Database
-from agentctl.config.upkeep import Files
 from agentctl.records.times import HOUR, now
 from agentctl.store.blobs import BlobStore, open_blob_store
 from agentctl.store.migrating import Reader, open_reader

@@ -14,8 +14,8 @@ from pathlib import Path
 from agentctl.admin.databases import check_integrity
 from agentctl.admin.file_checks import count_files
 from agentctl.config.databases import SQLITE_SCHEME, sqlite_path
+from agentctl.config.files import Files
 from agentctl.config.settings import Database, Settings
-from agentctl.config.upkeep import Files
 from agentctl.errors import AgentctlError, Conflict, Unavailable
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerMonitor
 from agentctl.runs.workers.recovery import Settled, settle

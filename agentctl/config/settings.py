@@ -13,6 +13,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
+from agentctl.config.approvals import Approvals
+from agentctl.config.budgets import Budget, ModelPrice, RateLimits
+from agentctl.config.files import Files
 from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.names import (
     AdminScope,
@@ -44,18 +47,10 @@ from agentctl.config.names import (
     VariableName,
 )
 from agentctl.config.observability import Log, Metrics, TracedParts, Tracing
+from agentctl.config.quotas import Quotas
+from agentctl.config.retention import Retention, RetentionDays
+from agentctl.config.search import Search
 from agentctl.config.types import HIDDEN, ONE_OR_MORE, FilePath, JsonObject, OptionalPath, Reference
-from agentctl.config.upkeep import (
-    Approvals,
-    Budget,
-    Files,
-    ModelPrice,
-    Quotas,
-    RateLimits,
-    Retention,
-    RetentionDays,
-    Search,
-)
 from agentctl.config.webhooks import Webhook
 from agentctl.records.kinds import ApprovalPolicy, OnBusy
 

@@ -13,7 +13,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentctl.config import mcp_table, observability, settings, upkeep, webhooks
+from agentctl.config import (
+    approvals,
+    budgets,
+    files,
+    mcp_table,
+    observability,
+    quotas,
+    retention,
+    search,
+    settings,
+    webhooks,
+)
 from agentctl.config.settings import Settings
 from agentctl.extensions import insert_after, load_extensions
 from agentctl.records.text import MASK
@@ -24,13 +35,13 @@ SECTIONS: dict[str, type] = {
     "signing": settings.Signing,
     "runs": settings.Runs,
     "limits": settings.Limits,
-    "approvals": upkeep.Approvals,
-    "quotas": upkeep.Quotas,
-    "rate_limits": upkeep.RateLimits,
-    "search": upkeep.Search,
-    "files": upkeep.Files,
+    "approvals": approvals.Approvals,
+    "quotas": quotas.Quotas,
+    "rate_limits": budgets.RateLimits,
+    "search": search.Search,
+    "files": files.Files,
     "audit": settings.Audit,
-    "retention": upkeep.Retention,
+    "retention": retention.Retention,
     "log": observability.Log,
     "metrics": observability.Metrics,
     "tracing": observability.Tracing,
@@ -43,7 +54,7 @@ ENTRY_TABLES: dict[str, type] = {
     "agents": settings.Agent,
     "teams": settings.Team,
     "workflows": settings.Workflow,
-    "budgets": upkeep.Budget,
+    "budgets": budgets.Budget,
     "webhooks": webhooks.Webhook,
 }
 

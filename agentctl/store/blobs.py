@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from agentctl import errors
 from agentctl.config.extras import build_extra_command
-from agentctl.config.upkeep import Files
+from agentctl.config.files import Files
 from agentctl.store.threads import call_in_thread, open_in_thread
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from agentctl.config.upkeep import Files
+from agentctl.config.files import Files
 from agentctl.errors import TooLarge, Unavailable, ValidationFailed
 from agentctl.records.text import new_id
 from agentctl.store.blobs import PIECE_BYTES, BlobStore, call_on_files, open_blob_store

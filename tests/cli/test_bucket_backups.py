@@ -14,7 +14,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from agentctl.config.upkeep import Files
+from agentctl.config.files import Files
 from agentctl.records.times import HOUR, now
 from agentctl.store.blobs import build_key, open_blob_store
 from agentctl.store.sqlite.backup_bytes import FOLDER

@@ -15,8 +15,8 @@ from uuid import uuid4
 
 import asyncpg
 
+from agentctl.config.files import Files
 from agentctl.config.settings import Database
-from agentctl.config.upkeep import Files
 from agentctl.store.repositories import workers
 from tests.conditions import wait_until
 from tests.endpoint import ModelEndpoint

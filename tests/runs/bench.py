@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.config.upkeep import Quotas
+from agentctl.config.quotas import Quotas
 from agentctl.records.runs import NewRun, RunState
 from agentctl.runs.life.admission import Admission, LegInput, admit_durable_member
 from agentctl.runs.life.finish import store_end

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from agentctl import errors
-from agentctl.config.upkeep import Files
+from agentctl.config.files import Files
 from agentctl.records.times import HOUR, now
 from agentctl.store import blobs
 from agentctl.store.blobs import BlobStore, build_key, open_blob_store

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.config.upkeep import Files, Quotas
+from agentctl.config.files import Files
+from agentctl.config.quotas import Quotas
 from agentctl.errors import QuotaExceeded, Unavailable
 from agentctl.records.times import HOUR, now
 from agentctl.runs.jobs.cleanup import ClockGuard, delete_expired, delete_unused_bytes

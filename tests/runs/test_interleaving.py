@@ -20,9 +20,9 @@ from uuid import uuid4
 import asyncpg
 import orjson
 
+from agentctl.config.quotas import Quotas
 from agentctl.config.settings import Agent, Approvals
 from agentctl.config.settings import Database as Entry
-from agentctl.config.upkeep import Quotas
 from agentctl.interface.requests import BulkDeletion, NewSession, SessionPatch
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.runs import NewRun, RunPause

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from agentctl.config.budgets import ModelPrice
 from agentctl.config.settings import Model, Settings
-from agentctl.config.upkeep import ModelPrice
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runs.gate.budgets import Prices
 

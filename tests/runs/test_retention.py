@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.config import load_settings, settings
-from agentctl.config.upkeep import Retention
+from agentctl.config.retention import Retention
 from agentctl.interface.requests.administration import AuditFilter
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.sessions import hash_ids

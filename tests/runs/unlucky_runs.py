@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from agentctl import errors
+from agentctl.config.budgets import Budget
+from agentctl.config.files import Files
 from agentctl.config.settings import (
     Agent,
     Database,
@@ -25,7 +27,6 @@ from agentctl.config.settings import (
     Team,
     Workflow,
 )
-from agentctl.config.upkeep import Budget, Files
 from agentctl.interface.requests import ResumeRequest, RunRequest
 from agentctl.interface.requests.approvals import Ruling
 from agentctl.interface.requests.files import FileUpload

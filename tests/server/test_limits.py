@@ -19,9 +19,9 @@ import jwt
 import pytest
 
 import agentctl
+from agentctl.config.quotas import Quotas
 from agentctl.config.settings import Limits, Runs, Settings
 from agentctl.config.tables import ENTRY_TABLES, SECTIONS
-from agentctl.config.upkeep import Quotas
 from agentctl.server.transport.protocol import build_protocol_class
 from tests.commands import run_command
 from tests.conditions import PATIENCE, wait_for

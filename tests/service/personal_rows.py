@@ -12,8 +12,8 @@ import asyncpg
 from agentctl import errors
 from agentctl.auth.principal import local_principal
 from agentctl.config.databases import is_sqlite_url, sqlite_path
+from agentctl.config.quotas import Quotas
 from agentctl.config.settings import Database as Entry
-from agentctl.config.upkeep import Quotas
 from agentctl.interface.requests import NewSession, RunRequest
 from agentctl.interface.requests.administration import PersonalRowsFilter
 from agentctl.interface.requests.memories import NewMemory

@@ -19,7 +19,7 @@ from agentctl import errors
 from agentctl.admin.doctor.runs import check_budgets
 from agentctl.auth.principal import Principal
 from agentctl.config import load_settings
-from agentctl.config.upkeep import Budget
+from agentctl.config.budgets import Budget
 from agentctl.interface.requests import RunRequest
 from agentctl.runs.gate import budgets
 from agentctl.runs.gate.budgets import find_period

@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, MatchCondit
 from langgraph.store.memory import InMemoryStore
 
 from agentctl import errors
-from agentctl.config.upkeep import Quotas
+from agentctl.config.quotas import Quotas
 from agentctl.records.store_items import MAXIMUM_ITEM_BYTES
 from agentctl.records.times import now
 from agentctl.runs.life.run_files import RunItems

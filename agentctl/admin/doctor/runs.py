@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from agentctl.config.budgets import Budget
 from agentctl.config.settings import Agent, Settings, Team
-from agentctl.config.upkeep import Budget
 from agentctl.errors import AgentctlError
 from agentctl.records.system import Finding, from_failure, note, ok, wrong
 from agentctl.records.text import format_count

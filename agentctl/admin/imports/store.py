@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agentctl.config.upkeep import Quotas
+from agentctl.config.quotas import Quotas
 from agentctl.errors import QuotaExceeded
 from agentctl.records.runs import RunRow
 from agentctl.records.sessions import SessionRow

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from agentctl import errors
+from agentctl.config.budgets import Budget
 from agentctl.config.settings import Settings
-from agentctl.config.upkeep import Budget
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.desk.decisions import (

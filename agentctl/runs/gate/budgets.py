@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from agentctl import errors
+from agentctl.config.budgets import Budget
 from agentctl.config.settings import Agent, Model, Settings, Team
-from agentctl.config.upkeep import Budget
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import now
 from agentctl.runs.gate.budget_periods import BudgetPeriods, Period, describe_exceeded

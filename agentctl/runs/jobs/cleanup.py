@@ -19,8 +19,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from agentctl.config.retention import Retention
 from agentctl.config.settings import Settings
-from agentctl.config.upkeep import Retention
 from agentctl.records.audit import EXPIRE, EXPIRE_APPROVALS, EXPIRE_SESSIONS
 from agentctl.records.kinds import KINDS
 from agentctl.records.logs import RateLimitedLog

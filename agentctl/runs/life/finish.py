@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Literal, TypeVar
 
-from agentctl.config.upkeep import Approvals
+from agentctl.config.approvals import Approvals
 from agentctl.records.runs import RunEnd
 from agentctl.records.times import now
 from agentctl.runs.desk.end import End, write_end

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, cast
 
 import orjson
 
-from agentctl.config.upkeep import Approvals
+from agentctl.config.approvals import Approvals
 from agentctl.records.approvals import ApprovalRow, hash_call
 from agentctl.records.kinds import ComponentRef
 from agentctl.records.run_spec import RunSpec

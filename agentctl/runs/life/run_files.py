@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import orjson
 
 from agentctl.agents import Memory
-from agentctl.config.upkeep import Files, Quotas
+from agentctl.config.files import Files
+from agentctl.config.quotas import Quotas
 from agentctl.errors import Conflict, NotFound, TooLarge, ValidationFailed
 from agentctl.records.files import FileReference, check_file_name
 from agentctl.records.store_items import ItemPut, ItemSearch, Namespace, StoreItem

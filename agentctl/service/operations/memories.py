@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from agentctl import errors
-from agentctl.config.upkeep import Quotas
+from agentctl.config.quotas import Quotas
 from agentctl.interface.operations.memories import MemoriesFamily
 from agentctl.interface.requests.memories import (
     MAXIMUM_MEMORIES_DELETED,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from agentctl import errors
+from agentctl.config.quotas import Quotas
 from agentctl.config.settings import Agent, Team
-from agentctl.config.upkeep import Quotas
 from agentctl.interface.requests import (
     DEFAULT_LOCATOR,
     DELETION_WAIT,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast, get_args
 
 from agentctl import errors
-from agentctl.config.upkeep import Budget
+from agentctl.config.budgets import Budget
 from agentctl.interface.requests.administration import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.text import check_texts

@@ -12,7 +12,8 @@ import orjson
 
 from agentctl import errors
 from agentctl.auth.policy import authorize_call
-from agentctl.config.upkeep import Files, Quotas
+from agentctl.config.files import Files
+from agentctl.config.quotas import Quotas
 from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest, StreamEvent
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind, ComponentRef

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import NamedTuple
 
-from agentctl.config.upkeep import Files, Quotas
+from agentctl.config.files import Files
+from agentctl.config.quotas import Quotas
 from agentctl.errors import QuotaExceeded, Unavailable
 from agentctl.records.files import FileOrigin, FileReference
 from agentctl.store.blobs import build_owner_key

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from agentctl.config.upkeep import Quotas
+from agentctl.config.quotas import Quotas
 from agentctl.errors import QuotaExceeded
 from agentctl.records.runs import TEXT_COLUMNS
 from agentctl.store.blobs import build_owner_key

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import orjson
 
-from agentctl.config.upkeep import Quotas
+from agentctl.config.quotas import Quotas
 from agentctl.records.memories import split_words
 from agentctl.records.store_items import (
     ItemPut,
