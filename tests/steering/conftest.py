@@ -85,6 +85,10 @@ id = "asking-graph"
 object = "listening_agents:asking_graph"
 
 [[agents]]
+id = "asking-keeping-graph"
+object = "listening_agents:asking_keeping_graph"
+
+[[agents]]
 id = "runner"
 object = "listening_agents:runner"
 

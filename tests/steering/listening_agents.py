@@ -66,6 +66,13 @@ asking_graph: Any = create_agent(
     middleware=[HumanInTheLoopMiddleware(interrupt_on={"add": True})],
 )
 
+asking_keeping_graph: Any = create_agent(
+    ChatModel(model="steps"),
+    tools=[add_in_graph],
+    middleware=[HumanInTheLoopMiddleware(interrupt_on={"add": True})],
+    checkpointer=InMemorySaver(),
+)
+
 
 @openai_agents.function_tool(name_override="add")
 def add_with_runner(a: int, b: int) -> int:

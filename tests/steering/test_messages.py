@@ -242,7 +242,7 @@ async def test_message_to_a_run_of_another_process_is_delivered(
         assert (fate["status"], fate["model_call_id"]) == ("delivered", "model-2")
 
 
-@pytest.mark.parametrize("component", ["asking", "asking-graph"])
+@pytest.mark.parametrize("component", ["asking", "asking-graph", "asking-keeping-graph"])
 async def test_message_to_a_paused_run_is_delivered_when_it_goes_on(
     site: Deployment, models: SteppingModels, component: str
 ) -> None:
