@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--on-halt", choices=["refuse", "hold"], default="refuse")
     parser.add_argument("--kill-every", type=int, default=100, help="one kill for so many halts")
     parser.add_argument("--stop-every", type=int, default=100, help="one short stop")
-    parser.add_argument("--long-stop-every", type=int, default=200, help="one stop of 6 seconds")
+    parser.add_argument("--long-stop-every", type=int, default=150, help="one stop of 6 seconds")
     parser.add_argument("--callers", type=int, default=1, help="callers of each path")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(

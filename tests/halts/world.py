@@ -51,7 +51,7 @@ SHORT_STOP_SECONDS = 0.6
 DEAD_STOP_SECONDS = 18.0
 """Time of a stop after which a process was declared dead (`liveness.DEAD_AFTER_SECONDS`)."""
 
-DEAD_STOP_EVERY = 5
+DEAD_STOP_EVERY = 3
 """Of the long stops, one of so many lasts until the process was declared dead."""
 
 TOKEN_SECONDS = 86_400
