@@ -136,7 +136,7 @@ def test_wait_reports_live_and_cancelled_runs(
     run = demo.run("wait-3", "word " * 500, agent="slow", leave=True)
     waiting = agentctl("runs", "wait", run, "--wait", "0", env=at_demo)
     assert waiting.code == 8
-    assert "runs not ended within 0 s" in waiting.stderr
+    assert "1 of 1 run not ended within 0 s" in waiting.stderr
     assert agentctl("runs", "cancel", run, env=at_demo).code == 0
     assert agentctl("runs", "wait", run, env=at_demo).code == 1
     assert agentctl("runs", "wait", "nothing", env=at_demo).code == 5

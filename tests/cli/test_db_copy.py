@@ -119,7 +119,7 @@ def test_copy_names_files_without_bytes(
     assert "moved to " in ended.stderr
     if is_stored:
         assert ended.code == 0
-        assert f"bytes of 1 files are in the folder {stored.parent}: do not change" in ended.stderr
+        assert f"bytes of 1 file are in the folder {stored.parent}: do not change" in ended.stderr
     else:
-        assert (ended.code, "bytes of 1 files are missing" in ended.stderr) == (1, True), ended
+        assert (ended.code, "bytes of 1 file are missing" in ended.stderr) == (1, True), ended
         assert "such as those of file lost" in ended.stderr

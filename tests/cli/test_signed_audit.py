@@ -31,7 +31,7 @@ object = "eager_signer:agent"
 """
 
 EAGER = """
-from agentctl.service import audit
+from agentctl.service.operations import audit
 
 audit.HEAD_SECONDS = 1
 
