@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import median
 from typing import get_args
 
-from agentctl.config.observability import Log, LogFormat
+from agentctl.config.telemetry import Log, LogFormat
 from agentctl.records.logs import add_log_context, set_log_context
 from agentctl.server.app import log_request
-from agentctl.server.observability.log import FinishedRequest, log_to_stderr
-from agentctl.server.observability.measurements import RequestCounters
+from agentctl.telemetry.log import FinishedRequest, log_to_stderr
+from agentctl.telemetry.measurements import RequestCounters
 from bench.load import Load
 from bench.measure import run_rounds
 from bench.seeding import seed_database

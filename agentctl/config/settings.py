@@ -46,10 +46,10 @@ from agentctl.config.names import (
     ToolNamePattern,
     VariableName,
 )
-from agentctl.config.observability import Log, Metrics, TracedParts, Tracing
 from agentctl.config.quotas import Quotas
 from agentctl.config.retention import Retention, RetentionDays
 from agentctl.config.search import Search
+from agentctl.config.telemetry import Log, Metrics, TracedParts, Tracing
 from agentctl.config.types import HIDDEN, ONE_OR_MORE, FilePath, JsonObject, OptionalPath, Reference
 from agentctl.config.webhooks import Webhook
 from agentctl.records.kinds import ApprovalPolicy, OnBusy

@@ -18,11 +18,11 @@ from agentctl.config import (
     budgets,
     files,
     mcp_table,
-    observability,
     quotas,
     retention,
     search,
     settings,
+    telemetry,
     webhooks,
 )
 from agentctl.config.settings import Settings
@@ -42,9 +42,9 @@ SECTIONS: dict[str, type] = {
     "files": files.Files,
     "audit": settings.Audit,
     "retention": retention.Retention,
-    "log": observability.Log,
-    "metrics": observability.Metrics,
-    "tracing": observability.Tracing,
+    "log": telemetry.Log,
+    "metrics": telemetry.Metrics,
+    "tracing": telemetry.Tracing,
     "console": settings.Console,
 }
 ENTRY_TABLES: dict[str, type] = {

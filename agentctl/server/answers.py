@@ -38,9 +38,9 @@ from agentctl.interface.responses import JSON
 from agentctl.records.document import Document
 from agentctl.runs.states import SHUTTING_DOWN
 from agentctl.server.content import parse_json_content, read_content, read_media_type
-from agentctl.server.observability.log import RequestObserver
 from agentctl.server.sign_in_links import SignInLinks
 from agentctl.service.service import Service, ServiceOperations
+from agentctl.telemetry.log import RequestObserver
 
 _FIXED_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _DEFAULT_HEADERS = (

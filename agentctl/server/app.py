@@ -56,7 +56,6 @@ from agentctl.server.answers import (
     add_common_headers,
     error_response,
 )
-from agentctl.server.observability.log import FIELDS_ATTRIBUTE, FinishedRequest
 from agentctl.server.openapi import pages
 from agentctl.server.openapi.served import build_served_document
 from agentctl.server.origins import OriginGuard
@@ -72,6 +71,7 @@ from agentctl.server.routing import (
     respond_to_failure,
 )
 from agentctl.server.user_routes import UserRoutes, check_routes, refuse_unknown_path
+from agentctl.telemetry.log import FIELDS_ATTRIBUTE, FinishedRequest
 from agentctl.work.event_loop import build_abandoned_outcome
 
 _access_log = logging.getLogger("agentctl.access")

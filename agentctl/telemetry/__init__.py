@@ -1,4 +1,5 @@
-"""Export of traces and metrics with OpenTelemetry; imported only if that is configured.
+"""The log, the metrics and the traces of a server.
 
-The interface for runs is `runs/life/observability.py`, the metrics page of the server in `server`.
+`tracer` and `metrics` import libraries that few servers need, and are imported only if they are
+configured.
 """

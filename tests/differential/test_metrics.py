@@ -16,7 +16,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.values import MultiProcessValue
 
-from agentctl.server.observability.metrics_endpoint import (
+from agentctl.server.processes.metrics_endpoint import (
     MetricsChannel,
     answer_metrics_requests,
     gather_metrics,

@@ -340,7 +340,7 @@ CASES: dict[str, Case] = {
     "failure with a long text": Case(
         run("a-long_failure"),
         b"The code of the agent failed",
-        ("runtime.failures.MESSAGE_CHARACTERS", "server.observability.log.MAXIMUM_TEXT_LENGTH"),
+        ("runtime.failures.MESSAGE_CHARACTERS", "telemetry.log.MAXIMUM_TEXT_LENGTH"),
     ),
     "memory": Case(
         post(

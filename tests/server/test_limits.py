@@ -78,7 +78,7 @@ NOT_LISTED = {
     "agentctl.records.run_spec.MAXIMUM_SHOWN_CALLS",
     "agentctl.runtime.models.stream_transport.MAXIMUM_IDLE",
     "agentctl.runtime.runners.langgraph_space.MAXIMUM_ARGUMENTS",
-    "agentctl.server.observability.metrics_endpoint.MAXIMUM_PENDING_REQUESTS",
+    "agentctl.server.processes.metrics_endpoint.MAXIMUM_PENDING_REQUESTS",
     "agentctl.server.processes.supervisor.MAXIMUM_PAUSE",
     "agentctl.admin.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
     "agentctl.service.documents.session_documents.MAXIMUM_BYTES",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.records.text import replace_unstorable
-from agentctl.server.observability.log import MAXIMUM_TEXT_LENGTH
+from agentctl.telemetry.log import MAXIMUM_TEXT_LENGTH
 from tests.differential.comparison import Comparison, Outcome
 
 RECORDS = 400
@@ -25,8 +25,8 @@ PIECES = (
 
 PROGRAM = """
 import json, logging, sys
-from agentctl.config.observability import Log
-from agentctl.server.observability.log import log_to_stderr
+from agentctl.config.telemetry import Log
+from agentctl.telemetry.log import log_to_stderr
 
 log_to_stderr(Log(format=sys.argv[1], level="info"))
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from agentctl.server.observability.metrics_endpoint import (
+from agentctl.server.processes.metrics_endpoint import (
     MAXIMUM_PENDING_REQUESTS,
     MetricsChannel,
     answer_metrics_requests,

@@ -18,9 +18,9 @@ import pytest
 
 from agentctl.errors import AgentctlError, InvalidKey, SchemaMismatch, Unavailable, UsageError
 from agentctl.server import create_app
-from agentctl.server.observability.measurements import SAMPLE_SECONDS
 from agentctl.server.processes.listener import Announcements, base_url, bind_socket
 from agentctl.server.processes.serve import serve
+from agentctl.telemetry.measurements import SAMPLE_SECONDS
 from tests.conditions import PATIENCE
 from tests.deployment import Deployment
 from tests.ports import find_free_port

@@ -39,9 +39,9 @@ from agentctl.runs.life.background import (
 )
 from agentctl.runs.life.live import LiveRun, RunServices
 from agentctl.runs.life.members import Members
-from agentctl.runs.life.observability import RunTracer
 from agentctl.runs.life.run_files import RunFiles
 from agentctl.runs.life.supervision import Starts, Supervision
+from agentctl.runs.life.tracing import RunTracer
 from agentctl.runs.states import (
     CLIENT_DISCONNECTED,
     SHUTTING_DOWN,

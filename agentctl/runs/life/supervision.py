@@ -29,7 +29,7 @@ from agentctl.records.times import now
 from agentctl.runs.gate.gate import Gate
 from agentctl.runs.life.finish import store_end, store_hand_over, store_pause
 from agentctl.runs.life.live import LiveRun, ReportedRun
-from agentctl.runs.life.observability import RunTracer
+from agentctl.runs.life.tracing import RunTracer
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.results import parse_summary
 from agentctl.runs.states import (

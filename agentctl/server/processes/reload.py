@@ -18,7 +18,6 @@ from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
 from agentctl.config.tables import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, UsageError
-from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.processes.listener import Announcements, open_listeners
 from agentctl.server.processes.supervisor import (
     COUNT_SECONDS,
@@ -27,6 +26,7 @@ from agentctl.server.processes.supervisor import (
     prepare_databases,
     start_error,
 )
+from agentctl.telemetry.log import log_to_stderr
 
 DEBOUNCE_MILLISECONDS = 200
 """Changes within this time are one: editors write a file in several steps."""

@@ -16,14 +16,14 @@ from agentctl.config.settings import Settings
 from agentctl.errors import InternalError
 from agentctl.records.text import format_count
 from agentctl.server.app import Application, create_app, get_app_state, running
-from agentctl.server.observability.log import log_to_stderr
-from agentctl.server.observability.measurements import LoopLag, RequestCounters
-from agentctl.server.observability.metrics_endpoint import serve_metrics
 from agentctl.server.processes.allocator import limit_arenas
 from agentctl.server.processes.listener import Announcements, base_url, open_listeners
+from agentctl.server.processes.metrics_endpoint import serve_metrics
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
 from agentctl.server.processes.user_application import load_application, run_lifespan
 from agentctl.server.transport.server import HttpServer
+from agentctl.telemetry.log import log_to_stderr
+from agentctl.telemetry.measurements import LoopLag, RequestCounters
 from agentctl.work.event_loop import handle_signals, run_event_loop, stop_signals
 
 GRACEFUL_SECONDS = 8
@@ -180,7 +180,7 @@ async def _observe_server(app: Application, controller: ServerController) -> Asy
             return
 
         # It needs a package that is installed for metrics only.
-        from agentctl.server.observability.metrics import ServerMetrics
+        from agentctl.telemetry.metrics import ServerMetrics
 
         hosting = state.running_service.hosting
         requests = RequestCounters()

@@ -25,16 +25,12 @@ from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Settings
 from agentctl.config.tables import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, Unavailable
-from agentctl.server.observability.log import log_to_stderr
-from agentctl.server.observability.metrics_endpoint import (
-    MetricsChannel,
-    gather_metrics,
-    serve_metrics,
-)
 from agentctl.server.processes import worker_main
 from agentctl.server.processes.listener import Announcements, base_url, open_listeners
+from agentctl.server.processes.metrics_endpoint import MetricsChannel, gather_metrics, serve_metrics
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
 from agentctl.store.databases import Databases
+from agentctl.telemetry.log import log_to_stderr
 from agentctl.work.event_loop import handle_signals, stop_signals
 
 END_SECONDS = 10.0

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl import errors
 from agentctl.config.tables import settings_from_text
-from agentctl.server.observability.log import log_to_stderr
-from agentctl.server.observability.metrics_endpoint import answer_metrics_requests
 from agentctl.server.processes.listener import adopt_socket
+from agentctl.server.processes.metrics_endpoint import answer_metrics_requests
+from agentctl.telemetry.log import log_to_stderr
 from agentctl.work.event_loop import finish_process
 from agentctl.work.lost_output import drop_lost_writes
 

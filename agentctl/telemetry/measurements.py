@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from agentctl.records.times import DurationHistogram
-from agentctl.server.observability.log import FinishedRequest
+from agentctl.telemetry.log import FinishedRequest
 
 DURATION_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from agentctl.config.observability import Log
+from agentctl.config.telemetry import Log
 from agentctl.records.logs import current_log_context
 from agentctl.records.text import cut_text, escape_controls, replace_unstorable
 

@@ -1,4 +1,4 @@
-"""The interface of the traces of runs."""
+"""The interface of the tracer of runs (`telemetry/tracer.py`)."""
 
 from __future__ import annotations
 

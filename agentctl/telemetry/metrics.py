@@ -30,8 +30,8 @@ from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runtime.mcp.calls import CALL_ENDS
 from agentctl.runtime.mcp.servers import McpServers
-from agentctl.server.observability.measurements import LoopLag, RequestCounters
 from agentctl.store.database import Database
+from agentctl.telemetry.measurements import LoopLag, RequestCounters
 from agentctl.webhooks.deliveries import DeliveryCounters
 
 PREFIX = "agentctl"

@@ -1,1 +1,0 @@
-"""The log, the metrics and the event loop lag of a server."""
