@@ -39,6 +39,9 @@ _FILE_PROBLEM = re.compile(
 )
 """The texts of the system for a path that cannot be used."""
 
+_SAYS_ALL = re.compile(" must be | cannot be used together| has no effect | has no other ")
+"""The texts of errors with the allowed values, or with the parameter to leave out."""
+
 _FREE_TEXTS = frozenset(
     {"TEXT", "VALUE", "WORDS", "JSON", "CURSOR", "PREFIX", "NAME", "TAG", "MODEL", "-"}
 )
@@ -97,10 +100,9 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except (NotFound, UsageError, ValidationFailed) as failure:
             # The help of the command is the remedy of a wrong parameter if there is no better one.
-            # A wrong configuration names its key, and an error with the allowed values says all.
-            has_values = " must be " in failure.detail
+            # A wrong configuration names its key.
             is_configuration = isinstance(failure, InvalidConfiguration)
-            if failure.hint is not None or has_values or is_configuration:
+            if failure.hint is not None or is_configuration or _SAYS_ALL.search(failure.detail):
                 raise
             if _FILE_PROBLEM.search(f"{failure.detail}: {failure.cause}"):
                 failure.hint = "check the path, and the permissions of the file and its folder"

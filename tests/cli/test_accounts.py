@@ -97,7 +97,8 @@ def test_create_sets_the_expiry(
         (["--expires-in", "90"], "a bare number has no unit"),
         (["--expires-in", "4000d"], "expires_in_days must be a number from 1 to 3650"),
         (["--expires-in", "1d", "--never-expires"], "cannot be used together"),
-        (["--scope", "agents:reed"], "did you mean agents:read?"),
+        (["--scope", "agents:reed"], "did you mean 'agents:read'?"),
+        (["--scope", "agents:write"], "the scopes of agents: agents:read, agents:run"),
         (["--scope", "agents reed"], "must have the form"),
     ],
 )

@@ -84,6 +84,11 @@ def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
             "error: `agentctl memories forget` has moved: use `agentctl memories delete --all"
             " --user USER`\n",
         ),
+        (["doctor", "--db", "--runs"], "error: --db and --runs cannot be used together\n"),
+        (
+            ["sessions", "list", "--as-user", "ada", "--url", "http://127.0.0.1:9"],
+            "error: --as-user has no effect here: a server takes the user from the token\n",
+        ),
         (["sessions", "lst"], "error: no such command 'lst'\n\nhint: did you mean 'list'?\n"),
         (
             ["sessions", "list", "--version"],

@@ -11,13 +11,13 @@ from agentctl.cli.durations import parse_until
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import choose_id, is_id_prefix
 from agentctl.cli.lists import ListOutput
-from agentctl.cli.options import Yes
+from agentctl.cli.options import Yes, resolve_admin_scope
 from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show.output import CommandOutput, CommonFormat, write_line
 from agentctl.cli.show.table import Column, Columns, format_time, plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
-from agentctl.errors import BadRequest, NotFound, Unavailable, UsageError
+from agentctl.errors import BadRequest, NotFound, Unavailable, UsageError, ValidationFailed
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page, administration
 from agentctl.interface.requests.lists import read_rows
 from agentctl.records.kinds import Record
@@ -95,6 +95,14 @@ async def create_account(
         if "allow_privileged_scopes" in failure.detail:
             failure.hint = "to grant them, pass --allow-privileged-scopes"
         raise
+    except ValidationFailed as failure:
+        if "is not a known scope" in failure.detail:
+            from agentctl.auth.tokens.mint import check_mintable_scopes
+
+            settings = None if target.local is None else target.local.settings
+            check_mintable_scopes(scope, resolve_admin_scope(settings))
+        raise
+
     record: Record = created.value
     note(f"service account {record.get('name')} ({record.get('id')})")
     note(f"  grants:  {_format_scopes(record)}")
