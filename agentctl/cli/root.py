@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,22 +84,30 @@ _PACKAGE = "agentctl.cli.commands."
 
 
 class _LazyCommands(Mapping[str, Any]):
-    """The commands of the root by name, imported on first use."""
+    """The commands of the root or of a group by name, imported on first use.
 
-    def __init__(self) -> None:
+    Args:
+        names: their names, in the order of the help.
+        load: imports the command of a name.
+    """
+
+    def __init__(self, names: Collection[str], load: Callable[[str], Any]) -> None:
+        self._names = names
+        self._load = load
         self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
         if name not in self._loaded:
-            place, _ = _COMMANDS[name]
-            self._loaded[name] = _load_command(name, _PACKAGE + place)
+            self._loaded[name] = self._load(name)
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_COMMANDS)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(_COMMANDS)
+        return len(self._names)
 
 
 class _LazyRootGroup(RootGroup):
@@ -106,7 +115,7 @@ class _LazyRootGroup(RootGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = _LazyCommands()  # type: ignore[assignment]
+        self.commands = _LazyCommands(_COMMANDS, _load_command)  # type: ignore[assignment]
 
     def complete_values(
         self, subject: Subject, parameters: Mapping[str, Any], incomplete: str
@@ -137,19 +146,43 @@ app = typer.Typer(
 )
 
 
-def _load_command(name: str, place: str) -> Any:
+def _load_command(name: str) -> Any:
+    """Import a command or a group of the root."""
+    place, _ = _COMMANDS[name]
+    module, target = _import_place(_PACKAGE + place)
+    if place.endswith(":build_group"):
+        target = target(name)
+    if not isinstance(target, typer.Typer):
+        return _build_command(name, target, module.EXAMPLE, getattr(module, "HELP", None))
+
+    stem = CommandApp(rich_markup_mode=None, add_completion=False)
+    stem.add_typer(target, name=name, cls=Group)
+    group = typer.main.get_group(stem).commands[name]
+    places: Mapping[str, tuple[str, str]] | None = getattr(module, "COMMANDS", None)
+    if places is not None:
+        load = functools.partial(_load_member, name, module.__name__, places)
+        group.commands = _LazyCommands(places, load)  # type: ignore[attr-defined]
+    return group
+
+
+def _load_member(group: str, package: str, places: Mapping[str, tuple[str, str]], name: str) -> Any:
+    """Import a command of a group whose package names its commands in `COMMANDS`."""
+    place, words = places[name]
+    _, function = _import_place(f"{package}.{place}")
+    return _build_command(name, function, f"agentctl {group} {words}")
+
+
+def _import_place(place: str) -> tuple[Any, Any]:
+    """Return a module, and the object in it, of a place such as `package.module:name`."""
     file, _, attribute = place.partition(":")
     module = import_module(file)
-    target = getattr(module, attribute)
-    if attribute == "build_group":
-        target = target(name)
+    return module, getattr(module, attribute)
+
+
+def _build_command(name: str, function: Any, example: str, text: str | None = None) -> Any:
     stem = CommandApp(rich_markup_mode=None, add_completion=False)
-    if not isinstance(target, typer.Typer):
-        text = getattr(module, "HELP", None)
-        stem.command(name, epilog=f"Example: {module.EXAMPLE}", help=text)(target)
-        return typer.main.get_command(stem)
-    stem.add_typer(target, name=name, cls=Group)
-    return typer.main.get_group(stem).commands[name]
+    stem.command(name, epilog=f"Example: {example}", help=text)(function)
+    return typer.main.get_command(stem)
 
 
 def _print_version(is_given: bool) -> None:

@@ -50,6 +50,15 @@ def test_local_command_imports_no_unused_library(environment: dict[str, str], ho
     assert "agentctl.interface.operations" not in loaded
 
 
+def test_command_of_a_group_imports_no_other_command(
+    environment: dict[str, str], home: Path
+) -> None:
+    config = write_config(home)
+    loaded = _loaded(environment, "sessions", "get", "absent", "--config", str(config))
+    package = "agentctl.cli.commands.sessions"
+    assert {name for name in loaded if name.startswith(f"{package}.")} == {f"{package}.show"}
+
+
 SPARED_PROBE = """
 import gc, sys
 from agentctl.cli.app import main
