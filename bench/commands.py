@@ -1,4 +1,8 @@
-"""Durations of commands, compared with a bare Typer program that does nothing."""
+"""Durations of commands, compared with a bare Typer program that does nothing.
+
+A local read checks the configuration and opens a database. So it is also compared with a bare
+program that does the same: no read of this package can take less.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +38,42 @@ app()
 """
 
 
+READER = """
+import asyncio
+
+import apsw
+import typer
+
+from agentctl import config
+
+app = typer.Typer()
+
+
+async def read() -> list:
+    return apsw.Connection("agentctl.db").execute("SELECT * FROM sessions").fetchall()
+
+
+@app.command()
+def hello(name: str = "world") -> None:
+    "Greet somebody."
+    config.load_settings()
+    print(f"hello {name}", len(asyncio.run(read())))
+
+
+app()
+"""
+
+PROGRAMS = {"bare Typer": BARE, "bare Typer that reads the configuration and a row": READER}
+"""The programs to which commands are compared, by their names in the table."""
+
+
 class Case(NamedTuple):
-    """A command, the arguments of the bare program, and the ratio to reach."""
+    """A command, the arguments of the program to which it is compared, and the ratio to reach."""
 
     command: tuple[str, ...]
     bare: tuple[str, ...]
     goal: float
+    program: str = "bare Typer"
 
 
 CASES = [
@@ -47,8 +81,11 @@ CASES = [
     Case(("sessions", "--help"), ("--help",), 2),
     Case(("--version",), ("--help",), 0.8),
     Case(("token", "mint", "--sub", "me", "--scope", "agents:read"), (), 2),
-    Case(("teams", "list"), (), 1.5),
-    Case(("sessions", "list"), (), 2),
+    Case(("teams", "list"), (), 2),
+    Case(("sessions", "list"), (), 2.5),
+    Case(("sessions", "get", "s1"), (), 2.3),
+    Case(("teams", "list"), (), 1.3, "bare Typer that reads the configuration and a row"),
+    Case(("sessions", "get", "s1"), (), 1.4, "bare Typer that reads the configuration and a row"),
 ]
 
 
@@ -69,11 +106,17 @@ def command_environment(folder: Path) -> dict[str, str]:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Write the bare program, a configuration, keys, and a database with one session."""
-    (folder / "bare.py").write_text(BARE, encoding="utf-8")
+    """Write the bare programs, a configuration, keys, and a database with the session `s1`."""
+    for name, text in PROGRAMS.items():
+        _find_program(folder, name).write_text(text, encoding="utf-8")
     environ = command_environment(folder)
-    for command in (["init"], ["runs", "start", "--agent", "writer", "--message", "hello"]):
+    run = ["runs", "start", "--agent", "writer", "--session", "s1", "--message", "hello"]
+    for command in (["init"], run):
         measure_seconds([sys.executable, "-m", "agentctl", *command], folder, environ)
+
+
+def _find_program(folder: Path, name: str) -> Path:
+    return folder / f"{name.replace(' ', '_').lower()}.py"
 
 
 def measure_cpu_seconds(command: list[str], folder: Path, environ: Mapping[str, str]) -> float:
@@ -89,18 +132,19 @@ def build_measurements(
     command: tuple[str, ...],
     bare: tuple[str, ...],
     measure: Callable[[list[str], Path, Mapping[str, str]], float] = measure_seconds,
+    program: str = "bare Typer",
 ) -> dict[str, Measurement]:
-    """Build measurements of a command and of the bare program, in milliseconds."""
+    """Build measurements of a command and of a program of `PROGRAMS`, in milliseconds."""
     environ = command_environment(folder)
 
     def started(*command: str) -> Measurement:
         whole = [sys.executable, *command]
         return lambda: measure(whole, folder, environ) * 1_000
 
-    floor = "bare Typer" + (" --help" if bare else "")
+    floor = program + (" --help" if bare else "")
     return {
         "ours": started("-m", "agentctl", *command),
-        floor: started(str(folder / "bare.py"), *bare),
+        floor: started(str(_find_program(folder, program)), *bare),
     }
 
 
@@ -108,7 +152,7 @@ def compare_with_typer(folder: Path) -> Iterator[Row]:
     """Yield one row per command; the first start of each is not counted."""
     prepare_folder(folder)
     for case in CASES:
-        pair = build_measurements(folder, case.command, case.bare)
+        pair = build_measurements(folder, case.command, case.bare, program=case.program)
         found = {name: took[1:] for name, took in run_rounds(pair, ROUNDS).items()}
         (floor,) = set(pair) - {"ours"}
         work = " ".join(("agentctl", *case.command[:2]))
