@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from agentctl.records.run_messages import RunMessageRow
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import queue, run_reads, runs, sessions
+from agentctl.store.repositories import queue, run_messages, run_reads, runs, sessions
 from agentctl.store.repositories.runs import FinishedRun
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
@@ -205,8 +206,42 @@ def test_a_worker_finds_its_cancel_requests(store: Store) -> None:
     for number, run_id in enumerate(("r4", "r3", "r1")):
         store.write(runs.request_cancel(run_id, START + number, "ann", "why"))
     store.write(runs.finish(an_end("r1")))
-    requests = store.read(run_reads.list_cancel_requests("w1"))
+    requests = store.read(run_reads.list_worker_requests("w1"))
     assert [(state.run_id, state.cancel_reason) for state in requests] == [("r4", "why")]
+
+
+def test_a_worker_finds_the_messages_that_wait_for_its_runs(store: Store) -> None:
+    store.write(sessions.create(a_session()))
+    for run_id, owner in (("r1", "w1"), ("r2", "w1"), ("r3", "w2"), ("r4", "w1")):
+        store.write(runs.create(a_run(run_id)))
+        store.write(runs.claim(run_id, 1, owner, START))
+        if run_id != "r1":
+            store.write(run_messages.send(_a_message(run_id)))
+    store.write(runs.finish(an_end("r4")))
+    requests = store.read(run_reads.list_worker_requests("w1"))
+    assert [(state.run_id, state.cancel_requested_at) for state in requests] == [("r2", None)]
+
+    assert store.write(run_messages.deliver("r2", 1, None, (), START))
+    assert store.read(run_reads.list_worker_requests("w1")) == []
+
+
+def _a_message(run_id: str) -> RunMessageRow:
+    return RunMessageRow(
+        message_id=f"message-{run_id}",
+        run_id=run_id,
+        seq=0,
+        status="waiting",
+        late="next_run",
+        created_at=START,
+        created_by=None,
+        request_id=None,
+        settled_at=None,
+        attempt=None,
+        model_call_id=None,
+        reason=None,
+        content="hello",
+        next_run=None,
+    )
 
 
 def test_histories_are_those_of_top_level_runs_in_order(store: Store) -> None:

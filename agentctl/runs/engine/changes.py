@@ -17,21 +17,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 from agentctl import errors
 from agentctl.records.logs import RateLimitedLog
-from agentctl.records.runs import RunState
 from agentctl.runs.engine.claims import LegClaims
 from agentctl.runs.engine.engine import Engine
 from agentctl.runs.gate.halts import Halts
 from agentctl.runs.log.hub import Hub, StateReads, StoredEvents
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.worker import Worker, get_live_seconds
-from agentctl.store.database import LEGS_TOPIC, Database, Steps, unit, worker_topic
+from agentctl.store.database import LEGS_TOPIC, Database, worker_topic
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import run_messages, run_reads
+from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.workers import Heartbeat
 
 POLL_SECONDS = 0.02
@@ -224,29 +222,15 @@ async def watch_cancel_requests(
 
 async def _read_requests(engine: Engine, database: Database) -> None:
     """Stop the cancelled runs of this process, and tell its runs of messages that wait for them."""
-    requests = await database.read(_list_requests(engine.worker_id))
-    for state in requests.cancels:
+    for state in await database.read(run_reads.list_worker_requests(engine.worker_id)):
         run = engine.find_run(state.run_id)
-        if run is not None:
+        if run is None:
+            continue
+
+        if state.cancel_requested_at is not None:
             run.stop(Ending.requested(state))
-
-    for run_id in requests.runs_with_messages:
-        run = engine.find_run(run_id)
-        if run is not None:
+        else:
             run.note_messages()
-
-
-class _Requests(NamedTuple):
-    """Requests of other processes for the runs of a worker."""
-
-    cancels: Sequence[RunState]
-    runs_with_messages: Sequence[str]
-
-
-@unit
-def _list_requests(worker_id: str) -> Steps[_Requests]:
-    cancels = yield from run_reads.list_cancel_requests(worker_id)
-    return _Requests(cancels, (yield from run_messages.list_runs_of(worker_id)))
 
 
 class LegWatch:

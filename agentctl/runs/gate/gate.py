@@ -77,6 +77,8 @@ class Gate:
         return row is not None
 
     def _find_refusal(self, user_id: str | None, component: Component) -> HaltRow | None:
+        if self.halts.is_clear:
+            return None
         row = self.halts.find(build_scopes(component, user_id))
         if row is not None:
             return row

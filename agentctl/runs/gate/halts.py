@@ -113,6 +113,7 @@ class Halts:
         self._starting: set[Starting] = set()
 
         self._version: Callable[[], int] | None = None
+        self._is_file = False
         self._seen_version: int | None = None
         self._looked_at = float("-inf")
 
@@ -120,20 +121,29 @@ class Halts:
     def is_known(self) -> bool:
         """True if no halt can have been created that this process does not know."""
         # A row that was written after the read: a halt in between has not waited for this process.
-        if self._reader != self._worker.registered_id:
+        worker_id = self._worker.registered_id
+        if self._reader != worker_id:
             return False
-        if not self._has_row:
+
+        # The clock is read once: every call of a model or a tool asks this several times.
+        at = self._clock()
+        if worker_id is not None and at - self._worker.alive_at >= ALIVE_SECONDS:
+            # Another process may have removed the row: no halt waits for this process then.
             return False
 
         permit = self._worker.permit
-        read_at = self._read_at
-        if permit is not None:
-            if permit.halts_number > self._number:
-                return False
-            if permit.halts_number == self._number:
-                read_at = max(read_at, permit.at)
+        number = self._number
+        if permit is None or permit.halts_number < number:
+            return at - self._read_at < PERMIT_SECONDS
+        if permit.halts_number > number:
+            return False
+        return at - max(self._read_at, permit.at) < PERMIT_SECONDS
 
-        return self._clock() - read_at < PERMIT_SECONDS
+    @property
+    def is_clear(self) -> bool:
+        """True if nothing is halted, and that is known. May be asked in any thread."""
+        # In this order: the halts are replaced before the time of their read.
+        return self.is_known and not self._active
 
     @property
     def _has_row(self) -> bool:
@@ -260,7 +270,10 @@ class Halts:
         Args:
             notify: called after each change, if the database has notifications.
         """
-        self._version = self._databases.system.watch(HALTS_TOPIC, notify)
+        system = self._databases.system
+        self._version = system.watch(HALTS_TOPIC, notify)
+        # Kept: a database reads the links of its path to tell its folder.
+        self._is_file = system.lock_folder is not None
 
     async def observe(self) -> None:
         """Read the halts again if they may have changed, and confirm them.
@@ -282,7 +295,7 @@ class Halts:
             return False
 
         at = self._clock()
-        if at - self._looked_at < EARLY_SECONDS and self._databases.system.lock_folder is not None:
+        if self._is_file and at - self._looked_at < EARLY_SECONDS:
             return False
 
         self._looked_at = at

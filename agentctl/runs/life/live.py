@@ -375,6 +375,8 @@ class LiveRun:
         return self._scopes[1]
 
     def find_halt(self, *, tool: str | None = None, models: Sequence[str] = ()) -> Halting | None:
+        if self._gate.halts.is_clear:
+            return None
         return self._gate.find(self.scopes, tool, models)
 
     async def wait_while_halted(

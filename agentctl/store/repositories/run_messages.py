@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 
 from agentctl.records.run_messages import RunMessageRow
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
-from agentctl.store.states import IS_LIVE, MESSAGE, change
+from agentctl.store.states import MESSAGE, change
 
 _NAMES = tuple(field.name for field in fields(RunMessageRow))
 _COLUMNS = ", ".join(_NAMES)
@@ -84,12 +84,6 @@ HAS_WAITING = (
 )
 """The condition that a message waits for a run of a worker."""
 
-_OF_WORKER = Sql(
-    "SELECT DISTINCT run_messages.run_id FROM run_messages"
-    " JOIN runs ON runs.run_id = run_messages.run_id"
-    f" WHERE run_messages.status = 'waiting' AND runs.owner = :owner AND runs.{IS_LIVE}"
-)
-
 _LEFT = Sql(
     "SELECT DISTINCT run_messages.run_id FROM run_messages"
     " JOIN runs ON runs.run_id = run_messages.run_id"
@@ -127,11 +121,6 @@ def count(run_id: str) -> Work[int]:
 
 def count_waiting(run_id: str) -> Work[int]:
     return _COUNT_WAITING.value(run_id=run_id)
-
-
-def list_runs_of(owner: str) -> Work[list[str]]:
-    """Return the live runs of a worker for which messages wait."""
-    return _OF_WORKER.column(owner=owner)
 
 
 def list_left() -> Work[list[str]]:

@@ -112,8 +112,14 @@ _TURNS = Sql(
     " ORDER BY seq LIMIT :limit"
 )
 
-_CANCEL_REQUESTS = Sql(
+_STATE_OF_RUN = ", ".join(f"runs.{field.name}" for field in fields(RunState))
+
+# One statement: on SQLite a process with live runs makes it some fifty times a second.
+_WORKER_REQUESTS = Sql(
     f"SELECT {STATE_COLUMNS} FROM runs WHERE owner = :owner AND {HAS_CANCEL_REQUEST}"
+    f" UNION ALL SELECT {_STATE_OF_RUN} FROM run_messages"
+    " JOIN runs ON runs.run_id = run_messages.run_id"
+    f" WHERE run_messages.status = 'waiting' AND runs.owner = :owner AND runs.{IS_LIVE}"
     " ORDER BY cancel_requested_at"
 )
 
@@ -451,9 +457,12 @@ def list_turns(session_id: str, after_seq: int, limit: int) -> Work[list[Turn]]:
     return _TURNS.rows(Turn, session_id=session_id, after_seq=after_seq, limit=limit)
 
 
-def list_cancel_requests(owner: str) -> Work[list[RunState]]:
-    """Return the live runs of a worker whose cancel has been requested."""
-    return _CANCEL_REQUESTS.rows(RunState, owner=owner)
+def list_worker_requests(owner: str) -> Work[list[RunState]]:
+    """Return the live runs of a worker with a request: of a cancel, or a message that waits.
+
+    A run may be there several times.
+    """
+    return _WORKER_REQUESTS.rows(RunState, owner=owner)
 
 
 def list_cancelled_without_owner() -> Work[list[str]]:
