@@ -146,12 +146,17 @@ class SqliteCounter:
 
 
 class PostgresCounter:
-    """Counts the buffers of a connection."""
+    """Counts the buffers of a connection.
+
+    Attributes:
+        scanned: a statement that reads every row of a table, by the name of the table.
+    """
 
     milliseconds = 0.0
 
     def __init__(self, connection: asyncpg.Connection[Any]) -> None:
         self._connection = connection
+        self.scanned: dict[str, str] = {}
 
     async def count(self, work: Work[Any]) -> int:
         """Return the buffers of the plans of all statements of a unit."""
@@ -177,10 +182,19 @@ class PostgresCounter:
                     plan = found["Plan"]
                     blocks += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
                     self.milliseconds += found["Execution Time"]
+                    self.scanned |= dict.fromkeys(_list_scanned_tables(plan), text)
                 fetched = await self._connection.fetch(text, *values)
                 rows = [tuple(row) for row in fetched]
         except StopIteration:
             return blocks
+
+
+def _list_scanned_tables(plan: dict[str, Any]) -> Iterator[str]:
+    """Yield the tables that a plan reads from their first row on, without an index."""
+    if plan["Node Type"] == "Seq Scan":
+        yield plan["Relation Name"]
+    for part in plan.get("Plans", ()):
+        yield from _list_scanned_tables(part)
 
 
 async def count_all(counter: Counter, *, every: bool) -> list[tuple[int, Case]]:
