@@ -109,7 +109,7 @@ def test_wrong_object_leaves_no_files(
     ended = agentctl("init", *options)
     assert ended.code == 2
     assert said in ended.stderr
-    assert "hint: " in ended.stderr
+    assert ("hint: " in ended.stderr) == ("MODULE:NAME" in said)
     assert _files(home) == {}
 
 
