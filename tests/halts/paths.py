@@ -132,7 +132,8 @@ class Caller:
         """Retry or fork a run that has ended."""
         if self._repeated_id is None or self._repetitions >= REPEATED_RUNS:
             first = self.start("marker")
-            if first.status_code != 200:
+            # A run that is lost with its process has not stored the results of all its calls.
+            if first.status_code != 200 or first.json()["status"] != "COMPLETED":
                 return first
             self._repeated_id = first.json()["run_id"]
             self._repetitions = 0

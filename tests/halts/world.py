@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from tests.chaos.cluster import SCHEMA, Cluster, Engine, PostgresCluster, start_cluster
+from tests.chaos.cluster import SCHEMA, Cluster, Engine, PostgresCluster, Server, start_cluster
 from tests.conditions import PATIENCE
 from tests.deployment import ADMIN
 from tests.halts.call_log import CallLog, read_key
@@ -165,6 +165,10 @@ class World:
         taking_over = asyncio.create_task(takeovers.take_over_often(over))
         try:
             await self._halt_often(plan, callers, takeovers)
+        except AssertionError as error:
+            for server in servers:
+                error.add_note(_describe_server(server))
+            raise
         finally:
             over.set()
             callers.stop()
@@ -394,6 +398,16 @@ class World:
         for ending, count in self.report.runs.items():
             if ending not in explained:
                 self.report.problems[ending] += count
+
+
+def _describe_server(server: Server) -> str:
+    """Return whether a server runs, and the last lines of its log."""
+    state = "does not run"
+    if server.is_running:
+        exit_code = server.process.poll()
+        state = "runs" if exit_code is None else f"has ended with {exit_code}"
+    lines = server.logs[-1].read_text().splitlines()[-20:]
+    return "\n".join([f"server {server.name} {state}; its log:", *lines])
 
 
 def _is_due(number: int, every: int) -> bool:
