@@ -100,7 +100,7 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except (NotFound, UsageError, ValidationFailed) as failure:
             # The help of the command is the remedy of a wrong parameter if there is no better one.
-            # A wrong configuration names its key.
+            # A wrong configuration names its key, and an error that says all needs no help.
             is_configuration = isinstance(failure, InvalidConfiguration)
             if failure.hint is not None or is_configuration or _SAYS_ALL.search(failure.detail):
                 raise

@@ -46,6 +46,7 @@ _REMOVED = {
     "agentctl memories list database": _FROM_AGENTOS.format("memories"),
 }
 """Hints for commands of earlier versions, and for options (`agentctl COMMAND OPTION`)."""
+
 _MOVED = {
     "agentctl audit verify-export": "agentctl audit verify --export FILE",
     "agentctl budgets": "agentctl usage --budgets",
@@ -57,6 +58,7 @@ _MOVED = {
     "agentctl workers": "agentctl doctor --workers",
 }
 """The present commands that do the work of commands of earlier versions."""
+
 _EXTRA_WORDS = re.compile(r"unexpected extra argument(?:s|\(s\))? \((.+)\)", re.IGNORECASE)
 _NO_TOKEN = re.compile(r"no such option: --token\b(?!-)", re.IGNORECASE)
 

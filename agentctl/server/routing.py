@@ -300,6 +300,9 @@ class Operation(APIRoute):
             return
 
         operations.sessions.require_database(where)
+
+        # A run by its id alone, which gets a message: /runs/{run_id}/messages. Routes of interfaces
+        # of other systems have no declaration.
         declared = OPERATIONS.get(self.operation)
         if declared is not None and declared.finds_run:
             await operations.runs.require_any(path["run_id"])

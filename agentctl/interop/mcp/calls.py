@@ -214,22 +214,29 @@ class _RunCall:
                     first = orjson.loads(portion[0].data)
                     self.run_id = first["run_id"]
                     self.session_id = first["session_id"]
+
                 for event in portion:
                     self._last = event.seq
                     self._progress.read(event, self.run_id)
+
                     kind = find_event_kind(event.name)
                     is_pause = kind is EventKind.PAUSED
                     is_file = kind is EventKind.FILE_SAVED
                     if not (is_pause or is_file or event.name in self._ends):
                         continue
+
                     data = orjson.loads(event.data)
                     if is_pause:
                         self._approvals |= {it["approval_id"]: it for it in data["approvals"]}
                     if data["run_id"] != self.run_id:
                         continue
+
+                    if is_pause:
+                        return None
                     if not is_file:
-                        return None if is_pause else await self._build(data)
+                        return await self._build(data)
                     self._saved.append(data["file"])
+
         return build_result(STREAM_CUT, failed=True)
 
     def _build_pause(self) -> Result:
