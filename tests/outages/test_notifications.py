@@ -42,7 +42,7 @@ def deployment(tmp_path: Path, way: ProxyApart, model_endpoint: ModelEndpoint) -
 
 
 def read_metric(served: ServerProcess, name: str) -> list[float]:
-    found = re.search(r"^metrics: (http://\S+)$", served.log_text, re.MULTILINE)
+    found = re.search(r"^metrics: (http://\S+)$", served.wait_for("metrics: "), re.MULTILINE)
     assert found is not None
     return [
         sample.value
@@ -73,7 +73,7 @@ async def test_a_server_without_notifications_says_so_and_polls(
             body = {"message": "x", "session_id": "s1", "background": True, "stream": False}
             run = (await client.post("/agents/hang/runs", json=body)).json()
             await wait_until(lambda: read_metric(served, "agentctl_database_notified") == [0])
-            assert served.log_text.count("notifications do not arrive") == 1
+            assert served.wait_for("do not arrive").count("notifications do not arrive") == 1
             doctor = await execute(deployment, "doctor")
             assert b"notifications between servers do not arrive" in doctor.stdout
             # The request of another server is a change of the row.
@@ -87,4 +87,4 @@ async def test_a_server_without_notifications_says_so_and_polls(
             way.deafen(False)
             way.cut()
             await wait_until(lambda: read_metric(served, "agentctl_database_notified") == [1])
-            assert served.log_text.count("notifications arrive again") == 1
+            assert served.wait_for("arrive again").count("notifications arrive again") == 1

@@ -229,7 +229,8 @@ def test_pages_of_a_route_have_their_own_header_fields(shop: WorkerServer) -> No
 def test_metrics_and_log_name_the_route(shop: WorkerServer) -> None:
     assert shop.client.get("/shop/orders/sessions").status_code == 200
     assert shop.client.get("/sessions").status_code == 200
-    [line] = [each for each in shop.served.log_text.splitlines() if "metrics:" in each]
+    said = shop.served.wait_for("metrics: ")
+    [line] = [each for each in said.splitlines() if "metrics:" in each]
     url = line.partition("metrics: ")[2]
     # A busy worker may not report its metrics in time: they are missing in a response then.
     wait_for(lambda: 'operation="get_sessions"' in httpx2.get(url).text)

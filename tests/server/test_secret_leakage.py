@@ -388,7 +388,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoin
             ask_everything(scene, client)
         ask_badly(scene, server.port)
         scene.places["arguments"] = command_lines(server)
-        (metrics,) = re.findall(r"^metrics: (.*)$", server.log_text, re.MULTILINE)
+        (metrics,) = re.findall(r"^metrics: (.*)$", server.wait_for("metrics: "), re.MULTILINE)
         scene.places["metrics"] = httpx2.get(metrics).content
         assert server.stop() == 0
     for name, answer in scene.answers.items():

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from tests.commands import run_command
-from tests.conditions import PATIENCE
+from tests.conditions import PATIENCE, wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.ports import find_free_port
@@ -120,7 +120,7 @@ class Served:
 
     def lines(self, run_id: str) -> list[dict[str, Any]]:
         """Return the lines of the log about a run."""
-        lines = [json.loads(line) for line in self.first.log_text.splitlines() if line[0] == "{"]
+        lines = [json.loads(line) for line in self.first.log_text.splitlines() if line[:1] == "{"]
         return [line for line in lines if line.get("run_id") == run_id]
 
 
@@ -175,7 +175,8 @@ def test_one_tree_over_servers(served: Served, kept_collector: Collector) -> Non
         }
     }
     own = next(span for span in spans if span.name == "invoke_agent front")
-    line = served.lines(record["run_id"])[-1]
+    # A request is logged when its response has been sent: the caller may be quicker.
+    line = wait_for(lambda: served.lines(record["run_id"]))[-1]
     assert line["trace_id"] == CALLER.trace_id
     entries = served.request("GET", "/audit", params={"operation": "create_agent_run"}).json()
     found = [entry for entry in entries["data"] if record["run_id"] in entry["resource"]]
