@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from agentctl.auth.keys.signing import SigningKey
 
 ALGORITHM = "EdDSA"
+"""The only algorithm of statements: Ed25519 signatures."""
 
 StatementType = Literal["audit-head", "approval-receipt"]
 
@@ -39,7 +40,9 @@ class StatementKey:
     """The private key of statements."""
 
     material: SigningKey
+
     kid: str
+    """The thumbprint of the key (RFC 7638)."""
 
     def sign(self, statement: StatementType, content: dict[str, Any]) -> str:
         """Return a signed statement."""
@@ -221,7 +224,7 @@ def sign_head(
 
 
 def parse_head(content: Mapping[str, Any]) -> Head:
-    """Return the head of a verified statement, or of one that a server has stored itself.
+    """Return the head of a verified statement, or of a statement that the server stored itself.
 
     Raises:
         InvalidStatement: it has other fields, or is of another version.
@@ -287,44 +290,52 @@ def _verify_heads(
     """Return the valid heads, and report everything else."""
     heads: list[Head] = []
     number = 0
-    before = None
+    # The signed head before the current one; None if it is not valid.
+    token_before = None
 
     for token in tokens:
         try:
             head = parse_head(verify_statement(token, "audit-head", keys))
         except InvalidStatement as error:
             number += 1
-            before = None
+            token_before = None
             result.report("HEAD_INVALID", number, f"head {number} is not valid: {error.reason}")
             continue
 
         if head.number > number + 1:
-            missing: int | str = number + 1
+            missing_numbers = f"{number + 1}"
             if head.number > number + 2:
-                missing = f"{number + 1} to {head.number - 1}"
-            result.report("HEAD_MISSING", head.number, f"before head {head.number}: {missing}")
+                missing_numbers = f"{number + 1} to {head.number - 1}"
+            detail = f"before head {head.number}: {missing_numbers}"
+            result.report("HEAD_MISSING", head.number, detail)
         else:
-            problem = _find_break(head, heads[-1] if heads else None, before)
+            head_before = heads[-1] if heads else None
+            problem = _find_break(head, head_before, token_before)
             if problem:
                 result.report("HEAD_BROKEN", head.number, f"head {head.number} {problem}")
 
         heads.append(head)
         number = head.number
-        before = token
+        token_before = token
         result.last_signed_at = head.at
 
     return heads
 
 
-def _find_break(head: Head, last: Head | None, token: str | None) -> str | None:
-    """Describe how a head fails to continue the head before it; None if it continues it."""
-    # `token` is the head before this one; None if that head is not valid.
+def _find_break(head: Head, last: Head | None, token_before: str | None) -> str | None:
+    """Describe how a head fails to continue the head before it; None if it continues it.
+
+    Args:
+        last: the last valid head before it; None without one.
+        token_before: the signed head directly before it; None if that head is not valid.
+    """
     if last is None:
         if head.number == 1 and head.previous is not None:
             return "is the first one and names one before it"
         return None
 
-    if token is not None and head.number == last.number + 1 and head.previous != hash_head(token):
+    is_next = token_before is not None and head.number == last.number + 1
+    if is_next and head.previous != hash_head(str(token_before)):
         return f"does not name head {last.number} as the one before it"
     if head.number <= last.number:
         return f"comes after head {last.number}"

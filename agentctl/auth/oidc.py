@@ -13,7 +13,7 @@ import base64
 import hashlib
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -29,18 +29,19 @@ CONFIGURATION_SECONDS = 600.0
 """Time for which the configuration of the provider is used."""
 
 MAXIMUM_REQUESTS = 8
-"""Requests to the provider at a time, in one process."""
+"""Maximum number of simultaneous requests to the provider, in one process."""
 
 DEVICE_SECONDS = 1_800.0
 """Maximum time for a user to enter a code."""
 
 MAXIMUM_NAME_LENGTH = 200
-"""Characters of the name of a user."""
+"""Maximum number of characters of the name of a user."""
 
 EARLY_SECONDS = 60.0
 """Seconds before the end of a token from which it is renewed; a quarter of its life at most."""
 
 _SECRET_BYTES = 32
+"""256 random bits, for each of the three secrets of a sign-in."""
 
 _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
@@ -128,8 +129,12 @@ class OidcClient:
 
     def __init__(self, settings: Console) -> None:
         self._settings = settings
+
+        # The configuration of the provider, and the time of its read on the monotonic clock.
         self._configuration: dict[str, Any] = {}
         self._read_at = 0.0
+
+        # The number of requests that are under way.
         self._requests = 0
 
     async def start(self, redirect_uri: str) -> SignInStart:
@@ -173,39 +178,49 @@ class OidcClient:
             Unavailable: the provider does not respond.
         """
         configuration = await self._read_configuration()
-        is_named = configuration.get("authorization_response_iss_parameter_supported") is True
-        if end.issuer != self._settings.oidc_issuer and (end.issuer or is_named):
+
+        # A response of another provider could bring its code here (RFC 9207 1, mix-up attack).
+        must_name_issuer = (
+            configuration.get("authorization_response_iss_parameter_supported") is True
+        )
+        is_checked = must_name_issuer or end.issuer != ""
+        if is_checked and end.issuer != self._settings.oidc_issuer:
             raise BadRequest("The response is of another provider", hint="sign in again")
+
         fields = {
             "grant_type": "authorization_code",
             "code": end.code,
             "code_verifier": end.code_verifier,
             "redirect_uri": end.redirect_uri,
         }
-        return self._read_tokens(await self._ask("token_endpoint", fields), nonce=end.nonce)
+        answer = await self._ask("token_endpoint", fields)
+        return self._read_tokens(answer, nonce=end.nonce)
 
     async def start_device(self) -> DeviceStart:
         """Return the code that the user enters, and where.
 
         Raises:
             BadRequest: the provider does not have this sign-in, or not for this client.
-            TooManyRequests, Unavailable: as of `finish`.
+            TooManyRequests, Unavailable: as in `finish`.
         """
         answer = await self._ask("device_authorization_endpoint", {"scope": self._scope})
-        code = answer.get("device_code")
+
+        device_code = answer.get("device_code")
         user_code = answer.get("user_code")
         url = answer.get("verification_uri")
-        if not (_is_token(code) and _is_token(user_code) and self._is_page(url)):
+        has_codes = _is_plain_text(device_code) and _is_plain_text(user_code)
+        if not has_codes or not self._is_page(url):
             raise Unavailable("The provider returned no code to enter, or no page for it")
 
-        interval = answer.get("interval", 5)
-        seconds = answer.get("expires_in")
+        # Without an interval it is 5 seconds (RFC 8628 3.2).
+        interval = _read_number(answer.get("interval", 5), 5.0)
+        seconds = _read_number(answer.get("expires_in"), 0.0)
         return DeviceStart(
-            device_code=str(code),
+            device_code=str(device_code),
             user_code=str(user_code),
             url=str(url),
-            interval=min(max(_read_number(interval, 5.0), 1.0), 60.0),
-            seconds=min(_read_number(seconds, 0.0), DEVICE_SECONDS),
+            interval=min(max(interval, 1.0), 60.0),
+            seconds=min(seconds, DEVICE_SECONDS),
         )
 
     async def wait_for_device(self, start: DeviceStart) -> Tokens:
@@ -222,16 +237,16 @@ class OidcClient:
         while time.monotonic() + interval < until:
             await asyncio.sleep(interval)
             try:
-                return self._read_tokens(await self._post("token_endpoint", fields))
+                answer = await self._post("token_endpoint", fields)
             except FetchError as error:
                 if error.oauth_error == "authorization_pending":
                     continue
-                if error.oauth_error != "slow_down" and error.code not in (
-                    "timeout",
-                    "unreachable",
-                ):
-                    raise _refused_sign_in(error) from None
+                is_busy = error.oauth_error == "slow_down"
+                if not is_busy and error.code not in ("timeout", "unreachable"):
+                    raise _build_sign_in_error(error) from None
                 interval += _SLOW_DOWN_SECONDS
+            else:
+                return self._read_tokens(answer)
 
         raise build_refusal("expired_token")
 
@@ -240,11 +255,14 @@ class OidcClient:
 
         Raises:
             BadRequest: the provider refuses: the user has to sign in again.
-            TooManyRequests, Unavailable: as of `finish`. The refresh token stays valid.
+            TooManyRequests, Unavailable: as in `finish`. The refresh token stays valid.
         """
         fields = {"grant_type": "refresh_token", "refresh_token": refresh_token}
         tokens = self._read_tokens(await self._ask("token_endpoint", fields))
-        return tokens if tokens.refresh_token else tokens._replace(refresh_token=refresh_token)
+        if not tokens.refresh_token:
+            # Without a new one, the provider accepts the same token again.
+            return tokens._replace(refresh_token=refresh_token)
+        return tokens
 
     async def revoke(self, refresh_token: str) -> bool:
         """Revoke a refresh token (RFC 7009); return False if the provider has no endpoint for it.
@@ -258,7 +276,7 @@ class OidcClient:
         try:
             await self._post("revocation_endpoint", fields, reads_answer=False)
         except FetchError as failure:
-            raise _unavailable(failure) from None
+            raise _build_unavailable(failure) from None
         return True
 
     @property
@@ -266,31 +284,39 @@ class OidcClient:
         return " ".join(dict.fromkeys(("openid", *self._settings.oidc_scopes)))
 
     def _is_page(self, url: object) -> bool:
-        return _is_token(url) and is_allowed_url(str(url), self._settings.oidc_issuer)
+        return _is_plain_text(url) and is_allowed_url(str(url), self._settings.oidc_issuer)
 
     def _read_tokens(self, answer: Mapping[str, Any], *, nonce: str | None = None) -> Tokens:
         """Check the response of the token endpoint; with a nonce it must have an ID token."""
-        identity = answer.get("id_token")
         name = ""
-        if nonce is not None or identity is not None:
-            claims = self._check_id_token(identity, nonce)
+        id_token = answer.get("id_token")
+        if nonce is not None or id_token is not None:
+            claims = self._check_id_token(id_token, nonce)
             names = (claims.get(claim) for claim in ("name", "preferred_username", "email"))
             name = next((name for name in names if isinstance(name, str) and name), "")
-            name = name[:MAXIMUM_NAME_LENGTH]
 
         kind = self._settings.oidc_token
         token = answer.get(kind)
-        refresh_token = answer.get("refresh_token", "")
-
-        if not _is_token(token):
+        if not _is_plain_text(token):
             raise BadRequest(f"The provider returned no {kind}", hint="sign in again")
-        if not _is_token(refresh_token):
+
+        refresh_token = answer.get("refresh_token", "")
+        if not _is_plain_text(refresh_token):
             refresh_token = ""
 
-        end = _find_end(str(token), answer)
-        now = time.time()
-        renew_at = end and end - min(EARLY_SECONDS, max(end - now, 0.0) / 4)
-        return Tokens(str(token), refresh_token, end, renew_at, name)
+        expires_at = _find_end(str(token), answer)
+        renew_at = 0.0
+        if expires_at:
+            lifetime = max(expires_at - time.time(), 0.0)
+            renew_at = expires_at - min(EARLY_SECONDS, lifetime / 4)
+
+        return Tokens(
+            token=str(token),
+            refresh_token=refresh_token,
+            expires_at=expires_at,
+            renew_at=renew_at,
+            name=name[:MAXIMUM_NAME_LENGTH],
+        )
 
     def _check_id_token(self, token: object, nonce: str | None) -> dict[str, Any]:
         """Check that the ID token is for this client and this sign-in; return its claims.
@@ -328,7 +354,7 @@ class OidcClient:
         try:
             configuration = await self._request(fetch_configuration(self._settings.oidc_issuer))
         except FetchError as failure:
-            raise _unavailable(failure) from None
+            raise _build_unavailable(failure) from None
 
         for name in ("authorization_endpoint", "token_endpoint"):
             self._find_endpoint(configuration, name)
@@ -348,22 +374,25 @@ class OidcClient:
         try:
             return await self._post(endpoint, fields)
         except FetchError as failure:
-            raise _refused_sign_in(failure) from None
+            raise _build_sign_in_error(failure) from None
 
-    async def _post(self, endpoint: str, fields: dict[str, str], **options: Any) -> dict[str, Any]:
-        """Send a form of this client to an endpoint of the provider."""
+    async def _post(
+        self, endpoint: str, fields: dict[str, str], *, reads_answer: bool = True
+    ) -> dict[str, Any]:
+        """Send a form of this client to an endpoint of the provider; see `post_form`."""
         url = self._find_endpoint(await self._read_configuration(), endpoint)
-        sent = {"client_id": self._settings.oidc_client_id, **fields}
-        return await self._request(post_form(url, sent, **options))
+        form = {"client_id": self._settings.oidc_client_id, **fields}
+        return await self._request(post_form(url, form, reads_answer=reads_answer))
 
-    async def _request(self, work: Any) -> dict[str, Any]:
+    async def _request(self, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+        """Make a request to the provider; TooManyRequests if too many are under way."""
         if self._requests >= MAXIMUM_REQUESTS:
             work.close()
             raise TooManyRequests("Too many sign-ins are under way", hint="try again in a moment")
+
         self._requests += 1
         try:
-            result: dict[str, Any] = await asyncio.shield(asyncio.ensure_future(work))
-            return result
+            return await asyncio.shield(asyncio.ensure_future(work))
         finally:
             self._requests -= 1
 
@@ -376,14 +405,14 @@ def build_refusal(error: str) -> BadRequest:
     return BadRequest("The provider refused the sign-in", cause=cause, hint=hint)
 
 
-def _refused_sign_in(failure: FetchError) -> BadRequest | Unavailable:
-    """Return the error of a refusal; any other failure of the provider is temporary."""
+def _build_sign_in_error(failure: FetchError) -> BadRequest | Unavailable:
+    """Build the error of a refusal; any other failure of the provider is temporary."""
     if failure.oauth_error in ("", "server_error", "temporarily_unavailable"):
-        return _unavailable(failure)
+        return _build_unavailable(failure)
     return build_refusal(failure.oauth_error)
 
 
-def _unavailable(failure: FetchError) -> Unavailable:
+def _build_unavailable(failure: FetchError) -> Unavailable:
     return Unavailable(
         "The provider of the sign-in is not available",
         cause=failure.detail,
@@ -391,24 +420,32 @@ def _unavailable(failure: FetchError) -> Unavailable:
     )
 
 
-def _is_token(value: object) -> bool:
-    """Return True for a text of visible ASCII characters with a bounded length."""
+def _is_plain_text(value: object) -> bool:
+    """Return True for a text of visible ASCII characters that is not longer than any token."""
     if not isinstance(value, str) or not 0 < len(value) <= MAXIMUM_TOKEN:
         return False
     return value.isascii() and value.isprintable() and " " not in value
 
 
 def _read_number(value: object, default: float) -> float:
-    return float(value) if isinstance(value, int | float) and 0 <= value < 2**31 else default
+    """Return a number of seconds; the default for any other value, and out of range."""
+    if isinstance(value, int | float) and 0 <= value < 2**31:
+        return float(value)
+    return default
 
 
 def _find_end(token: str, answer: Mapping[str, Any]) -> float:
-    """Return the end of a token: its own claim, else `expires_in` (RFC 6749 5.1)."""
+    """Return the end of a token: its own claim, else `expires_in` (RFC 6749 5.1).
+
+    It is in seconds since the epoch; 0 if neither names one.
+    """
     try:
         end = jwt.decode(token, options={"verify_signature": False}).get("exp")
     except (jwt.PyJWTError, ValueError, RecursionError):
+        # An access token need not be a JWT.
         end = None
     if isinstance(end, int | float) and 0 < end <= LAST_SECOND:
         return float(end)
+
     seconds = _read_number(answer.get("expires_in"), 0.0)
     return time.time() + seconds if seconds else 0.0

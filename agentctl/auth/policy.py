@@ -63,7 +63,7 @@ POLICY = DeclaredRequirements()
 
 
 def required_scopes(operation: str, path_params: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the scopes of which any one allows `operation`, the most specific first.
+    """Return the scopes that each allow `operation`, the most specific first.
 
     The admin scope, which is always sufficient, is never listed: a denial names the least scope.
 
@@ -71,19 +71,21 @@ def required_scopes(operation: str, path_params: Mapping[str, str]) -> tuple[str
         operation: a key of POLICY.
         path_params: the decoded parameters of the matched route.
     """
-    rule = POLICY[operation]
-    if not isinstance(rule, NeedsScope):
+    requirement = POLICY[operation]
+    if not isinstance(requirement, NeedsScope):
         return ()
-    return sufficient_scopes(rule.resource, rule.action, _path_identifier(rule, path_params))
+    return sufficient_scopes(
+        requirement.resource, requirement.action, _path_identifier(requirement, path_params)
+    )
 
 
 def scope_forms(operation: str) -> tuple[str, ...]:
     """Return `required_scopes` for any id, for documentation: `agents:<agent_id>:run`, ..."""
-    rule = POLICY[operation]
+    requirement = POLICY[operation]
     general = required_scopes(operation, {})
-    if not isinstance(rule, NeedsScope) or rule.id_param is None:
+    if not isinstance(requirement, NeedsScope) or requirement.id_param is None:
         return general
-    return (f"{rule.resource}:<{rule.id_param}>:{rule.action}", *general)
+    return (f"{requirement.resource}:<{requirement.id_param}>:{requirement.action}", *general)
 
 
 def authorize(principal: Principal | None, operation: str, path_params: Mapping[str, str]) -> None:
@@ -100,20 +102,26 @@ def authorize(principal: Principal | None, operation: str, path_params: Mapping[
     if principal is not None and principal.admin:
         return
 
-    rule = POLICY[operation]
-    if isinstance(rule, Public):
+    requirement = POLICY[operation]
+    if isinstance(requirement, Public):
         return
+
     if principal is None:
         raise Unauthenticated
-    if isinstance(rule, Authenticated):
+    if isinstance(requirement, Authenticated):
         return
-    if isinstance(rule, NeedsScope):
-        identifier = _path_identifier(rule, path_params)
-        if is_action_allowed(principal.scopes, rule.resource, rule.action, identifier):
+
+    if isinstance(requirement, NeedsScope):
+        resource = requirement.resource
+        action = requirement.action
+        identifier = _path_identifier(requirement, path_params)
+        if is_action_allowed(principal.scopes, resource, action, identifier):
             return
-        if rule.filters_list and ids_in_scopes(principal.scopes, rule.resource, rule.action):
+        # A list is allowed with a scope for one id: it shows the entries of these ids.
+        if requirement.filters_list and ids_in_scopes(principal.scopes, resource, action):
             return
-    raise _denial(principal, required_scopes(operation, path_params))
+
+    raise _build_denial(principal, required_scopes(operation, path_params))
 
 
 def authorize_scope(
@@ -122,28 +130,33 @@ def authorize_scope(
     """Raise Forbidden unless the caller has a scope, for a route that is no operation."""
     if principal.admin or is_action_allowed(principal.scopes, resource, action, identifier):
         return
-    raise _denial(principal, sufficient_scopes(resource, action, identifier))
+    raise _build_denial(principal, sufficient_scopes(resource, action, identifier))
 
 
 def list_open_operations(principal: Principal) -> list[str]:
-    """Return the operations that a caller may call, for every id or for some, without public ones.
+    """Return the operations that a caller may call for every id or for some ids, by name.
 
-    The result is sorted by name.
+    Public operations are not listed.
     """
-    return sorted(name for name, rule in POLICY.items() if _is_open(principal, rule))
+    return sorted(name for name, requirement in POLICY.items() if _is_open(principal, requirement))
 
 
-def _is_open(principal: Principal, rule: Requirement) -> bool:
-    if isinstance(rule, Public):
+def _is_open(principal: Principal, requirement: Requirement) -> bool:
+    """Return True if the caller may call an operation that is not public, for any id."""
+    if isinstance(requirement, Public):
         return False
-    if principal.admin or isinstance(rule, Authenticated):
+    if principal.admin or isinstance(requirement, Authenticated):
         return True
-    if not isinstance(rule, NeedsScope):
+    if not isinstance(requirement, NeedsScope):
         return False
-    if is_action_allowed(principal.scopes, rule.resource, rule.action):
+
+    resource = requirement.resource
+    action = requirement.action
+    if is_action_allowed(principal.scopes, resource, action):
         return True
-    has_ids = rule.id_param is not None or rule.filters_list
-    return has_ids and bool(ids_in_scopes(principal.scopes, rule.resource, rule.action))
+    if requirement.id_param is None and not requirement.filters_list:
+        return False
+    return bool(ids_in_scopes(principal.scopes, resource, action))
 
 
 def describe_grant(principal: Principal | None, match: RouteMatch) -> str:
@@ -153,17 +166,20 @@ def describe_grant(principal: Principal | None, match: RouteMatch) -> str:
         principal: the caller, or None for a public operation without a valid credential.
         match: the operation and its path parameters.
     """
-    rule = POLICY[match.operation]
-    if isinstance(rule, Public):
+    requirement = POLICY[match.operation]
+    if isinstance(requirement, Public):
         return "public: credentials are ignored"
+
     assert principal is not None
-    if isinstance(rule, Authenticated):
+    if isinstance(requirement, Authenticated):
         return "allowed for every valid token"
     if principal.admin:
         return "the caller is an administrator"
-    granting = [scope for scope in required_scopes(*match) if scope in principal.scopes]
-    if granting:
-        return f"granted by {granting[0]}"
+
+    granting_scopes = [scope for scope in required_scopes(*match) if scope in principal.scopes]
+    if granting_scopes:
+        return f"granted by {granting_scopes[0]}"
+
     ids = sorted(allowed_ids(principal, match.operation) or ())
     return f"granted in part, for {', '.join(ids)}"
 
@@ -177,20 +193,19 @@ def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
     if principal.admin:
         return None
 
-    rule = POLICY[operation]
-    if isinstance(rule, Admin):
-        raise _denial(principal, required_scopes(operation, {}))
-    if not isinstance(rule, NeedsScope):
+    requirement = POLICY[operation]
+    if isinstance(requirement, Admin):
+        raise _build_denial(principal, required_scopes(operation, {}))
+    if not isinstance(requirement, NeedsScope):
         return None
-    if is_action_allowed(principal.scopes, rule.resource, rule.action):
+    if is_action_allowed(principal.scopes, requirement.resource, requirement.action):
         return None
-    ids = (
-        ids_in_scopes(principal.scopes, rule.resource, rule.action)
-        if rule.filters_list
-        else frozenset()
-    )
+
+    ids = frozenset[str]()
+    if requirement.filters_list:
+        ids = ids_in_scopes(principal.scopes, requirement.resource, requirement.action)
     if not ids:
-        raise _denial(principal, required_scopes(operation, {}))
+        raise _build_denial(principal, required_scopes(operation, {}))
     return ids
 
 
@@ -201,19 +216,19 @@ def operations_granted_by(scope: str) -> Iterator[str]:
     """
     parts = scope.split(":")
     identifier = parts[1] if len(parts) == 3 else None
-    for operation, rule in POLICY.items():
-        if not isinstance(rule, NeedsScope):
+    for operation, requirement in POLICY.items():
+        if not isinstance(requirement, NeedsScope):
             continue
-        named_id = identifier if rule.id_param or rule.filters_list else None
-        if is_action_allowed({scope}, rule.resource, rule.action, named_id):
+        named_id = identifier if requirement.id_param or requirement.filters_list else None
+        if is_action_allowed({scope}, requirement.resource, requirement.action, named_id):
             yield operation
 
 
-def _path_identifier(rule: NeedsScope, path_params: Mapping[str, str]) -> str | None:
-    return path_params.get(rule.id_param) if rule.id_param is not None else None
+def _path_identifier(requirement: NeedsScope, path_params: Mapping[str, str]) -> str | None:
+    return path_params.get(requirement.id_param) if requirement.id_param is not None else None
 
 
-def _denial(principal: Principal, scopes: tuple[str, ...]) -> Forbidden:
+def _build_denial(principal: Principal, scopes: tuple[str, ...]) -> Forbidden:
     return Forbidden(f"{INSUFFICIENT_SCOPES}{principal.unread_note}", required_scopes=scopes)
 
 
@@ -297,15 +312,18 @@ class GrantedOperation(TypedDict):
 
 
 class ScopeEntry(TypedDict):
-    """A scope with its forms and the operations that it grants.
-
-    `needs` is `scope`, `admin` for the admin scope, `token` for operations of any identified
-    caller, or `nothing` for public operations; the last two have no scope.
-    """
+    """A scope with its forms and the operations that it grants."""
 
     needs: Needs
+    """`scope`, `admin` for the admin scope, `token` for operations of any identified caller, or
+    `nothing` for public operations."""
+
     scope: str | None
+    """The scope; None with the needs `token` and `nothing`."""
+
     forms: list[str]
+    """The ways to write the scope, such as `agents:<id>:run`."""
+
     operations: list[GrantedOperation]
 
 
@@ -323,11 +341,13 @@ def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
         return ScopeEntry(needs=needs, scope=scope, forms=forms, operations=operations)
 
     def operations_with(*requirements: type[Requirement]) -> list[str]:
-        return [name for name, rule in POLICY.items() if isinstance(rule, requirements)]
+        return [
+            name for name, requirement in POLICY.items() if isinstance(requirement, requirements)
+        ]
 
     return [
         *(
-            build_entry("scope", scope, _scope_forms(scope), operations_granted_by(scope))
+            build_entry("scope", scope, _list_forms(scope), operations_granted_by(scope))
             for scope in KNOWN_SCOPES
         ),
         build_entry("admin", admin_scope, [admin_scope], operations_with(NeedsScope, Admin)),
@@ -336,7 +356,7 @@ def build_scope_table(admin_scope: str) -> list[ScopeEntry]:
     ]
 
 
-def _scope_forms(scope: str) -> list[str]:
+def _list_forms(scope: str) -> list[str]:
     resource, action = scope.split(":")
     if resource not in RESOURCES_WITH_IDS:
         return [scope]

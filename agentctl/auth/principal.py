@@ -20,6 +20,7 @@ from agentctl.records.authorization import (
 )
 
 Via = Literal["http", "local"]
+"""A request to the server, or a command in local mode."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ def local_principal(user: str, *, acting_for: str | None = None) -> Principal:
 
 
 _ALIASES = {"config": ("config", "system")}
+"""The resources in scopes that mean the same, the usual name first."""
+
 _PRIVILEGED_ACTIONS = frozenset({"write", "delete", "debug"})
 _PRIVILEGED_RESOURCES = frozenset({"service_accounts"})
 
@@ -103,9 +106,9 @@ def sufficient_scopes(resource: str, action: str, identifier: str | None = None)
     scopes = [f"{name}:{action}" for name in _ALIASES.get(resource, (resource,))]
     if resource in RESOURCES_WITH_IDS:
         scopes.insert(0, f"{resource}:*:{action}")
-        narrow = f"{resource}:{identifier}:{action}"
-        if identifier not in (None, "*") and is_well_formed(narrow):
-            scopes.insert(0, narrow)
+        narrow_scope = f"{resource}:{identifier}:{action}"
+        if identifier not in (None, "*") and is_well_formed(narrow_scope):
+            scopes.insert(0, narrow_scope)
     return tuple(scopes)
 
 
@@ -130,21 +133,27 @@ def is_covered(held: Set[str], scope: str) -> bool:
 
 def find_covering_scope(held: Set[str], scope: str) -> str | None:
     """Return a scope of `held` that allows all that a well-formed `scope` allows, or None."""
-    resource, *rest = scope.split(":")
-    known_as = (name for name, aliases in _ALIASES.items() if resource in aliases)
-    identifier = rest[0] if len(rest) == 2 and rest[0] != "*" else None
-    wide = sufficient_scopes(next(known_as, resource), rest[-1], identifier)
-    return next((candidate for candidate in wide if candidate in held), None)
+    resource, *middle, action = scope.split(":")
+    for usual_name, aliases in _ALIASES.items():
+        if resource in aliases:
+            resource = usual_name
+
+    identifier = None
+    if len(middle) == 1 and middle[0] != "*":
+        identifier = middle[0]
+
+    candidates = sufficient_scopes(resource, action, identifier)
+    return next((candidate for candidate in candidates if candidate in held), None)
 
 
 def ids_in_scopes(held: Set[str], resource: str, action: str) -> frozenset[str]:
-    """Return the ids that scopes of `held` name."""
-    names = (scope.split(":") for scope in held)
-    return frozenset(
-        name[1]
-        for name in names
-        if len(name) == 3 and name[0] == resource and name[2] == action and name[1] != "*"
-    )
+    """Return the ids for which scopes of `held` allow `action` on `resource`."""
+    ids = set[str]()
+    for scope in held:
+        parts = scope.split(":")
+        if len(parts) == 3 and parts[0] == resource and parts[2] == action:
+            ids.add(parts[1])
+    return frozenset(ids - {"*"})
 
 
 def check_known_scopes(scopes: Sequence[str], admin_scope: str) -> None:
@@ -153,15 +162,15 @@ def check_known_scopes(scopes: Sequence[str], admin_scope: str) -> None:
     Raises:
         ValidationFailed: for the first unknown scope, with its index and a suggestion.
     """
-    for place, scope in enumerate(scopes):
+    for index, scope in enumerate(scopes):
         if scope == admin_scope or is_known_scope(scope):
             continue
         if not is_well_formed(scope):
             forms = "resource:action or resource:<id>:action"
-            raise ValidationFailed(f"scopes[{place}].scope must have the form {forms}")
-        near = suggest_scope(scope, admin_scope)
-        guess = f": did you mean {near}?" if near else ""
-        raise ValidationFailed(f"scopes[{place}].scope is not a known scope{guess}")
+            raise ValidationFailed(f"scopes[{index}].scope must have the form {forms}")
+        similar = suggest_scope(scope, admin_scope)
+        suggestion = f": did you mean {similar}?" if similar else ""
+        raise ValidationFailed(f"scopes[{index}].scope is not a known scope{suggestion}")
 
 
 def check_held_scopes(scopes: Iterable[str], principal: Principal, admin_scope: str) -> None:
@@ -173,14 +182,13 @@ def check_held_scopes(scopes: Iterable[str], principal: Principal, admin_scope: 
     if principal.admin:
         return
 
-    missing = tuple(
+    missing_scopes = tuple(
         scope for scope in scopes if scope == admin_scope or not is_covered(principal.scopes, scope)
     )
-
-    if missing:
-        names = ", ".join(missing)
+    if missing_scopes:
+        names = ", ".join(missing_scopes)
         raise Forbidden(
-            f"Cannot grant scopes that you do not have: {names}", required_scopes=missing
+            f"Cannot grant scopes that you do not have: {names}", required_scopes=missing_scopes
         )
 
 
@@ -194,9 +202,8 @@ def check_privileged_scopes(scopes: Iterable[str], admin_scope: str, *, allowed:
 
 def is_privileged_scope(scope: str, admin_scope: str) -> bool:
     """Return True for scopes to write, delete, administer or manage service accounts."""
-    resource, _, action = scope.partition(":")
-    return (
-        scope == admin_scope
-        or action.rpartition(":")[2] in _PRIVILEGED_ACTIONS
-        or resource in _PRIVILEGED_RESOURCES
-    )
+    if scope == admin_scope:
+        return True
+    resource = scope.partition(":")[0]
+    action = scope.rpartition(":")[2]
+    return action in _PRIVILEGED_ACTIONS or resource in _PRIVILEGED_RESOURCES

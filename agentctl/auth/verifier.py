@@ -25,10 +25,19 @@ from agentctl.config.settings import Settings
 from agentctl.errors import InvalidKey, InvalidToken, Unauthenticated, Unavailable
 
 _CACHE_SIZE = 4_096
+"""Maximum number of cached tokens."""
+
 _CACHE_SECONDS = 30.0
+"""Time for which a verified token is not verified again."""
+
 _POLL_SECONDS = 1.0
+"""Time between two checks of the key files."""
+
 _JOIN_SECONDS = 2.0
+"""Maximum time to wait for the end of the thread that checks the key files."""
+
 _WAIT_SECONDS = FETCH_SECONDS + 1
+"""Maximum time for which a request waits for a fetch of keys."""
 
 _log = logging.getLogger("agentctl.auth")
 
@@ -182,14 +191,18 @@ class Verifier:
         """
         if self._generation is None:
             return anonymous_principal()
+
         token = parse_bearer(authorization)
         if self._remote is None:
             return self._verify_cached(token)
+
+        # The same steps as in `identify`.
         _block(self._remote.refresh_missing())
         try:
             return self._verify_cached(token)
         except InvalidToken as error:
             _block(self._refresh_for(error))
+
         return self._verify_after_refresh(token)
 
     def fetch_remote_keys(self) -> None:
@@ -198,26 +211,35 @@ class Verifier:
             _block(self._remote.refresh())
 
     def _refresh_for(self, error: InvalidToken) -> Future[None]:
-        """Return the fetch that may find the key of a token."""
+        """Return the fetch that may find the key of a refused token.
+
+        Raises:
+            InvalidToken: `error`, if no other key could change it, or the last fetch is recent.
+            Unavailable: no remote keys are in use, and the last fetch is recent.
+        """
         assert self._remote is not None
         if error.check != "key":
             raise error
+
         flight = self._remote.refresh_unknown()
-        if flight is None:
-            raise error if self._remote.has_keys else _keys_unavailable()
-        return flight
+        if flight is not None:
+            return flight
+        if not self._remote.has_keys:
+            raise _build_keys_unavailable()
+        raise error
 
     def _verify_after_refresh(self, token: str) -> Principal:
-        """Verify a token again."""
+        """Verify a token again; without remote keys an unknown key is Unavailable, not invalid."""
         assert self._remote is not None
         try:
             return self._verify_cached(token)
         except InvalidToken as error:
             if error.check == "key" and not self._remote.has_keys:
-                raise _keys_unavailable() from None
+                raise _build_keys_unavailable() from None
             raise
 
     def _verify_cached(self, token: str) -> Principal:
+        """Return the principal of a JWT, from the cache or after a verification."""
         if token.startswith(ACCOUNT_PREFIX):
             reason = "it is a service account token, which is looked up, not verified"
             raise InvalidToken(reason, check="form")
@@ -226,6 +248,7 @@ class Verifier:
         if moment >= self._next_check and not self._is_watched:
             self.reload_keys()
 
+        # Read once: another thread replaces it when keys change.
         generation = self._generation
         assert generation is not None
 
@@ -250,31 +273,31 @@ class Verifier:
             unread_claims=claims.unread,
         )
 
-        expires_at = math.inf if claims.expires_at is None else claims.expires_at
-        fresh = _CachedToken(principal, expires_at, moment + _CACHE_SECONDS)
         while len(generation.cache) >= _CACHE_SIZE:
             generation.cache.pop(next(iter(generation.cache)), None)
-        generation.cache[digest] = fresh
-        return fresh.principal
+        expires_at = math.inf if claims.expires_at is None else claims.expires_at
+        generation.cache[digest] = _CachedToken(principal, expires_at, moment + _CACHE_SECONDS)
+        return principal
 
     def reload_keys(self) -> None:
         """Check the key files now and use changed files; safe in any thread."""
         if self._keyring is None:
             return
+
         with self._reload_lock:
             self._next_check = self._monotonic() + _POLL_SECONDS
-            before = self._keyring.problem
+            earlier_problem = self._keyring.problem
             if self._keyring.reload():
                 self._generation = _KeyGeneration(self._merge_changed_files())
                 _log.info("verification keys changed")
 
-            if self._keyring.problem not in (None, before):
+            if self._keyring.problem not in (None, earlier_problem):
                 _log.error("%s", self._keyring.problem)
-            elif before is not None and self._keyring.problem is None:
+            elif earlier_problem is not None and self._keyring.problem is None:
                 _log.info("the key files are valid again and in use")
 
     def _use_remote_keys(self, keys: KeySet | None) -> None:
-        """Use other remote keys next to the keys of the files."""
+        """Use other remote keys next to the keys of the files; InvalidKey if they do not fit."""
         with self._reload_lock:
             merged = self._merge_keys(keys)
             self._remote_keys = keys
@@ -304,9 +327,8 @@ class Verifier:
     def watch_key_files(self) -> Iterator[None]:
         """Check the key files every second in a thread, so that no request waits for a disk.
 
-        Remote keys are fetched in time as well.
-
-        Within the context `problem` is up to date without requests, and requests read no file.
+        Within the context `problem` is up to date without requests, requests read no file, and
+        remote keys are fetched before they are too old.
         """
         if self._keyring is None:
             yield
@@ -345,12 +367,13 @@ async def _wait(flight: Future[None] | None) -> None:
 
 
 def _block(flight: Future[None] | None) -> None:
+    """Wait for a fetch in this thread, for a limited time."""
     if flight is not None:
         with suppress(TimeoutError):
             flight.result(_WAIT_SECONDS)
 
 
-def _keys_unavailable() -> Unavailable:
+def _build_keys_unavailable() -> Unavailable:
     return Unavailable(
         "The verification keys are not available",
         hint="the log of the server and `agentctl doctor` have the reason",

@@ -379,7 +379,8 @@ def test_caches_are_bounded(tokens: AccountTokens, stored: MemoryStore, clock: C
     for _ in range(MAXIMUM_CACHED_UNKNOWN + 10):
         clock.move(0.1)
         failed_check(tokens, generate_account_token())
-    assert (len(tokens._found), len(tokens._unknown)) == (MAXIMUM_CACHED, MAXIMUM_CACHED_UNKNOWN)
+    assert len(tokens._accounts_by_hash) == MAXIMUM_CACHED
+    assert len(tokens._unknown_until) == MAXIMUM_CACHED_UNKNOWN
 
 
 # Which kind of credential it is

@@ -282,7 +282,7 @@ async def test_unknown_tokens_are_rate_limited(deployment: Deployment) -> None:
         began = time.monotonic()
         for _ in range(300):
             assert await failed_check(service, generate_account_token()) == "account.known"
-        looked_up = len(service.hosting.account_tokens._unknown)
+        looked_up = len(service.hosting.account_tokens._unknown_until)
         assert looked_up <= 20 * (2 + time.monotonic() - began)
         service.hosting.account_tokens._monotonic = lambda: time.monotonic() + 1
         await operations_of_token(service, account["token"])

@@ -36,11 +36,15 @@ _NEW_ACCOUNT = "create another service account: `agentctl accounts create`"
 
 
 class Diagnosis(NamedTuple):
-    """A failed check: the actual value, the cause, and a setting or claim that fixes it."""
+    """A failed check, in words for an operator."""
 
     found: str
+    """The value that the check found."""
+
     cause: str
+
     remedy: str
+    """A setting or a claim that corrects it."""
 
 
 def _diagnose_by_reason(facts: CredentialFacts, reason: str) -> Diagnosis:
@@ -57,17 +61,26 @@ class Check:
     demands: str
     """The condition that a credential must satisfy."""
 
-    found: Callable[[CredentialFacts], str]
-    """Returns a description of the value of a credential that passed."""
+    describe: Callable[[CredentialFacts], str]
+    """Returns a description of the value of a credential that passed.
+
+    It raises InvalidToken if the credential does not pass now, after a change of keys.
+    """
 
     diagnose: Callable[[CredentialFacts, str], Diagnosis] = _diagnose_by_reason
     """Returns the explanation of a failure, given the reason that the step raised."""
 
 
 def diagnose(check: str, reason: str, facts: CredentialFacts) -> Diagnosis:
-    """Explain a failed check to an operator."""
-    entry = CHECKS.get(check)
-    return (_diagnose_by_reason if entry is None else entry.diagnose)(facts, reason)
+    """Explain a failed check to an operator.
+
+    Args:
+        check: the name of the check, as in `InvalidToken.check`.
+        reason: the text that the check raised.
+    """
+    if check not in CHECKS:
+        return _diagnose_by_reason(facts, reason)
+    return CHECKS[check].diagnose(facts, reason)
 
 
 MISSING_CREDENTIAL = Diagnosis(
@@ -127,7 +140,7 @@ def _diagnose_form(facts: CredentialFacts, reason: str) -> Diagnosis:
     return Diagnosis(fact, reason, _COPY_AGAIN)
 
 
-def _found_header(facts: CredentialFacts) -> str:
+def _describe_header(facts: CredentialFacts) -> str:
     members = {name: facts.header[name] for name in ("alg", "kid", "typ") if name in facts.header}
     return ", ".join(f"{name} {quote_value(value)}" for name, value in members.items())
 
@@ -135,9 +148,10 @@ def _found_header(facts: CredentialFacts) -> str:
 def _diagnose_header(facts: CredentialFacts, reason: str) -> Diagnosis:
     if facts.parts is None:
         return Diagnosis("no header", reason, _COPY_AGAIN)
+
     header = facts.header
     expected = facts.keys.spec.name
-    fact = _found_header(facts)
+    fact = _describe_header(facts)
     alg = header.get("alg")
 
     if alg != expected:
@@ -159,12 +173,15 @@ def _diagnose_header(facts: CredentialFacts, reason: str) -> Diagnosis:
     return Diagnosis(fact, reason, "configure the issuer to omit that header member")
 
 
-def _found_key(facts: CredentialFacts) -> str:
+def _describe_candidate_keys(facts: CredentialFacts) -> str:
     keys = find_candidate_keys(facts.header, facts.keys)
     kid = facts.header.get("kid")
     label = f"of kid {quote_value(kid)}" if kid is not None else "for a token without kid"
-    stale = "; the changed key files are rejected, these are the previous keys"
-    return f"{label}: {join_some(list(map(describe_key, keys)))}{stale if facts.stale else ''}"
+
+    text = f"{label}: {join_some(list(map(describe_key, keys)))}"
+    if facts.stale:
+        text = f"{text}; the changed key files are rejected, these are the previous keys"
+    return text
 
 
 def _diagnose_key(facts: CredentialFacts, reason: str) -> Diagnosis:
@@ -186,16 +203,17 @@ def _diagnose_key(facts: CredentialFacts, reason: str) -> Diagnosis:
         if entry.kid == kid:
             cause = f"the key with this kid is skipped: {entry.reason}; {known_keys}"
             return Diagnosis(fact, cause, f"publish it as a signing key for {facts.keys.spec.name}")
-    for name in facts.keys.by_kid:
-        difference = describe_difference(kid, name) if name else None
-        if name and difference:
-            cause = f"no key has the token's kid; {known_keys}; similar to {quote_value(name)}"
+
+    for key_id in filter(None, facts.keys.by_kid):
+        difference = describe_difference(kid, key_id)
+        if difference is not None:
+            cause = f"no key has the token's kid; {known_keys}; similar to {quote_value(key_id)}"
             return Diagnosis(fact, f"{cause}: {difference}", remedy)
 
     return Diagnosis(fact, f"no key has the token's kid; {known_keys}", remedy)
 
 
-def _found_signature(facts: CredentialFacts) -> str:
+def _describe_signature(facts: CredentialFacts) -> str:
     assert facts.parts is not None
     key = check_signature(facts.parts, find_candidate_keys(facts.header, facts.keys))
     return f"valid, with {describe_key(key)}"
@@ -205,7 +223,7 @@ def _diagnose_signature(facts: CredentialFacts, reason: str) -> Diagnosis:
     assert facts.parts is not None
     keys = ", ".join(map(describe_key, find_candidate_keys(facts.header, facts.keys)))
     size = len(facts.parts.signature)
-    expected = _signature_size(facts)
+    expected = _find_signature_size(facts)
     fact = f"{size} bytes, tried with {keys}"
 
     if size == 0:
@@ -220,13 +238,14 @@ def _diagnose_signature(facts: CredentialFacts, reason: str) -> Diagnosis:
         cause = f"signatures of these keys have {expected} bytes: cut off, or from another key"
         return Diagnosis(fact, cause, f"{_COPY_AGAIN}, or add the key that signed it")
 
+    cause = "the token was signed with another key or changed afterwards"
     kid = facts.header.get("kid")
-    other = f"; the token names kid {quote_value(kid)}" if isinstance(kid, str) else ""
-    cause = f"the token was signed with another key or changed afterwards{other}"
+    if isinstance(kid, str):
+        cause = f"{cause}; the token names kid {quote_value(kid)}"
     return Diagnosis(fact, cause, "add the key that signed it; `agentctl keys list` shows yours")
 
 
-def _signature_size(facts: CredentialFacts) -> int | None:
+def _find_signature_size(facts: CredentialFacts) -> int | None:
     spec = facts.keys.spec
     if spec.family == "oct":
         return spec.hash_bits // 8
@@ -284,7 +303,7 @@ def _time_check(name: str, demands: str, absent: str, remedy: str) -> Check:
     return Check(f"claims.{name}", demands, describe, diagnose_time)
 
 
-def _compared(name: str, setting: str) -> Callable[[CredentialFacts], str]:
+def _describe_compared_claim(name: str, setting: str) -> Callable[[CredentialFacts], str]:
     def describe(facts: CredentialFacts) -> str:
         value = quote_value(facts.claims.get(name))
         expected = facts.rules.issuer if name == "iss" else facts.rules.audience
@@ -296,7 +315,8 @@ def _compared(name: str, setting: str) -> Callable[[CredentialFacts], str]:
 def _diagnose_iss(facts: CredentialFacts, reason: str) -> Diagnosis:
     value = facts.claims.get("iss")
     expected = str(facts.rules.issuer)
-    cause = f"authorization.issuer is {quote_value(expected)}{_difference(value, expected)}"
+    difference = _describe_difference_to(expected, value)
+    cause = f"authorization.issuer is {quote_value(expected)}{difference}"
     if value is None:
         return Diagnosis("none", cause, "configure the issuer to add iss")
     return Diagnosis(quote_value(value), cause, "set authorization.issuer to the iss of tokens")
@@ -316,9 +336,11 @@ def _diagnose_aud(facts: CredentialFacts, reason: str) -> Diagnosis:
         return Diagnosis(quote_value(value), reason, remedy)
 
     default = "" if facts.settings.authorization.audience else ", which is server.id"
-    near = [value] if isinstance(value, str) else value or []
-    small = next(filter(None, (_difference(name, expected) for name in near)), "")
-    cause = f"the audience here is {quote_value(expected)}{default}{small}"
+    audiences = [value] if isinstance(value, str) else value or []
+    differences = [_describe_difference_to(expected, name) for name in audiences]
+    first_difference = next(filter(None, differences), "")
+    cause = f"the audience here is {quote_value(expected)}{default}{first_difference}"
+
     for name in ("azp", "client_id", "resource"):
         if claims.get(name) == expected:
             cause = f"{cause}; the claim {name} has it, but is not read"
@@ -331,8 +353,11 @@ def _diagnose_aud(facts: CredentialFacts, reason: str) -> Diagnosis:
     return Diagnosis(quote_value(value), cause, remedy)
 
 
-def _difference(value: object, expected: str) -> str:
-    difference = describe_difference(value, expected) if isinstance(value, str) else None
+def _describe_difference_to(expected: str, claim: object) -> str:
+    """Return the end of a sentence, with a colon before it; empty if the texts are not similar."""
+    if not isinstance(claim, str):
+        return ""
+    difference = describe_difference(claim, expected)
     return f": {difference}" if difference else ""
 
 
@@ -388,11 +413,11 @@ JWT_CHECKS: tuple[Check, ...] = (
     Check(
         "header",
         "the header is that of an access token with the configured algorithm",
-        _found_header,
+        _describe_header,
         _diagnose_header,
     ),
-    Check("key", "a key for the token's kid is in use", _found_key, _diagnose_key),
-    Check("signature", "the signature is valid", _found_signature, _diagnose_signature),
+    Check("key", "a key for the token's kid is in use", _describe_candidate_keys, _diagnose_key),
+    Check("signature", "the signature is valid", _describe_signature, _diagnose_signature),
     Check(
         "claims.form",
         "the payload is one strict JSON object",
@@ -412,13 +437,13 @@ JWT_CHECKS: tuple[Check, ...] = (
     Check(
         "claims.iss",
         "iss is the configured issuer",
-        _compared("iss", "authorization.issuer is empty"),
+        _describe_compared_claim("iss", "authorization.issuer is empty"),
         _diagnose_iss,
     ),
     Check(
         "claims.aud",
         "aud contains the configured audience",
-        _compared("aud", "authorization.verify_audience is off"),
+        _describe_compared_claim("aud", "authorization.verify_audience is off"),
         _diagnose_aud,
     ),
     Check(

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 _MAXIMUM_SHOWN = 100
-"""Characters of a quoted value at most."""
+"""Maximum number of characters of a quoted value."""
 
 _MAXIMUM_LISTED = 8
-"""Names in one sentence at most."""
+"""Maximum number of names in one sentence."""
 
 _PREFIX_PARTS = 16
-"""Parts of a path of which some may be the prefix of a proxy."""
+"""Maximum number of parts at the start of a path that are tried as the prefix of a proxy."""
 
 
 def quote_value(value: object) -> str:
@@ -52,8 +52,9 @@ def quote_value(value: object) -> str:
 
 def join_some(texts: list[str]) -> str:
     """Join the first texts of a list for a sentence: `a, b and 3 more`."""
+    joined = ", ".join(texts[:_MAXIMUM_LISTED])
     more = len(texts) - _MAXIMUM_LISTED
-    return ", ".join(texts[:_MAXIMUM_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return f"{joined} and {more} more" if more > 0 else joined
 
 
 def describe_difference(actual: str, expected: str) -> str | None:
@@ -87,8 +88,10 @@ def routable_path(target: str) -> str:
 
     It is empty for a path with an encoded slash, which matches no route.
     """
-    raw = target.partition("#")[0].partition("?")[0]
-    return "" if has_encoded_slash(raw.encode("utf-8", "surrogatepass")) else decode_path(target)
+    encoded_path = target.partition("#")[0].partition("?")[0]
+    if has_encoded_slash(encoded_path.encode("utf-8", "surrogatepass")):
+        return ""
+    return decode_path(target)
 
 
 def suggest_path(table: RouteTable, method: str, path: str) -> str | None:
@@ -108,12 +111,13 @@ def suggest_path(table: RouteTable, method: str, path: str) -> str | None:
 
     parts = path.split("/")
     for cut in range(2, min(len(parts), _PREFIX_PARTS)):
-        rest = "/" + "/".join(parts[cut:])
-        if rest != "/" and is_known(rest):
-            return f"{quote_value(rest)} is known: omit the root_path or the prefix of a proxy"
+        candidate = "/" + "/".join(parts[cut:])
+        if candidate != "/" and is_known(candidate):
+            quoted = quote_value(candidate)
+            return f"{quoted} is known: omit the root_path or the prefix of a proxy"
 
-    near = suggest_name(path, sorted({route.template for route in ROUTES.values()}))
-    return f"did you mean {near}?" if near else None
+    similar = suggest_name(path, sorted({route.template for route in ROUTES.values()}))
+    return f"did you mean {similar}?" if similar else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +176,9 @@ def describe_key(key: VerificationKey) -> str:
     """Return the `kid` of a key, else its thumbprint; a shared secret has neither."""
     if key.kid is not None:
         return quote_value(key.kid)
-    is_secret = isinstance(key.material, bytes)
-    return "a shared secret" if is_secret else quote_value(key_thumbprint(key))
+    if isinstance(key.material, bytes):
+        return "a shared secret"
+    return quote_value(key_thumbprint(key))
 
 
 def describe_distance(moment: float, now: float) -> str:

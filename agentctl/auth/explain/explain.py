@@ -68,12 +68,21 @@ class ExplainedCheck:
     """The outcome of one check, as in `records.authorization.ExplainStep`."""
 
     name: str
+    """The name of the check, such as `claims.exp` or `policy`."""
+
     outcome: CheckOutcome
+
     found: str = ""
+    """The value that the check found, in words."""
+
     cause: str | None = None
+    """The reason of a failure."""
+
     remedy: str | None = None
+    """A way to correct a failure."""
 
     def record(self) -> ExplainStep:
+        """Return the step in the record of `POST /auth/explain`."""
         return cast(ExplainStep, asdict(self))
 
 
@@ -134,9 +143,15 @@ class _Identification:
     """The caller, or the failure to identify one, and the checks of the credential."""
 
     principal: Principal | None
+    """The caller; None if it cannot be identified."""
+
     failure: errors.Unauthenticated | errors.Unavailable | None
+    """The reason without a principal."""
+
     steps: tuple[ExplainedCheck, ...]
+
     facts: CredentialFacts | None
+    """The parsed credential; None without one, and with authorization off."""
 
 
 async def explain_request(
@@ -156,27 +171,37 @@ async def explain_request(
         token: the credential without the word Bearer, or None.
         now: the current time for texts such as "4 min ago", in seconds since the epoch.
     """
-    now = time.time() if now is None else now
+    if now is None:
+        now = time.time()
     caller = await _identify(verifier, settings, token, now)
 
-    method = "GET" if method == "HEAD" else method
-    plain = decode_path(path)
-    served = routable_path(path)
+    if method == "HEAD":
+        method = "GET"
+    decoded_path = decode_path(path)
+    served_path = routable_path(path)
 
-    report = Explanation(method, plain, None, caller.principal, caller.steps, ALLOWED, "policy")
+    report = Explanation(
+        method=method,
+        path=decoded_path,
+        match=None,
+        principal=caller.principal,
+        steps=caller.steps,
+        status=ALLOWED,
+        decided_by="policy",
+    )
 
     try:
-        match = policy.find_operation(route_table(), method, served, caller.failure)
+        match = policy.find_operation(route_table(), method, served_path, caller.failure)
         route = ROUTES[match.operation]
     except errors.AgentctlError as refusal:
-        added = find_route(settings, method, served)
-        if isinstance(added, FaceRoute):
-            return _explain_face_route(report, added, refusal, caller)
-        if added is None:
-            encoded = "it contains an encoded slash, %2F, and no path does"
-            cause = suggest_path(route_table(), method, plain) if served else encoded
-            return _explain_missing_route(report, cause or "no path is similar", refusal, caller)
-        match, route = added
+        # The paths of other interfaces are not in the table of operations.
+        added_route = find_route(settings, method, served_path)
+        if added_route is None:
+            cause = _explain_unknown_path(method, decoded_path, served_path)
+            return _explain_missing_route(report, cause, refusal, caller)
+        if isinstance(added_route, FaceRoute):
+            return _explain_face_route(report, added_route, refusal, caller)
+        match, route = added_route
 
     text = f"{match.operation}, {route.method} {route.template}"
     report = replace(report, match=match).with_check(ExplainedCheck("route", "passed", text))
@@ -189,10 +214,19 @@ async def explain_request(
     grant = policy.describe_grant(caller.principal, match)
     if caller.facts is not None and caller.principal is not None:
         rules = caller.facts.rules.scopes
-        scopes = (rules.admin_scope,) if caller.principal.admin else policy.required_scopes(*match)
-        grant += origins.describe_origins(trace_scopes(caller.facts.claims, rules), scopes)
+        granting_scopes = policy.required_scopes(*match)
+        if caller.principal.admin:
+            granting_scopes = (rules.admin_scope,)
+        origin_of_scopes = trace_scopes(caller.facts.claims, rules)
+        grant += origins.describe_origins(origin_of_scopes, granting_scopes)
 
     return _explain_parameters(report.with_check(ExplainedCheck("policy", "passed", grant)), match)
+
+
+def _explain_unknown_path(method: str, decoded_path: str, served_path: str) -> str:
+    if not served_path:
+        return "it contains an encoded slash, %2F, and no path does"
+    return suggest_path(route_table(), method, decoded_path) or "no path is similar"
 
 
 async def _identify(
@@ -206,7 +240,8 @@ async def _identify(
         text = "off: every caller is an administrator without a name"
         first = ExplainedCheck("authorization", "passed", text)
         steps = (first, ExplainedCheck("credential", "skipped"), *jwt_skipped)
-        return _Identification(await verifier.identify(None), None, steps, None)
+        anonymous = await verifier.identify(None)
+        return _Identification(anonymous, None, steps, None)
 
     text = f"on: {keys.spec.name}, with {describe_keys(keys) or 'no key'}"
     state = verifier.remote_state
@@ -256,10 +291,11 @@ def _explain_verification(
 
     for check in checks[:end]:
         try:
-            fact = check.found(facts)
-        except errors.InvalidToken:  # The keys changed after the verification.
-            fact = ""
-        yield ExplainedCheck(check.name, "passed", fact)
+            description = check.describe(facts)
+        except errors.InvalidToken:
+            # The keys changed after the verification.
+            description = ""
+        yield ExplainedCheck(check.name, "passed", description)
 
     if failed is not None:
         yield ExplainedCheck(failed, "failed", *diagnose(failed, reason, facts))
@@ -273,7 +309,6 @@ def _skip(checks: tuple[Check, ...]) -> Iterator[ExplainedCheck]:
 def _explain_missing_route(
     report: Explanation, cause: str, refusal: errors.AgentctlError, caller: _Identification
 ) -> Explanation:
-
     skipped = ExplainedCheck("policy", "skipped")
     if refusal is caller.failure:
         text = "no operation has this method and path; only identified callers get a 404 or 405"
@@ -316,7 +351,9 @@ def _explain_face_route(
 def _explain_parameters(report: Explanation, match: RouteMatch) -> Explanation:
     if not match.path_params:
         return report
-    text = ", ".join(f"{name} {quote_value(value)}" for name, value in match.path_params.items())
+
+    parameters = [f"{name} {quote_value(text)}" for name, text in match.path_params.items()]
+    text = ", ".join(parameters)
     try:
         policy.check_path_params(match.path_params)
     except errors.NotFound as refusal:
@@ -334,29 +371,30 @@ def _explain_denial(
     settings: Settings,
 ) -> Explanation:
     rules = ScopeRules.from_settings(settings.authorization)
-    needed = describe_requirement(match, rules.admin_scope)
+    requirement = describe_requirement(match, rules.admin_scope)
 
     if not isinstance(refusal, errors.Forbidden):
-        step = ExplainedCheck("policy", "skipped", f"needs {needed}")
+        step = ExplainedCheck("policy", "skipped", f"needs {requirement}")
         return _decide_by_credential(report.with_check(step), caller)
 
     assert caller.principal is not None
-    granted = join_some([quote_value(scope) for scope in sorted(caller.principal.scopes)])
+    granted_scopes = join_some([quote_value(scope) for scope in sorted(caller.principal.scopes)])
     claims = {} if caller.facts is None else caller.facts.claims
     cause, remedy = explain_denial(match, caller.principal, claims, rules)
-    text = f"needs {needed}; granted: {granted or 'no scopes'}"
+    text = f"needs {requirement}; granted: {granted_scopes or 'no scopes'}"
     step = ExplainedCheck("policy", "failed", text, cause, remedy)
     return report.with_check(step, refusal.status)
 
 
 def _decide_by_credential(report: Explanation, caller: _Identification) -> Explanation:
+    """Return the explanation with the failed check of the credential as the decision."""
     assert caller.failure is not None
     failed = next(step.name for step in report.steps if step.outcome == "failed")
     return replace(report, status=caller.failure.status, decided_by=failed)
 
 
 def describe_requirement(match: RouteMatch, admin_scope: str) -> str:
-    """Describe the requirement of an operation."""
+    """Describe the requirement of an operation, for a sentence that begins with "needs"."""
     requirement = POLICY[match.operation]
     if isinstance(requirement, Authenticated):
         return "any valid token"
@@ -374,58 +412,65 @@ def explain_denial(
         principal: the caller that the policy denied.
         claims: the claims of its token; empty for other credentials.
     """
-    needed = describe_requirement(match, rules.admin_scope)
-    remedy = f"grant one of: {needed}"
-
-    texts = [] if claims else sorted(principal.scopes)
+    # The scopes as they were sent, which a principal has only if they are well-formed.
+    sent_scopes = [] if claims else sorted(principal.scopes)
     for name in rules.scopes_claims:
-        value = find_claim(claims, name)
-        if name == SCOPES_CLAIM and isinstance(value, str):
-            example = ", ".join(map(quote_value, value.split()[:3]))
-            cause = f"the claim {name} is a text, {quote_value(value)}, and grants nothing"
+        claim = find_claim(claims, name)
+        if name == SCOPES_CLAIM and isinstance(claim, str):
+            example = ", ".join(map(quote_value, claim.split()[:3]))
+            cause = f"the claim {name} is a text, {quote_value(claim)}, and grants nothing"
             return cause, f"configure the issuer to write an array: [{example}]"
-        if len(origins.split_value(value)) > MAXIMUM_SCOPES:
+        if len(origins.split_value(claim)) > MAXIMUM_SCOPES:
             cause = f"the claim {name} has more than {MAXIMUM_SCOPES} scopes: none counts"
             return cause, "grant fewer scopes: * in the middle matches every id"
-        texts += origins.list_scopes(value, rules)
+        sent_scopes += origins.list_scopes(claim, rules)
 
     requirement = POLICY[match.operation]
     sentences = list[str]()
-    for scope in texts:
+    for scope in sent_scopes:
         sentence = _explain_admin_scope(scope, rules.admin_scope)
         if sentence is None and isinstance(requirement, NeedsScope):
             sentence = _explain_scope(scope, match, requirement)
         if sentence is not None:
             sentences.append(sentence)
-
     del sentences[_MAXIMUM_SENTENCES:]
+
     roles = origins.describe_roles(claims, rules)
     sentences += [f"{name}: {text}" for name, text in roles.items()]
-    unread = origins.find_unread_claims(claims, rules)
-    if unread:
-        sentences.append(origins.describe_unread(unread))
+
+    unread_claims = origins.find_unread_claims(claims, rules)
+    if unread_claims:
+        sentences.append(origins.describe_unread(unread_claims))
+
+    cause = "; ".join(sentences)
+    if not sentences:
+        cause = "none of its scopes allows it" if sent_scopes else "the caller has no scopes"
 
     required = {*required_scopes(*match), rules.admin_scope}
-    helpful = [
-        claim for claim in unread if required.intersection(origins.list_scopes(claim.value, rules))
+    helpful_claims = [
+        claim
+        for claim in unread_claims
+        if required.intersection(origins.list_scopes(claim.value, rules))
     ]
+    if helpful_claims:
+        return cause, origins.suggest_setting(helpful_claims, rules)
+    if unread_claims and not principal.scopes:
+        return cause, origins.suggest_setting(unread_claims, rules)
 
-    if helpful or (unread and not principal.scopes):
-        remedy = origins.suggest_setting(helpful or unread, rules)
-    elif roles:
+    remedy = f"grant one of: {describe_requirement(match, rules.admin_scope)}"
+    if roles:
         remedy = f"{remedy}; [authorization.roles] has the scopes of roles"
-
-    nothing = "none of its scopes allows it" if texts else "the caller has no scopes"
-    return "; ".join(sentences) or nothing, remedy
+    return cause, remedy
 
 
 def _explain_admin_scope(scope: str, admin_scope: str) -> str | None:
     quoted = quote_value(scope)
     admin = quote_value(admin_scope)
     if scope.casefold().strip() == admin_scope.casefold():
-        is_padded = scope != scope.strip()
-        small = "it has white space at an end" if is_padded else "upper and lower case differ"
-        return f"{quoted} is not the admin scope {admin}: {small}"
+        difference = "upper and lower case differ"
+        if scope != scope.strip():
+            difference = "it has white space at an end"
+        return f"{quoted} is not the admin scope {admin}: {difference}"
     if scope.casefold() in ("admin", "*", "*:*", "agent_os:admin", "agent_os:*"):
         return f"{quoted} is not the admin scope, which is {admin} here"
     return None

@@ -1,4 +1,4 @@
-"""Claims with scopes and roles, in words for an operator: what each grants, which are not read."""
+"""Claims with scopes and roles, in words for an operator: their grants, and claims left unread."""
 
 from __future__ import annotations
 
@@ -22,16 +22,25 @@ from agentctl.auth.tokens.grants import (
 from agentctl.records.authorization import MAXIMUM_SCOPES, is_known_scope
 
 _CONFIGURABLE = re.compile(r"[!-~]{1,256}")
+"""The names that `scopes_claim` and `roles_claim` accept."""
+
 _NAMESPACED = re.compile(r"[/:](?:(scopes?|permissions)|roles?|groups?)$")
+"""Names with a namespace, such as `https://example.com/roles`; group 1 is for scopes."""
+
 _CLIENTS = "resource_access"
+"""The claim of Keycloak with an object for each client of the realm."""
 
 
 class UnreadClaim(NamedTuple):
-    """A claim in which providers keep permissions, and the setting that would read it."""
+    """A claim that looks like scopes or roles and is not read."""
 
     name: str
+    """The name of the claim, or its path."""
+
     value: Any
+
     setting: ClaimSetting
+    """The setting that would read it."""
 
 
 def find_unread_claims(claims: RawClaims, rules: ScopeRules) -> list[UnreadClaim]:
@@ -40,25 +49,28 @@ def find_unread_claims(claims: RawClaims, rules: ScopeRules) -> list[UnreadClaim
     Claims with known scopes are first, then claims with roles.
     """
     read_claims = (*rules.scopes_claims, *rules.roles_claims)
-    unread = [
-        UnreadClaim(name, value, _choose_setting(name, value, rules))
-        for name, value in _list_candidates(claims, rules)
-        if value and name not in read_claims and _CONFIGURABLE.fullmatch(name)
-    ]
-    return sorted(
-        unread,
-        key=lambda claim: (not _has_scopes(claim.value, rules), claim.setting != "roles_claim"),
-    )
+
+    unread = list[UnreadClaim]()
+    for name, value in _list_candidates(claims, rules):
+        if value and name not in read_claims and _CONFIGURABLE.fullmatch(name):
+            unread.append(UnreadClaim(name, value, _choose_setting(name, value, rules)))
+
+    def rank(claim: UnreadClaim) -> tuple[bool, bool]:
+        return not _has_scopes(claim.value, rules), claim.setting != "roles_claim"
+
+    return sorted(unread, key=rank)
 
 
 def _list_candidates(claims: RawClaims, rules: ScopeRules) -> Iterator[tuple[str, Any]]:
     for name in list_unread_claims(claims, rules):
         value = find_claim(claims, name)
         if name == _CLIENTS and isinstance(value, dict):
-            paths = [f"{client}.roles" for client in value]
-            yield from ((f"{name}.{path}", find_claim(value, path)) for path in paths)
+            for client in value:
+                path = f"{client}.roles"
+                yield f"{name}.{path}", find_claim(value, path)
         else:
             yield name, value
+
     for name, value in claims.items():
         if name not in KNOWN_CLAIMS and _NAMESPACED.search(name):
             yield name, value
@@ -67,9 +79,10 @@ def _list_candidates(claims: RawClaims, rules: ScopeRules) -> Iterator[tuple[str
 def _choose_setting(name: str, value: Any, rules: ScopeRules) -> ClaimSetting:
     if _has_scopes(value, rules):
         return "scopes_claim"
+    if name in KNOWN_CLAIMS:
+        return KNOWN_CLAIMS[name]
     match = _NAMESPACED.search(name)
-    default: ClaimSetting = "scopes_claim" if match and match[1] else "roles_claim"
-    return KNOWN_CLAIMS.get(name, default)
+    return "scopes_claim" if match and match[1] else "roles_claim"
 
 
 def _has_scopes(value: Any, rules: ScopeRules) -> bool:
@@ -91,8 +104,9 @@ def split_value(value: Any) -> list[Any]:
 
 
 def describe_unread(unread: list[UnreadClaim]) -> str:
-    """Return `not read: scope ("agents:read")`."""
-    return f"not read: {join_some([f'{name} ({quote_value(value)})' for name, value, _ in unread])}"
+    """Return a text such as `not read: scope ("agents:read")`."""
+    claims = [f"{claim.name} ({quote_value(claim.value)})" for claim in unread]
+    return f"not read: {join_some(claims)}"
 
 
 def suggest_setting(unread: list[UnreadClaim], rules: ScopeRules) -> str:
@@ -116,6 +130,7 @@ def describe_claims(claims: RawClaims, rules: ScopeRules) -> str:
     roles = describe_roles(claims, rules)
     parts = [f"{name}: {text}" for name, text in {**scopes, **roles}.items()]
     if not roles and rules.scopes_claims == (SCOPES_CLAIM,):
+        # With the default configuration there is one claim: its name is understood.
         parts = list(scopes.values())
 
     unread = find_unread_claims(claims, rules)
@@ -145,11 +160,12 @@ def _describe_scopes(name: str, value: Any, claims: RawClaims, rules: ScopeRules
 
 def describe_roles(claims: RawClaims, rules: ScopeRules) -> dict[str, str]:
     """Describe what the roles of a token grant, by the names of their claims."""
-    return {
-        name: _describe_role_claim(value, rules)
-        for name in rules.roles_claims
-        if (value := find_claim(claims, name)) is not None
-    }
+    descriptions = dict[str, str]()
+    for name in rules.roles_claims:
+        value = find_claim(claims, name)
+        if value is not None:
+            descriptions[name] = _describe_role_claim(value, rules)
+    return descriptions
 
 
 def _describe_role_claim(value: Any, rules: ScopeRules) -> str:
@@ -159,16 +175,17 @@ def _describe_role_claim(value: Any, rules: ScopeRules) -> str:
     if len(entries) > MAXIMUM_SCOPES:
         return f"{len(entries)} entries are too many: none counts"
 
-    texts = list(dict.fromkeys(role for role in entries if isinstance(role, str)))
-    parts = [
-        f"{quote_value(role)} grants {join_some(list(rules.roles[role])) or 'nothing'}"
-        for role in texts
-        if role in rules.roles
-    ]
+    parts = list[str]()
+    unknown_roles = list[str]()
+    for role in dict.fromkeys(entry for entry in entries if isinstance(entry, str)):
+        if role in rules.roles:
+            scopes = join_some(list(rules.roles[role])) or "nothing"
+            parts.append(f"{quote_value(role)} grants {scopes}")
+        else:
+            unknown_roles.append(role)
 
-    unknown = [role for role in texts if role not in rules.roles]
-    if unknown:
-        parts.append(f"not in [authorization.roles]: {_quote_some(unknown)}")
+    if unknown_roles:
+        parts.append(f"not in [authorization.roles]: {_quote_some(unknown_roles)}")
     return "; ".join(parts) or "none"
 
 

@@ -19,6 +19,7 @@ MAXIMUM_KEY_FILE = 1_048_576
 """The maximum size of a key file or JWKS in bytes; a larger file is rejected unread."""
 
 _PRIVATE = 0o600
+"""The mode of private keys: only the owner can read and write them."""
 
 
 def read_key_file(path: Path, *, private: bool = False) -> bytes:
@@ -134,6 +135,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     except OSError as failure:
         raise build_file_error(f"{folder} cannot be opened", failure) from None
 
+    # The lock ends with the descriptor, also if the process is killed.
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

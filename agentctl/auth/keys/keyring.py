@@ -6,9 +6,10 @@ import logging
 import time
 from functools import reduce
 from pathlib import Path
+from typing import NamedTuple
 
 from agentctl.auth.keys.files import read_key_file
-from agentctl.auth.keys.material import parse_keys
+from agentctl.auth.keys.material import VerificationKey, parse_keys
 from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.config.settings import Authorization
@@ -21,10 +22,20 @@ MAXIMUM_POLLS = 3
 _log = logging.getLogger("agentctl.auth")
 
 KeyFiles = dict[Path, bytes]
-FileStamp = tuple[int, int, int, int, int] | None
+"""The content of key files by their paths."""
 
 _RECENT_NANOSECONDS = 2_000_000_000
 """A file that changed within this time may change again without a new time stamp."""
+
+
+class _FileStamp(NamedTuple):
+    """The state of a file, which differs after a change; times are nanoseconds since the epoch."""
+
+    changed_at: int
+    modified_at: int
+    size: int
+    inode: int
+    device: int
 
 
 class Keyring:
@@ -44,8 +55,12 @@ class Keyring:
 
     def __init__(self, authorization: Authorization) -> None:
         self._authorization = authorization
-        self._read = self._last_seen = _stamp_files(authorization)
-        self._waited = 0
+
+        # The stamps are older than the content: the next poll detects a write in between.
+        self._read_stamps = _stamp_files(authorization)
+        self._polled_stamps = self._read_stamps
+        self._polls_waited = 0
+
         self._files = read_key_files(authorization)
         self.keys = load_key_set(authorization, self._files)
         log_faults(self.keys, "the key files")
@@ -57,18 +72,18 @@ class Keyring:
         If the files are rejected, the keys stay and `problem` is set.
         """
         stamps = _stamp_files(self._authorization)
-        if stamps == self._read and not _is_recent(stamps):
+        if stamps == self._read_stamps and not _has_recent_change(stamps):
             return False
 
-        before = self._last_seen
-        self._last_seen = stamps
-        if self._waited < MAXIMUM_POLLS and _is_written_in_place(before, stamps):
-            self._waited += 1
+        earlier_stamps = self._polled_stamps
+        self._polled_stamps = stamps
+        if self._polls_waited < MAXIMUM_POLLS and _is_written_in_place(earlier_stamps, stamps):
+            self._polls_waited += 1
             return False
 
-        self._waited = 0
+        self._polls_waited = 0
         # The stamps are older than the content: the next poll detects a write in between.
-        self._read = stamps
+        self._read_stamps = stamps
 
         try:
             files = read_key_files(self._authorization)
@@ -95,32 +110,45 @@ def read_key_files(authorization: Authorization) -> KeyFiles:
     Raises:
         InvalidKey: a file is rejected, or other users can read a file with a secret.
     """
-    secret = get_algorithm(authorization.algorithm).family == "oct"
-    return {path: read_key_file(path, private=secret) for path in _key_files(authorization)}
+    has_secrets = get_algorithm(authorization.algorithm).family == "oct"
+    return {path: read_key_file(path, private=has_secrets) for path in _key_files(authorization)}
 
 
-def _stamp_files(authorization: Authorization) -> list[FileStamp]:
+def _stamp_files(authorization: Authorization) -> list[_FileStamp | None]:
     return [_stamp_file(path) for path in _key_files(authorization)]
 
 
-def _stamp_file(path: Path) -> FileStamp:
+def _stamp_file(path: Path) -> _FileStamp | None:
     try:
         status = path.stat()
     except (OSError, ValueError):
         return None
-    return status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
-
-
-def _is_written_in_place(before: list[FileStamp], after: list[FileStamp]) -> bool:
-    return any(
-        new is not None and new != old and (old is None or old[3:] == new[3:])
-        for old, new in zip(before, after, strict=True)
+    return _FileStamp(
+        changed_at=status.st_ctime_ns,
+        modified_at=status.st_mtime_ns,
+        size=status.st_size,
+        inode=status.st_ino,
+        device=status.st_dev,
     )
 
 
-def _is_recent(stamps: list[FileStamp]) -> bool:
+def _is_written_in_place(before: list[_FileStamp | None], after: list[_FileStamp | None]) -> bool:
+    """Return True if a file is new or changed since the last poll, and was not replaced."""
+    for old, new in zip(before, after, strict=True):
+        if new is None or new == old:
+            continue
+        # A rename puts another file at the path: it is complete.
+        was_replaced = old is not None and (old.inode, old.device) != (new.inode, new.device)
+        if not was_replaced:
+            return True
+    return False
+
+
+def _has_recent_change(stamps: list[_FileStamp | None]) -> bool:
     now = time.time_ns()
-    return any(stamp is not None and abs(now - stamp[0]) < _RECENT_NANOSECONDS for stamp in stamps)
+    return any(
+        stamp is not None and abs(now - stamp.changed_at) < _RECENT_NANOSECONDS for stamp in stamps
+    )
 
 
 def log_faults(keys: KeySet, source: str) -> None:
@@ -146,30 +174,29 @@ def load_key_set(authorization: Authorization, files: KeyFiles) -> KeySet:
     """
     spec = get_algorithm(authorization.algorithm)
 
-    texts = [
-        (_entry_label(number, len(authorization.verification_keys)), text)
-        for number, text in enumerate(authorization.verification_keys, start=1)
-    ]
-    texts += [
-        (f"Key file {path}", files[path].decode("utf-8", "surrogateescape"))
-        for path in authorization.verification_key_files
-    ]
+    unnamed_keys = list[VerificationKey]()
+    for number, text in enumerate(authorization.verification_keys, start=1):
+        label = _label_entry(number, len(authorization.verification_keys))
+        unnamed_keys += parse_keys(text, spec, label)
+    for path in authorization.verification_key_files:
+        text = files[path].decode("utf-8", "surrogateescape")
+        unnamed_keys += parse_keys(text, spec, f"Key file {path}")
 
-    unnamed_keys = [key for label, text in texts for key in parse_keys(text, spec, label)]
     sets = [_load_jwks_file(path, files[path], spec) for path in authorization.jwks_file]
     if unnamed_keys:
         sets.append(KeySet.from_keys(spec, unnamed_keys))
 
-    if sets or has_remote_keys(authorization):
-        return reduce(KeySet.merge, sets or [KeySet(spec, {})])
-    raise InvalidKey(
-        "Authorization is on, but no verification key is configured",
-        hint="set authorization.verification_key_files, authorization.jwks_file, "
-        "JWT_VERIFICATION_KEY or JWT_JWKS_FILE",
-    )
+    if not sets and not has_remote_keys(authorization):
+        raise InvalidKey(
+            "Authorization is on, but no verification key is configured",
+            hint="set authorization.verification_key_files, authorization.jwks_file, "
+            "JWT_VERIFICATION_KEY or JWT_JWKS_FILE",
+        )
+    return reduce(KeySet.merge, sets or [KeySet(spec, {})])
 
 
-def _entry_label(number: int, count: int) -> str:
+def _label_entry(number: int, count: int) -> str:
+    # The key of the variable is added after those of the configuration file.
     source = " (JWT_VERIFICATION_KEY, when set)" if number == count else ""
     return f"authorization.verification_keys entry {number}{source}"
 

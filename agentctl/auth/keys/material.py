@@ -68,7 +68,7 @@ def parse_keys(text: str, spec: AlgorithmSpec, label: str) -> list[VerificationK
     blocks = list(re.finditer(PEM_BLOCK, text))
 
     # A damaged boundary is not skipped as text around the keys (RFC 7468 3): its key would be lost.
-    is_whole = {len(blocks)} == {text.count("-----BEGIN"), text.count("-----END")}
+    is_whole = text.count("-----BEGIN") == text.count("-----END") == len(blocks)
     if not blocks or not is_whole or "------BEGIN" in text:
         raise InvalidKey(
             f"{label} is not a PEM public key",
@@ -134,18 +134,21 @@ def check_public_key(key: object, spec: AlgorithmSpec, label: str) -> PublicKey:
         if numbers.n % 2 == 0:
             raise InvalidKey(f"{label} is not a valid RSA key")
 
-        short = numbers.e < _MINIMUM_EXPONENT
-        long = numbers.e.bit_length() > _MAXIMUM_EXPONENT_BITS
-        if short or long or numbers.e % 2 == 0:
+        is_short = numbers.e < _MINIMUM_EXPONENT
+        is_long = numbers.e.bit_length() > _MAXIMUM_EXPONENT_BITS
+        if is_short or is_long or numbers.e % 2 == 0:
             raise InvalidKey(f"{label} is an RSA key with an unsound exponent", hint="use 65537")
 
         return key
+
     if spec.family == "EC" and isinstance(key, EllipticCurvePublicKey):
         if jwk_curve(key) != spec.curve:
             raise InvalidKey(f"{label} is not on the curve {spec.curve} that {spec.name} demands")
         return key
+
     if spec.family == "OKP" and isinstance(key, Ed25519PublicKey):
         return key
+
     raise InvalidKey(f"{label} is not a key for {spec.name}")
 
 

@@ -45,6 +45,7 @@ MAXIMUM_BYTES = 1_048_576
 """Maximum size of a document."""
 
 MAXIMUM_REDIRECTS = 3
+"""Maximum number of redirects of a fetch, all within one origin."""
 
 DISCOVERY_PATH = "/.well-known/openid-configuration"
 """Path of the configuration of an issuer (OpenID Connect Discovery 1.0, 4)."""
@@ -70,6 +71,7 @@ MAXIMUM_RETRY_SECONDS = 60.0
 """Longest pause after a failure."""
 
 _OAUTH_ERROR = re.compile(r"[a-z_]{1,64}")
+"""The form of error codes of OAuth 2.0, which can be shown to users."""
 
 _log = logging.getLogger("agentctl.auth")
 
@@ -104,10 +106,12 @@ def is_allowed_url(url: str, issuer: str = "") -> bool:
     if parts.username is not None or not parts.hostname:
         return False
 
-    is_here = is_loopback_host(parts.hostname)
-    if is_here and issuer and not is_loopback_host(urlsplit(issuer).hostname or ""):
+    if not is_loopback_host(parts.hostname):
+        return parts.scheme == "https"
+
+    if issuer and not is_loopback_host(urlsplit(issuer).hostname or ""):
         return False
-    return parts.scheme == "https" or (parts.scheme == "http" and is_here)
+    return parts.scheme in ("http", "https")
 
 
 async def fetch_key_set(url: str, issuer: str = "") -> dict[str, Any]:
@@ -174,24 +178,30 @@ async def _open_client(url: str) -> AsyncIterator[httpx2.AsyncClient]:
     except (TimeoutError, httpx2.TimeoutException):
         raise FetchError("timeout", f"no response within {FETCH_SECONDS:g} seconds") from None
     except (httpx2.HTTPError, ssl.SSLError) as error:
-        cause: BaseException = error
-        while True:
-            earlier = cause.__cause__ or cause.__context__
-            if earlier is None:
-                break
-            cause = earlier
+        raise _build_connection_error(url, error) from None
 
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            raise FetchError("tls", "the certificate of the server is not valid") from None
-        if isinstance(cause, ssl.SSLError):
-            raise FetchError("tls", "the TLS connection failed: use TLS 1.2 or later") from None
 
-        proxy = find_proxy_variable(url)
-        if proxy is not None:
-            problem = f"the server cannot be reached through the proxy of {proxy}"
-            raise FetchError("unreachable", problem) from None
+def _build_connection_error(url: str, error: BaseException) -> FetchError:
+    """Build the error of a failed connection to the server of a URL, or to the proxy before it."""
+    # The HTTP library wraps the error of TLS in several of its own: the first one names the cause.
+    first_error = error
+    while True:
+        earlier = first_error.__cause__ or first_error.__context__
+        if earlier is None:
+            break
+        first_error = earlier
 
-        raise FetchError("unreachable", "the server cannot be reached") from None
+    if isinstance(first_error, ssl.SSLCertVerificationError):
+        return FetchError("tls", "the certificate of the server is not valid")
+    if isinstance(first_error, ssl.SSLError):
+        return FetchError("tls", "the TLS connection failed: use TLS 1.2 or later")
+
+    proxy = find_proxy_variable(url)
+    if proxy is not None:
+        problem = f"the server cannot be reached through the proxy of {proxy}"
+        return FetchError("unreachable", problem)
+
+    return FetchError("unreachable", "the server cannot be reached")
 
 
 async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
@@ -270,6 +280,7 @@ class RemoteKeyState:
     """The URL of the key set, or the issuer."""
 
     count: int
+    """Number of keys in use."""
 
     left_out: int
     """Number of unusable entries, which the provider has to correct."""
@@ -281,8 +292,13 @@ class RemoteKeyState:
     """Class of the last failure; None if the last fetch succeeded."""
 
     detail: str
+    """The last failure in a sentence; empty if the last fetch succeeded."""
+
     failed_at: float | None
+    """Time of the last failure; None if the last fetch succeeded."""
+
     next_refresh_at: float
+    """Time of the next fetch."""
 
     is_expired: bool
     """True if the keys are too old to be used."""
@@ -329,23 +345,27 @@ class RemoteKeys:
         self._algorithm = authorization.algorithm
         self._url = authorization.jwks_url
         self._issuer = "" if self._url else authorization.issuer
+        self._source = self._url or self._issuer
 
         self._use = use
         self._clock = clock
         self._monotonic = monotonic
 
+        # The fetch that is under way. The lock is held for no longer than its assignment.
         self._lock = threading.Lock()
         self._flight: Future[None] | None = None
 
         self._document: dict[str, Any] | None = None
         self._keys: KeySet | None = None
-        self._fetched: float | None = None
-        self._attempted: float | None = None
-        self._next = monotonic()
-        self._failures = 0
+
+        # Times on the monotonic clock.
+        self._fetched_at: float | None = None
+        self._attempted_at: float | None = None
+        self._next_at = monotonic()
 
         self._error: FetchError | None = None
-        self._failed = 0.0
+        self._failed_at = 0.0
+        self._failures = 0
 
     @property
     def has_keys(self) -> bool:
@@ -354,38 +374,46 @@ class RemoteKeys:
 
     @property
     def state(self) -> RemoteKeyState:
-        moment = self._monotonic()
-        now = self._clock()
+        """The state now; safe in any thread."""
+        # Read once: the thread of a fetch replaces them.
+        keys = self._keys
         error = self._error
+        fetched_at = self._fetched_at
+
+        # What is added to a time of the monotonic clock gives seconds since the epoch.
+        epoch = self._clock() - self._monotonic()
 
         return RemoteKeyState(
-            source=self._url or self._issuer,
-            count=0 if self._keys is None else len(self._keys.keys),
-            left_out=0 if self._keys is None else len(self._keys.faults),
-            fetched_at=None if self._fetched is None else now - (moment - self._fetched),
+            source=self._source,
+            count=0 if keys is None else len(keys.keys),
+            left_out=0 if keys is None else len(keys.faults),
+            fetched_at=None if fetched_at is None else epoch + fetched_at,
             error=None if error is None else error.code,
             detail="" if error is None else error.detail,
-            failed_at=None if error is None else now - (moment - self._failed),
-            next_refresh_at=now + (self._next - moment),
-            is_expired=self._fetched is not None and self._keys is None,
+            failed_at=None if error is None else epoch + self._failed_at,
+            next_refresh_at=epoch + self._next_at,
+            is_expired=fetched_at is not None and keys is None,
         )
 
     def poll(self) -> None:
         """Start a fetch if it is due, and drop keys that are too old. Never waits."""
         moment = self._monotonic()
-        if moment >= self._next:
+        if moment >= self._next_at:
             self.refresh()
-        too_old = self._fetched is not None and moment - self._fetched > STALE_SECONDS
-        if self._keys is not None and too_old:
-            _log.error("the keys of %s are too old to be used", self._url or self._issuer)
-            self._keys = self._document = None
+
+        if self._keys is None or self._fetched_at is None:
+            return
+        if moment - self._fetched_at > STALE_SECONDS:
+            _log.error("the keys of %s are too old to be used", self._source)
+            self._keys = None
+            self._document = None
             self._use(None)
 
     def refresh_missing(self) -> Future[None] | None:
         """Return a fetch to wait for if no fetch has ended yet, else None."""
         with self._lock:
-            is_first = self._fetched is None and self._error is None
-        return self.refresh() if is_first else None
+            has_ended = self._fetched_at is not None or self._error is not None
+        return None if has_ended else self.refresh()
 
     def refresh_unknown(self) -> Future[None] | None:
         """Return a fetch to wait for because of a token with an unknown key.
@@ -394,10 +422,12 @@ class RemoteKeys:
         """
         with self._lock:
             flight = self._flight
-            attempted = self._attempted
+            attempted_at = self._attempted_at
         if flight is not None:
             return flight
-        if attempted is not None and self._monotonic() - attempted < UNKNOWN_KEY_SECONDS:
+
+        # Anyone can send tokens with invented keys: they must not load the provider.
+        if attempted_at is not None and self._monotonic() - attempted_at < UNKNOWN_KEY_SECONDS:
             return None
         return self.refresh()
 
@@ -406,49 +436,53 @@ class RemoteKeys:
         with self._lock:
             if self._flight is not None:
                 return self._flight
-            flight = self._flight = Future[None]()
-            self._attempted = self._monotonic()
+            flight = Future[None]()
+            self._flight = flight
+            self._attempted_at = self._monotonic()
+
         threading.Thread(target=self._fetch, args=(flight,), name="jwks", daemon=True).start()
         return flight
 
     def _fetch(self, flight: Future[None]) -> None:
         try:
-            self._take(asyncio.run(fetch_key_set(self._url, self._issuer)))
+            self._accept(asyncio.run(fetch_key_set(self._url, self._issuer)))
         except FetchError as error:
-            self._fail(error)
+            self._record_failure(error)
         except InvalidKey as error:
-            self._fail(FetchError("invalid_keys", error.detail_with_cause))
+            self._record_failure(FetchError("invalid_keys", error.detail_with_cause))
         except Exception:
             _log.exception("the fetch of the verification keys failed")
-            self._fail(FetchError("internal", "the log has the details"))
+            self._record_failure(FetchError("internal", "the log has the details"))
         finally:
+            # Forget the fetch before it ends: a caller that it wakes can start the next one.
             with self._lock:
                 self._flight = None
             flight.set_result(None)
 
-    def _take(self, document: dict[str, Any]) -> None:
-        """Use a fetched key set."""
+    def _accept(self, document: dict[str, Any]) -> None:
+        """Take the keys of a fetched document into use; InvalidKey if they are not usable."""
         if document != self._document:
             keys = KeySet.from_jwks(document, algorithm=self._algorithm)
             self._use(keys)
-            log_faults(keys, self._url or self._issuer)
+            log_faults(keys, self._source)
             self._keys = keys
             self._document = document
 
         if self._error is not None:
-            _log.warning("the keys of %s can be fetched again", self._url or self._issuer)
+            _log.warning("the keys of %s can be fetched again", self._source)
 
-        self._fetched = self._monotonic()
+        self._fetched_at = self._monotonic()
         self._error = None
         self._failures = 0
-        self._next = self._fetched + REFRESH_SECONDS
+        self._next_at = self._fetched_at + REFRESH_SECONDS
 
-    def _fail(self, error: FetchError) -> None:
+    def _record_failure(self, error: FetchError) -> None:
+        # A failure that repeats is logged once.
         if self._error is None or self._error.code != error.code:
-            source = self._url or self._issuer
-            _log.error("the keys of %s cannot be fetched: %s", source, error.detail)
-        self._failed = self._monotonic()
+            _log.error("the keys of %s cannot be fetched: %s", self._source, error.detail)
+        self._failed_at = self._monotonic()
         self._error = error
+
         pause = FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10)
         self._failures += 1
-        self._next = self._failed + min(pause, MAXIMUM_RETRY_SECONDS, REFRESH_SECONDS)
+        self._next_at = self._failed_at + min(pause, MAXIMUM_RETRY_SECONDS, REFRESH_SECONDS)

@@ -85,10 +85,10 @@ class PemFile:
     def without_keys(self, thumbprints: Collection[str]) -> bytes:
         """Return the content without some keys."""
 
-        def kept(block: re.Match[str]) -> str:
+        def drop(block: re.Match[str]) -> str:
             return "" if self._thumbprint(block["pem"]) in thumbprints else block[0]
 
-        return _encode_text(_BLOCK.sub(kept, self._text))
+        return _encode_text(_BLOCK.sub(drop, self._text))
 
     def _thumbprint(self, pem: str) -> str:
         (key,) = parse_keys(pem, self._spec, "A key")
@@ -108,13 +108,16 @@ class JwksFile:
         return entries
 
     def removal_times(self) -> dict[str, int | None]:
-        return {
-            name: _parse_mark(entry.get(REMOVE_AFTER_MEMBER))
-            for entry in self.entries
-            if (name := entry_thumbprint(entry)) is not None
-        }
+        """Return the same as `PemFile.removal_times`; entries without a thumbprint are left out."""
+        times = dict[str, int | None]()
+        for entry in self.entries:
+            thumbprint = entry_thumbprint(entry)
+            if thumbprint is not None:
+                times[thumbprint] = _parse_mark(entry.get(REMOVE_AFTER_MEMBER))
+        return times
 
     def with_new_key(self, old: str, new: SigningKey, remove_after: int) -> bytes:
+        """Return the content with a mark for key `old` and with an entry for key `new`."""
         entries = list[Any]()
         for entry in self.entries:
             if entry_thumbprint(entry) == old:
@@ -126,6 +129,7 @@ class JwksFile:
         return self._encode(entries)
 
     def without_keys(self, thumbprints: Collection[str]) -> bytes:
+        """Return the content without some keys."""
         return self._encode(
             [entry for entry in self.entries if entry_thumbprint(entry) not in thumbprints]
         )
@@ -145,13 +149,15 @@ def open_published_files(
     A file of `verification_key_files` with a shared secret cannot.
     """
     spec = get_algorithm(authorization.algorithm)
-    opened: dict[Path, PublishedKeyFile] = {}
+    published_files = dict[Path, PublishedKeyFile]()
+
     if spec.family != "oct":
-        opened.update(
-            {path: PemFile(files[path], spec) for path in authorization.verification_key_files}
-        )
-    opened.update({path: JwksFile(files[path]) for path in authorization.jwks_file})
-    return opened
+        for path in authorization.verification_key_files:
+            published_files[path] = PemFile(files[path], spec)
+    for path in authorization.jwks_file:
+        published_files[path] = JwksFile(files[path])
+
+    return published_files
 
 
 def entry_thumbprint(entry: object) -> str | None:
@@ -243,20 +249,21 @@ class Rotation:
                 hint="move it to a file, add that to verification_key_files, restart the servers",
             )
 
-        homes = self.publishing_files
-        if not homes and self._spec.family == "oct":
+        publishing_files = self.publishing_files
+        if not publishing_files and self._spec.family == "oct":
             raise InvalidKey(
                 "A file in verification_key_files has one shared secret, a rotation needs two",
                 hint="store the secrets in a JWKS (jwks_file), or sign with a key pair",
             )
-        if not homes:
-            add = "add it to verification_key_files or to the JWKS"
+        if not publishing_files:
             raise InvalidKey(
                 f"No verification key file has the public key of {self._key_file}",
-                hint=f"{add}: `agentctl keys jwks` prints it",
+                hint="add it to verification_key_files or to the JWKS: "
+                "`agentctl keys jwks` prints it",
             )
 
-        if self._key_id and any(isinstance(self._published[path], JwksFile) for path in homes):
+        is_in_jwks = any(isinstance(self._published[path], JwksFile) for path in publishing_files)
+        if self._key_id and is_in_jwks:
             raise InvalidKey(
                 f"The new key would have the kid {self._key_id!r} of the old one in the same JWKS",
                 hint="remove key_id from [signing]: the kid of a key is then its thumbprint",
@@ -342,12 +349,15 @@ class Rotation:
         ]
 
     def _load_or_generate_key(self) -> SigningKey:
+        # An interrupted rotation may have published the public key of this file already.
         with suppress(InvalidKey):
             return load_signing_key(read_private_key(self._next_file), self._spec)
 
-        old = self._signing.material
-        bits = {"rsa_bits": old.key_size} if isinstance(old, RSAPrivateKey) else {}
-        data = generate_key(self._spec.name, **bits)
+        old_key = self._signing.material
+        if isinstance(old_key, RSAPrivateKey):
+            data = generate_key(self._spec.name, rsa_bits=old_key.key_size)
+        else:
+            data = generate_key(self._spec.name)
 
         try:
             self._next_file.unlink(missing_ok=True)

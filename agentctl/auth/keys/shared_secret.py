@@ -11,6 +11,7 @@ import binascii
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, product
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -21,6 +22,7 @@ from agentctl.auth.tokens.algorithms import AlgorithmSpec
 from agentctl.errors import InvalidKey
 
 _MINIMUM_DIFFERENT_BYTES = 5
+
 _PUBLIC_SAMPLES = frozenset(
     {
         b"a-string-secret-at-least-256-bits-long",
@@ -40,7 +42,11 @@ random secrets begins with `sk-`.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _MODULUS_BYTES = frozenset({256, 384, 512, 1024})
+"""The usual sizes of an RSA modulus."""
+
 _SMALL_FACTORS = 2_000
+"""A modulus is the product of two large primes, so it has no factor below this number."""
+
 _REMOVED_ENDINGS = tuple(
     bytes(breaks) for length in range(4) for breaks in product(b"\r\n", repeat=length)
 )
@@ -70,11 +76,12 @@ def check_secret(secret: bytes, spec: AlgorithmSpec, label: str) -> None:
         InvalidKey: it is shorter than the hash (RFC 7518 3.2), has fewer than five different
             bytes, repeats a piece, is a known sample, or is a key in any encoding.
     """
-    needed = spec.hash_bits // 8
-    if len(secret) < needed:
+    minimum_bytes = spec.hash_bits // 8
+    if len(secret) < minimum_bytes:
         raise InvalidKey(
             f"{label} is a secret of {len(secret)} bytes",
-            hint=f"{spec.name} needs at least {needed}; `agentctl keys generate` creates one",
+            hint=f"{spec.name} needs at least {minimum_bytes}; "
+            "`agentctl keys generate` creates one",
         )
 
     if (
@@ -84,29 +91,30 @@ def check_secret(secret: bytes, spec: AlgorithmSpec, label: str) -> None:
     ):
         raise InvalidKey(f"{label} is a secret that is easy to guess")
 
-    complete = (secret + ending for ending in _REMOVED_ENDINGS)
-    if any(map(_is_key, chain(_decodings(secret), complete))):
+    with_endings = (secret + ending for ending in _REMOVED_ENDINGS)
+    if any(map(_is_key, chain(_decode(secret), with_endings))):
         raise InvalidKey(
             f"{label} is a key, not a shared secret",
             hint=f"{spec.name} needs a random secret; a public key is not secret",
         )
 
 
-def _decodings(secret: bytes) -> Iterator[bytes]:
+def _decode(secret: bytes) -> Iterator[bytes]:
+    """Yield a secret, and what it is in UTF-16, hexadecimal, base64 or base64url."""
     plain = secret.removeprefix(_BYTE_ORDER_MARK)
+    yield plain
+
+    # ASCII text in UTF-16 has a zero byte beside each letter.
     narrow = plain.replace(b"\0", b"")
-    yield from (plain, narrow)
+    yield narrow
 
     compact = b"".join(narrow.split())
+    with suppress(ValueError):
+        yield binascii.a2b_hex(compact.replace(b":", b""))
+
     standard = compact.rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
-    for decode, text in (
-        (binascii.a2b_hex, compact.replace(b":", b"")),
-        (base64.b64decode, standard + b"=" * (-len(standard) % 4)),
-    ):
-        try:
-            yield decode(text)
-        except ValueError:
-            continue
+    with suppress(ValueError):
+        yield base64.b64decode(standard + b"=" * (-len(standard) % 4))
 
 
 def _is_key(data: bytes) -> bool:
@@ -121,29 +129,33 @@ def _is_key(data: bytes) -> bool:
 
 def _is_json(data: bytes) -> bool:
     try:
-        value = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict | list)
+    return isinstance(document, dict | list)
 
 
 def _is_der(data: bytes) -> bool:
+    """Return True for a key or certificate in DER, which begins with a SEQUENCE (X.690 8.9)."""
     if not data.startswith(b"\x30"):
         return False
     from cryptography import x509
 
-    for load in (
+    loaders = (
         serialization.load_der_public_key,
         lambda der: serialization.load_der_private_key(der, password=None),
         x509.load_der_x509_certificate,
-    ):
+    )
+    for load in loaders:
         try:
             load(data)
         except ValueError:
             continue
         except (TypeError, UnsupportedAlgorithm):
-            return True  # A key with a password, or of an unsupported kind.
-        return True
+            # A key with a password, or of an unsupported kind.
+            return True
+        else:
+            return True
     return False
 
 
@@ -153,8 +165,13 @@ def _is_modulus(data: bytes) -> bool:
     One in thirty random secrets of exactly that size does too; no hash needs such a size.
     """
     digits = data.lstrip(b"\0")
-    if len(digits) not in _MODULUS_BYTES or digits[0] < 0x80 or digits[-1] % 2 == 0:
+    if len(digits) not in _MODULUS_BYTES:
         return False
+
+    # The first bit of a modulus is set, and its primes are odd.
+    if digits[0] < 0x80 or digits[-1] % 2 == 0:
+        return False
+
     number = int.from_bytes(digits, "big")
     return all(number % factor for factor in range(3, _SMALL_FACTORS, 2))
 

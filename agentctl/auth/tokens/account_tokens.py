@@ -33,7 +33,10 @@ HINT_CHARACTERS = 4
 """The number of last characters that are stored as a hint; they belong to the checksum."""
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
 _SECRET_BYTES = 32
+"""256 random bits."""
+
 _SECRET_WIDTH = 43
 """Base62 digits of the largest 256-bit number; every token has this number of digits."""
 
@@ -41,19 +44,21 @@ _CHECK_WIDTH = 6
 """Base62 digits of the largest 32-bit number."""
 
 _BODY_PATTERN = re.compile(rf"[0-9A-Za-z]{{{_SECRET_WIDTH + _CHECK_WIDTH}}}")
+
 _PREFIX_PATTERN = re.compile(r"[a-z][a-z0-9]{0,30}_pat_")
+"""The start of the service account tokens of any deployment."""
 
 CACHE_SECONDS = 1.0
 """Seconds for which a result of the database is cached."""
 
 UNKNOWN_LOOKUPS_PER_SECOND = 20
-"""Rate limit of look-ups that find nothing, for each process: the burst and the rate."""
+"""Look-ups of unknown tokens that a process makes per second, and at once after a pause."""
 
 MAXIMUM_CACHED = 4_096
-"""Cached accounts."""
+"""Maximum number of cached accounts."""
 
 MAXIMUM_CACHED_UNKNOWN = 256
-"""Cached hashes of unknown tokens."""
+"""Maximum number of cached hashes of unknown tokens."""
 
 _UNKNOWN = "no service account has this token"
 _RATE_LIMITED = "too many unknown service account tokens: this one was not looked up"
@@ -132,7 +137,11 @@ class AccountStore(Protocol):
     """The store of service accounts, implemented by `agentctl.service`."""
 
     async def find(self, token_hash: str) -> StoredAccount | None:
-        """Return the account whose token has this hash; Unavailable if the database is."""
+        """Return the account whose token has this hash, or None.
+
+        Raises:
+            Unavailable: the database is not available.
+        """
         ...
 
     def record_use(self, account: StoredAccount) -> None:
@@ -142,11 +151,13 @@ class AccountStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _CachedAccount:
-    """A result of the database. `fresh_until` is on the monotonic clock."""
+    """An account that the database has returned."""
 
     account: StoredAccount
     principal: Principal
+
     fresh_until: float
+    """The time of the next query, in seconds on the monotonic clock."""
 
 
 class AccountTokens:
@@ -164,8 +175,9 @@ class AccountTokens:
         self._admin_scope = admin_scope
         self._clock = clock
         self._monotonic = monotonic
-        self._found = dict[str, _CachedAccount]()
-        self._unknown = dict[str, float]()
+
+        self._accounts_by_hash = dict[str, _CachedAccount]()
+        self._unknown_until = dict[str, float]()
         self._unknown_limit = _RateLimit(UNKNOWN_LOOKUPS_PER_SECOND, monotonic())
         self._changes = 0
 
@@ -178,43 +190,52 @@ class AccountTokens:
         """
         token_hash = hash_token(token)
         moment = self._monotonic()
-        answer = self._found.get(token_hash)
-        if answer is None or moment >= answer.fresh_until:
+
+        cached_account = self._accounts_by_hash.get(token_hash)
+        if cached_account is None or moment >= cached_account.fresh_until:
             check_account_token(token)
-            answer = await self._look_up(token_hash, moment)
-        self._check_active(answer.account)
-        return answer.principal
+            cached_account = await self._look_up(token_hash, moment)
+
+        # Also for a cached account, which can expire while it is cached.
+        self._check_active(cached_account.account)
+        return cached_account.principal
 
     def forget(self, account_id: str) -> None:
         """Drop the cached results of an account after a change."""
         self._changes += 1
-        for token_hash, answer in list(self._found.items()):
-            if answer.account.id == account_id:
-                del self._found[token_hash]
+        for token_hash, cached_account in list(self._accounts_by_hash.items()):
+            if cached_account.account.id == account_id:
+                del self._accounts_by_hash[token_hash]
 
     async def _look_up(self, token_hash: str, moment: float) -> _CachedAccount:
-        """Query the database; the rate limit applies to tokens that were never found."""
-        if self._unknown.get(token_hash, moment) > moment:
+        """Query the database; the rate limit applies to tokens that are not cached."""
+        stale_at = moment + CACHE_SECONDS
+        if self._unknown_until.get(token_hash, moment) > moment:
             raise InvalidToken(_UNKNOWN, check="account.known")
 
-        rationed = token_hash not in self._found
-        before = self._changes
-        if rationed and not self._unknown_limit.take(moment):
+        # Each token may be unknown until the database has answered. Those that are known, and
+        # those whose query failed, do not count against the limit.
+        is_limited = token_hash not in self._accounts_by_hash
+        if is_limited and not self._unknown_limit.take(moment):
             raise InvalidToken(_RATE_LIMITED, check="account.known")
 
+        changes_before = self._changes
         try:
             account = await self._accounts.find(token_hash)
         except BaseException:
-            self._unknown_limit.give_back(rationed)
+            if is_limited:
+                self._unknown_limit.give_back()
             raise
 
         if account is None or not hmac.compare_digest(
             account.token_hash.encode(), token_hash.encode()
         ):
-            _remember(self._unknown, token_hash, moment + CACHE_SECONDS, MAXIMUM_CACHED_UNKNOWN)
+            _remember(self._unknown_until, token_hash, stale_at, MAXIMUM_CACHED_UNKNOWN)
             raise InvalidToken(_UNKNOWN, check="account.known")
 
-        self._unknown_limit.give_back(rationed)
+        if is_limited:
+            self._unknown_limit.give_back()
+
         principal = Principal(
             # Not built from the name: an account with a reused name must not inherit data.
             subject=f"sa:{account.id}",
@@ -222,14 +243,14 @@ class AccountTokens:
             admin=self._admin_scope in account.scopes,
         )
 
-        answer = _CachedAccount(account, principal, moment + CACHE_SECONDS)
+        cached_account = _CachedAccount(account, principal, stale_at)
         # If an account was changed meanwhile, the result may be older than the change.
-        if self._changes == before:
-            _remember(self._found, token_hash, answer, MAXIMUM_CACHED)
+        if self._changes == changes_before:
+            _remember(self._accounts_by_hash, token_hash, cached_account, MAXIMUM_CACHED)
 
         self._check_active(account)
         self._accounts.record_use(account)
-        return answer
+        return cached_account
 
     def _check_active(self, account: StoredAccount) -> None:
         if account.revoked_at is not None:
@@ -248,25 +269,28 @@ class _RateLimit:
 
     def __init__(self, rate: int, moment: float) -> None:
         self._rate = float(rate)
-        self._left = float(rate)
-        self._at = moment
+        self._available = float(rate)
+        self._updated_at = moment
 
     def take(self, moment: float) -> bool:
-        """Take one; return False if none is left."""
-        self._left = min(self._rate, self._left + (moment - self._at) * self._rate)
-        self._at = moment
-        if self._left < 1:
+        """Take a token of the bucket; return False if the bucket is empty."""
+        refilled = self._available + (moment - self._updated_at) * self._rate
+        self._available = min(self._rate, refilled)
+        self._updated_at = moment
+        if self._available < 1:
             return False
-        self._left -= 1
+
+        self._available -= 1
         return True
 
-    def give_back(self, was_taken: bool) -> None:
-        """Give back one that was taken and not used."""
-        self._left = min(self._rate, self._left + was_taken)
+    def give_back(self) -> None:
+        """Put a token that `take` returned back into the bucket."""
+        self._available = min(self._rate, self._available + 1)
 
 
-def _remember(entries: dict[K, V], key: K, value: V, most: int) -> None:
+def _remember(entries: dict[K, V], key: K, value: V, maximum: int) -> None:
+    """Store an entry as the newest one; drop the oldest entries above `maximum`."""
     entries.pop(key, None)
-    while len(entries) >= most:
+    while len(entries) >= maximum:
         del entries[next(iter(entries))]
     entries[key] = value

@@ -16,11 +16,16 @@ Family = Literal["RSA", "EC", "OKP", "oct"]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """An elliptic curve (RFC 7518 6.2.1.1). `size` is the length of a coordinate in bytes."""
+    """An elliptic curve (RFC 7518 6.2.1.1)."""
 
     name: str
+    """The value of `crv`."""
+
     algorithm: Algorithm
+    """The only algorithm that uses the curve (RFC 7518 3.4)."""
+
     size: int
+    """The length of a coordinate in bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 RawClaims = Mapping[str, Any]
 """The claims of a token before they are checked."""
 
-
 _MAXIMUM_AUDIENCES = 16
 
 LAST_SECOND = 253_402_300_799
@@ -43,34 +42,43 @@ LEEWAY_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ClaimRules:
-    """The rules for claims.
-
-    Attributes:
-        audience: the value that `aud` must equal or contain; None accepts any.
-        issuer: the value that `iss` must equal; None accepts any.
-        require_exp: reject a token without `exp`.
-        require_sub: reject a token without `sub`.
-        leeway: seconds that `nbf` and `iat` may be in the future; `exp` has no leeway.
-        scopes: the rules for scopes and roles.
-    """
+    """The rules for claims."""
 
     audience: str | None = None
+    """The value that `aud` must equal or contain; None accepts any."""
+
     issuer: str | None = None
+    """The value that `iss` must equal; None accepts any."""
+
     require_exp: bool = False
+    """Reject a token without `exp`."""
+
     require_sub: bool = False
+    """Reject a token without `sub`."""
+
     leeway: float = LEEWAY_SECONDS
+    """Seconds that `nbf` and `iat` may be in the future; `exp` has no leeway."""
+
     token_type: str | None = None
     """The claim `typ` of access tokens, which a token with this claim must have; None for any.
-    Keycloak signs ID and refresh tokens with the same keys, and tells them apart by this claim."""
+
+    Keycloak signs ID and refresh tokens with the same keys, and tells them apart by this claim.
+    """
 
     scopes: ScopeRules = field(default_factory=ScopeRules)
+    """The rules for scopes and roles."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> ClaimRules:
         """Return the rules of `[authorization]`; the default audience is `server.id`."""
         options = settings.authorization
+
+        audience = None
+        if options.verify_audience:
+            audience = options.audience or settings.server.id
+
         return cls(
-            audience=(options.audience or settings.server.id) if options.verify_audience else None,
+            audience=audience,
             issuer=options.issuer or None,
             require_exp=options.require_exp,
             require_sub=options.require_sub,
@@ -81,20 +89,25 @@ class ClaimRules:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Valid claims.
-
-    Attributes:
-        subject: `sub`, or None.
-        scopes: the scopes that the claims grant.
-        expires_at: `exp` in seconds since the epoch; None if the token never expires.
-        unread: without scopes the claims that may have some and are not read, of KNOWN_CLAIMS.
-    """
+    """Valid claims."""
 
     subject: str | None
+    """`sub`, or None."""
+
     scopes: frozenset[str]
+    """The scopes that the claims grant."""
+
     session_id: str | None
+    """The default session of runs and cancels, or None."""
+
     expires_at: float | None
+    """`exp` in seconds since the epoch; None if the token never expires."""
+
     unread: tuple[str, ...] = ()
+    """Names in KNOWN_CLAIMS that the token has and that no setting reads.
+
+    Empty if the token has scopes: the names explain only why it has none.
+    """
 
 
 def check_claims(payload: bytes, rules: ClaimRules, now: float) -> Claims:
@@ -205,10 +218,12 @@ def check_sub(members: RawClaims, rules: ClaimRules, now: float) -> str | None:
         if rules.require_sub:
             raise _invalid_claim("sub", "the token has no sub")
         return None
+
     subject = members["sub"]
     if not isinstance(subject, str) or not 1 <= len(subject) <= MAXIMUM_USER_ID_LENGTH:
         text = f"the token's sub is not a string of 1 to {MAXIMUM_USER_ID_LENGTH} characters"
         raise _invalid_claim("sub", text)
+
     if has_hidden_characters(subject):
         raise _invalid_claim("sub", "the token's sub has invisible characters or outer spaces")
     if is_reserved_subject(subject):
@@ -218,9 +233,9 @@ def check_sub(members: RawClaims, rules: ClaimRules, now: float) -> str | None:
 
 def has_hidden_characters(subject: str) -> bool:
     """Return True for a text with control or invisible characters, or with outer spaces."""
-    return subject != subject.strip() or any(
-        unicodedata.category(character) in _INVISIBLE_CATEGORIES for character in subject
-    )
+    if subject != subject.strip():
+        return True
+    return any(unicodedata.category(character) in _INVISIBLE_CATEGORIES for character in subject)
 
 
 def is_reserved_subject(subject: str) -> bool:
@@ -230,6 +245,7 @@ def is_reserved_subject(subject: str) -> bool:
     service account, a user of the machine or the server (docs/contract.md "Claims").
     """
     text = unicodedata.normalize("NFKC", _IGNORABLE.sub("", subject)).casefold()
+    # Case folding can leave a text that is not normalized (Unicode Standard 3.13, D146).
     return unicodedata.normalize("NFKC", text).startswith(_RESERVED)
 
 
@@ -242,10 +258,10 @@ def check_session_id(members: RawClaims, rules: ClaimRules, now: float) -> str |
     """Run the check `claims.session_id`: it has the form of a session id."""
     if "session_id" not in members:
         return None
-    value = members["session_id"]
-    if not isinstance(value, str) or not is_session_id(value):
+    session_id = members["session_id"]
+    if not isinstance(session_id, str) or not is_session_id(session_id):
         raise _invalid_claim("session_id", "the token's session_id is not a session id")
-    return value
+    return session_id
 
 
 def _invalid_claim(name: str, reason: str) -> InvalidToken:

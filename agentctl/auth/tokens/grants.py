@@ -43,14 +43,24 @@ class ScopeRules:
 
     @classmethod
     def from_settings(cls, table: Authorization) -> ScopeRules:
-        """Return the rules of `[authorization]`; without its leave no role has the admin scope."""
-        withheld = () if table.roles_may_grant_admin else (table.admin_scope,)
-        roles = {
-            role: tuple(scope for scope in scopes if scope not in withheld)
-            for role, scopes in table.roles.items()
-        }
+        """Return the rules of `[authorization]`.
+
+        Without `roles_may_grant_admin` the admin scope is removed from every role, so that a group
+        at the identity provider makes no one an administrator here.
+        """
+        roles: Mapping[str, tuple[str, ...]] = table.roles
+        if not table.roles_may_grant_admin:
+            roles = {
+                role: tuple(scope for scope in scopes if scope != table.admin_scope)
+                for role, scopes in table.roles.items()
+            }
+
         return cls(
-            table.admin_scope, table.scopes_claim, table.scope_prefix, table.roles_claim, roles
+            admin_scope=table.admin_scope,
+            scopes_claims=table.scopes_claim,
+            prefix=table.scope_prefix,
+            roles_claims=table.roles_claim,
+            roles=roles,
         )
 
 
@@ -68,20 +78,24 @@ _FIRST_PARTS = {name: name.partition(".")[0] for name in KNOWN_CLAIMS}
 
 
 class ScopeOrigin(NamedTuple):
-    """A scope, the claim that grants it, and the role in that claim; None for a claim of scopes."""
+    """A scope and the claim that grants it."""
 
     scope: str
     claim: str
+
     role: str | None = None
+    """The role in the claim; None for a claim of scopes."""
 
 
 def collect_scopes(members: Mapping[str, Any], rules: ScopeRules) -> frozenset[str]:
     """Return the scopes that the claims grant."""
-    granted = [scope for name in rules.scopes_claims for scope in read_scopes(members, name, rules)]
+    granted_scopes = list[str]()
+    for name in rules.scopes_claims:
+        granted_scopes += read_scopes(members, name, rules)
     for name in rules.roles_claims:
         for role in read_roles(members, name):
-            granted += rules.roles.get(role, ())
-    return frozenset(granted)
+            granted_scopes += rules.roles.get(role, ())
+    return frozenset(granted_scopes)
 
 
 def trace_scopes(members: Mapping[str, Any], rules: ScopeRules) -> Iterator[ScopeOrigin]:
@@ -98,22 +112,16 @@ def read_scopes(members: Mapping[str, Any], name: str, rules: ScopeRules) -> lis
 
     The claim is an array of at most MAXIMUM_SCOPES entries, or such a number of words in a text.
     """
-    value = find_claim(members, name)
-    if isinstance(value, str) and name != SCOPES_CLAIM and value.count(" ") < MAXIMUM_SCOPES:
-        value = value.split(" ")  # RFC 6749 3.3, RFC 8693 4.2: one space, nothing else
+    entries = find_claim(members, name)
+    if isinstance(entries, str) and name != SCOPES_CLAIM and entries.count(" ") < MAXIMUM_SCOPES:
+        # One space separates two scopes, nothing else (RFC 6749 3.3, RFC 8693 4.2).
+        entries = entries.split(" ")
 
-    if not isinstance(value, list) or len(value) > MAXIMUM_SCOPES:
+    if not isinstance(entries, list) or len(entries) > MAXIMUM_SCOPES:
         return []
 
-    prefix = rules.prefix
-    if prefix:
-        value = [entry.removeprefix(prefix) for entry in value if isinstance(entry, str)]
-
-    return [
-        scope
-        for scope in value
-        if isinstance(scope, str) and (scope == rules.admin_scope or is_well_formed(scope))
-    ]
+    scopes = [entry.removeprefix(rules.prefix) for entry in entries if isinstance(entry, str)]
+    return [scope for scope in scopes if scope == rules.admin_scope or is_well_formed(scope)]
 
 
 def read_roles(members: Mapping[str, Any], name: str) -> list[str]:
@@ -132,13 +140,21 @@ def read_roles(members: Mapping[str, Any], name: str) -> list[str]:
 def list_unread_claims(members: Mapping[str, Any], rules: ScopeRules) -> tuple[str, ...]:
     """Return the names in KNOWN_CLAIMS that a token has and that are not read, not even in part."""
     # Look up the first part in the dictionary first: each token without scopes is checked.
-    present = [
+    present_claims = [
         name
         for name, first in _FIRST_PARTS.items()
         if first in members and find_claim(members, name)
     ]
-    read = [f"{name}." for name in (*rules.scopes_claims, *rules.roles_claims)] if present else []
-    return tuple(name for name in present if not any(path.startswith(f"{name}.") for path in read))
+    if not present_claims:
+        return ()
+
+    # With a dot at both ends, so that `roles` is read by `roles` and `roles.api`, not by `roles2`.
+    read_paths = [f"{name}." for name in (*rules.scopes_claims, *rules.roles_claims)]
+    return tuple(
+        name
+        for name in present_claims
+        if not any(path.startswith(f"{name}.") for path in read_paths)
+    )
 
 
 def find_claim(members: Mapping[str, Any], name: str) -> Any:
@@ -149,10 +165,11 @@ def find_claim(members: Mapping[str, Any], name: str) -> Any:
     """
     if name in members:
         return members[name]
-    part = name.rpartition(".")[0]
-    while part:
-        inner = members.get(part)
-        if isinstance(inner, Mapping):
-            return find_claim(inner, name[len(part) + 1 :])
-        part = part.rpartition(".")[0]
+
+    parent = name.rpartition(".")[0]
+    while parent:
+        inner_members = members.get(parent)
+        if isinstance(inner_members, Mapping):
+            return find_claim(inner_members, name[len(parent) + 1 :])
+        parent = parent.rpartition(".")[0]
     return None

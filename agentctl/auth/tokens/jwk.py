@@ -40,7 +40,7 @@ class SkippedKey:
     """An entry of a key set that is not used here, and the reason."""
 
     kid: str | None
-    """Its `kid`; None if it has none, or one that is not a text."""
+    """Its `kid`; None if it has none, or if that is not a text."""
 
     reason: str
     """A clause about "it", without key material."""
@@ -121,11 +121,11 @@ def key_from_jwk(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> V
     kid = entry.get("kid")
 
     if spec.family == "oct":
-        value = entry.get("k")
-        if not isinstance(value, str):
+        encoded_secret = entry.get("k")
+        if not isinstance(encoded_secret, str):
             raise InvalidKey(f"{label} has no k")
         try:
-            secret = decode_base64url(value)
+            secret = decode_base64url(encoded_secret)
         except NotStrict as failure:
             raise InvalidKey(f"{label} has a member k that {failure}") from None
         check_secret(secret, spec, label)
@@ -135,12 +135,14 @@ def key_from_jwk(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> V
         raise InvalidKey(f"{label} is not on the curve {spec.curve} that {spec.name} demands")
     from jwt import PyJWK, PyJWTError
 
+    # Only the members of the key itself: PyJWT must not read `alg`, `use` or `key_ops` its way.
     members = {name: entry.get(name) for name in _THUMBPRINT_MEMBERS[spec.family]}
     try:
         key = check_public_key(PyJWK(members, spec.name).key, spec, label)
     except (PyJWTError, ValueError, TypeError, KeyError, UnsupportedAlgorithm):
         raise InvalidKey(f"{label} is not a valid {spec.family} key") from None
 
+    # PyJWT accepts padding, leading zeros and short coordinates: two texts would be one key.
     if public_jwk(key) != members:
         raise InvalidKey(f"{label} has numbers in another form than RFC 7518 6 demands")
 

@@ -23,9 +23,16 @@ from agentctl.records.strict import NotStrict, decode_base64url, parse_object
 from agentctl.records.text import is_storable
 
 _MAXIMUM_SIGNATURE = 1_024
+"""Bytes of the signature of an RSA key with 8192 bits, the longest of all."""
+
 _NO_KID = "it has no kid and the set has several keys"
+
 _ACCEPTED_TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
+"""The values of `typ` of access tokens, in lower case (RFC 7519 5.1, RFC 9068 2.1)."""
+
 _REJECTED_MEMBERS = ("b64", "crit", "enc", "zip")
+"""Header members that change how the other parts are read (RFC 7797, RFC 7515 4.1.11, RFC 7516)."""
+
 _pyjwt = PyJWS()
 
 
@@ -63,7 +70,10 @@ class KeySet:
                 the first entry that someone has to correct.
         """
         entries = _read_entries(mapping)
-        spec = get_algorithm(algorithm if algorithm is not None else _common_algorithm(entries))
+        if algorithm is None:
+            algorithm = _find_common_algorithm(entries)
+
+        spec = get_algorithm(algorithm)
         loader = _EntryLoader(spec)
         for number, entry in enumerate(entries, start=1):
             loader.load(number, entry)
@@ -108,6 +118,7 @@ class KeySet:
 
     @property
     def keys(self) -> tuple[VerificationKey, ...]:
+        """All keys, with and without a `kid`."""
         return (*self.by_kid.values(), *self.unnamed)
 
     @property
@@ -123,10 +134,17 @@ class _EntryLoader:
         self._spec = spec
         self._keys: list[tuple[int, VerificationKey]] = []
         self._skipped: list[SkippedKey] = []
+
         self.first_failure: InvalidKey | None = None
+        """The reason why the first faulty entry is not loaded; None without such entries."""
 
     def load(self, number: int, entry: Mapping[str, Any] | None) -> None:
-        """Load an entry; None for an entry that is not an object."""
+        """Load an entry; a faulty one is recorded and raises nothing.
+
+        Args:
+            number: the position of the entry in the document, from 1.
+            entry: its members; None for an entry that is not an object.
+        """
         label = f"JWKS key {number}"
         kid = None if entry is None else entry.get("kid")
         if not isinstance(kid, str) or not is_storable(kid):
@@ -137,21 +155,23 @@ class _EntryLoader:
                 raise InvalidKey(f"{label} is not an object")
             if entry.get("kty") == "oct" and self._spec.family != "oct":
                 raise InvalidKey(f"{label} is a shared secret among public keys")
+
             reason = reason_to_skip(entry, self._spec, label)
             if reason is None:
                 self._keys.append((number, key_from_jwk(entry, self._spec, label)))
             else:
                 self._skipped.append(SkippedKey(kid, reason, number))
         except InvalidKey as failure:
-            self.first_failure = self.first_failure or failure
-            self._fault(number, kid, f"it{failure.detail.removeprefix(label)}")
+            if self.first_failure is None:
+                self.first_failure = failure
+            self._skip_fault(number, kid, f"it{failure.detail.removeprefix(label)}")
 
     def select_keys(self) -> dict[str | None, VerificationKey]:
-        """Return the keys by `kid`. Those that no `kid` tells apart are skipped."""
+        """Return the keys by `kid`; keys that no `kid` tells apart are skipped as faults."""
         if len(self._keys) > 1:
             for number, key in self._keys:
                 if key.kid is None:
-                    self._fault(number, None, _NO_KID)
+                    self._skip_fault(number, None, _NO_KID)
             self._keys = [(number, key) for number, key in self._keys if key.kid is not None]
 
         by_kid: dict[str | None, VerificationKey] = {}
@@ -163,7 +183,7 @@ class _EntryLoader:
         ambiguous = {key.kid for _, key in self._keys if by_kid[key.kid] != key}
         for number, key in self._keys:
             if key.kid in ambiguous:
-                self._fault(number, key.kid, "another key of the set has the same kid")
+                self._skip_fault(number, key.kid, "another key of the set has the same kid")
         return {kid: key for kid, key in by_kid.items() if kid not in ambiguous}
 
     def sorted_skipped(self) -> tuple[SkippedKey, ...]:
@@ -171,11 +191,11 @@ class _EntryLoader:
         return tuple(sorted(self._skipped, key=lambda entry: entry.number))
 
     def describe_faults(self) -> str:
-        """Return the faults as a clause; empty without any."""
+        """Return the first three faults as a clause; an empty text without faults."""
         faults = [entry for entry in self.sorted_skipped() if entry.is_fault]
         return "; ".join(f"{entry.label}: {entry.reason}" for entry in faults[:3])
 
-    def _fault(self, number: int, kid: str | None, reason: str) -> None:
+    def _skip_fault(self, number: int, kid: str | None, reason: str) -> None:
         self._skipped.append(SkippedKey(kid, reason, number, is_fault=True))
 
 
@@ -195,12 +215,23 @@ def _read_entries(mapping: Mapping[str, Any]) -> list[Mapping[str, Any] | None]:
     return entries_without_nulls
 
 
-def _common_algorithm(entries: list[Mapping[str, Any] | None]) -> str:
-    signing = (entry for entry in entries if entry is not None and entry.get("use", "sig") == "sig")
-    names = {name for entry in signing if (name := algorithm_of_jwk(entry)) in ALGORITHMS}
+def _find_common_algorithm(entries: list[Mapping[str, Any] | None]) -> str:
+    """Return the algorithm that all signing keys share; RS256 if no entry is a signing key.
+
+    Raises:
+        InvalidKey: the keys are for several algorithms.
+    """
+    names = set[str]()
+    for entry in entries:
+        if entry is None or entry.get("use", "sig") != "sig":
+            continue
+        name = algorithm_of_jwk(entry)
+        if name in ALGORITHMS:
+            names.add(name)
+
     if len(names) > 1:
         raise InvalidKey("The JWKS has keys for several algorithms", hint="name the one to use")
-    return next((name for name in names if name is not None), "RS256")
+    return names.pop() if names else "RS256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,15 +352,15 @@ def find_candidate_keys(header: Mapping[str, Any], keys: KeySet) -> tuple[Verifi
     if kid is not None and kid in keys.by_kid:
         return (keys.by_kid[kid],)
 
-    only: Iterable[VerificationKey] = ()
-    if kid is None:
-        nameless = keys.by_kid.get(None)
-        only = keys.by_kid.values() if len(keys.by_kid) == 1 else filter(None, [nameless])
+    candidates = list(keys.unnamed)
+    if kid is None and len(keys.by_kid) == 1:
+        candidates += keys.by_kid.values()
+    elif kid is None and None in keys.by_kid:
+        candidates.append(keys.by_kid[None])
 
-    candidates = (*keys.unnamed, *only)
     if not candidates:
         raise InvalidToken("no key of the set has the token's kid", check="key")
-    return candidates
+    return tuple(candidates)
 
 
 def check_signature(parts: TokenParts, keys: Iterable[VerificationKey]) -> VerificationKey:
@@ -343,6 +374,8 @@ def check_signature(parts: TokenParts, keys: Iterable[VerificationKey]) -> Verif
 def _is_signed_by(key: VerificationKey, parts: TokenParts) -> bool:
     if not 0 < len(parts.signature) <= _MAXIMUM_SIGNATURE:
         return False
+
+    # The algorithm is that of the key, not of the header (RFC 8725 3.1).
     algorithm = _pyjwt.get_algorithm_by_name(key.spec.name)
     try:
         return bool(algorithm.verify(parts.signing_input, key.material, parts.signature))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Settings
 
 DEFAULT_LIFETIME = timedelta(hours=1)
+"""The lifetime of a minted token by default."""
 
 MAXIMUM_LIFETIME = timedelta(days=3_650)
 """Maximum lifetime of any token, including tokens of service accounts."""
@@ -145,22 +146,31 @@ def inspect_token(token: str) -> dict[str, Any]:
         failure.cause = failure.reason
         raise
 
-    exp = claims.get("exp")
+    times = dict[str, str]()
+    for name in _TIME_CLAIMS:
+        time_text = _format_time(claims.get(name))
+        if time_text is not None:
+            times[name] = time_text
+
+    is_expired = None
+    if "exp" in times:
+        is_expired = time.time() >= claims["exp"]
+
     return {
         "header": parts.header,
         "claims": claims,
-        "times": {name: text for name in _TIME_CLAIMS if (text := _format_time(claims.get(name)))},
-        "expired": None if exp is None or not _format_time(exp) else time.time() >= exp,
+        "times": times,
+        "expired": is_expired,
         "verified": False,
     }
 
 
-def _format_time(value: object) -> str | None:
-    """Return a NumericDate in RFC 3339, or None for another value."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _format_time(claim: object) -> str | None:
+    """Return a NumericDate in RFC 3339, or None for another claim."""
+    if isinstance(claim, bool) or not isinstance(claim, int | float):
         return None
     try:
-        return format_rfc3339(int(value * 1_000_000))
+        return format_rfc3339(int(claim * 1_000_000))
     except OverflowError:
         return None
 
