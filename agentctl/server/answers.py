@@ -56,14 +56,15 @@ COMMENT_SECONDS = 15.0
 _JSON = b"application/json"
 
 _TAG = re.compile(r'(?:W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+"""An entity tag (RFC 9110 8.8.3); group 1 is its text."""
 
 _ETAG = b"etag"
 
 RESPONSE_BYTES = 268_435_456
-"""Bytes of large responses that are under way in one process."""
+"""Maximum number of bytes of large responses that one process sends at the same time."""
 
 LARGE_BYTES = 262_144
-"""Size from which a response counts, and in parts of which it is sent."""
+"""Bytes from which a response is large. It counts then, and is sent in parts of this size."""
 
 CALLER_KEY = "agentctl.caller"
 """Key of the `Caller` in the ASGI scope."""
@@ -77,7 +78,7 @@ _ANONYMOUS = Principal(subject=None)
 class ResponseBudget:
     """The bytes of large responses of one process, which stay in memory until clients read them.
 
-    One caller can use half of them, so that it does not stop the large responses of others.
+    One caller can use half of them, so that the other callers still get large responses.
     """
 
     def __init__(self) -> None:
@@ -93,8 +94,9 @@ class ResponseBudget:
         Raises:
             Unavailable: too many bytes are under way.
         """
-        bounds = ((self._used_by[owner], RESPONSE_BYTES // 2), (self._used, RESPONSE_BYTES))
-        if any(used and used + size > bound for used, bound in bounds):
+        if _exceeds(self._used_by[owner], size, RESPONSE_BYTES // 2) or _exceeds(
+            self._used, size, RESPONSE_BYTES
+        ):
             raise errors.Unavailable(
                 "Too many large responses are under way", hint="read them first, then try again"
             )
@@ -108,6 +110,11 @@ class ResponseBudget:
             self._used_by[owner] -= size
             if not self._used_by[owner]:
                 del self._used_by[owner]
+
+
+def _exceeds(used: int, size: int, limit: int) -> bool:
+    """Return True if a response does not fit next to those that are being sent."""
+    return used > 0 and used + size > limit
 
 
 class FollowedRuns:
@@ -164,13 +171,16 @@ class AppState:
     """Callables that receive every finished request."""
 
     response_budget: ResponseBudget = field(default_factory=ResponseBudget)
+    """Bounds the bytes of large responses."""
+
     followed_runs: FollowedRuns = field(init=False)
+    """Bounds the streams of each caller."""
 
     oidc_client: OidcClient | None = field(init=False)
     """Signs users of the console in; None without a provider."""
 
     sign_in_links: SignInLinks = field(default_factory=SignInLinks)
-    """The links of `agentctl console` that nobody has opened yet."""
+    """The links of `agentctl console` that have not been opened yet."""
 
     def __post_init__(self) -> None:
         self.followed_runs = FollowedRuns(self.settings.limits.followed_runs)
@@ -233,6 +243,7 @@ class Call(Request):
 
     @property
     def caller(self) -> Caller:
+        """The caller, whom `AuthenticationMiddleware` has identified."""
         caller: Caller = self.scope[CALLER_KEY]
         return caller
 
@@ -354,13 +365,20 @@ async def cancelling_on_disconnect(receive: Receive) -> AsyncIterator[None]:
     # task.
     watch = asyncio.ensure_future(_wait_for_disconnect(receive))
     is_working = True
-    # The block may have ended in the same pass of the event loop: the caller continues then.
-    watch.add_done_callback(lambda _: is_working and not watch.cancelled() and task.cancel())
+
+    def cancel_block(watch: asyncio.Future[None]) -> None:
+        # The block may have ended in the same pass of the event loop: the caller continues then.
+        if is_working and not watch.cancelled():
+            task.cancel()
+
+    watch.add_done_callback(cancel_block)
 
     try:
         yield
     except asyncio.CancelledError:
-        if watch.done() and not watch.cancelled() and task.uncancel() == 0:
+        has_disconnected = watch.done() and not watch.cancelled()
+        # Another cancel, such as a stop of the server, must not become a disconnect.
+        if has_disconnected and task.uncancel() == 0:
             raise ClientDisconnect from None
         raise
     finally:
@@ -440,6 +458,7 @@ class EventStreamResponse(Response, Generic[T]):
                     await self._send_portion(send, self.first)
                 await self._follow(watch, send)
                 return
+
             with caller.app_state.followed_runs.reserve(caller.owner):
                 await _send_head(self, send)
                 await self._follow(watch, send)
@@ -454,18 +473,20 @@ class EventStreamResponse(Response, Generic[T]):
 
         # One task sends all portions: a task for each would cost more.
         sending = asyncio.ensure_future(self._send_rest(send))
-        waited = cast("set[asyncio.Future[Any]]", {sending, watch})
+        tasks = cast("set[asyncio.Future[Any]]", {sending, watch})
 
         try:
             while not (sending.done() or watch.done()):
-                left = self._sent_at + COMMENT_SECONDS - time()
-                if left <= 0 and not self._is_writing:
+                seconds = self._sent_at + COMMENT_SECONDS - time()
+                if seconds <= 0 and not self._is_writing:
                     await _send_part(send, b": waiting\n\n")
                     self._sent_at = time()
                     continue
 
-                seconds = left if left > 0 else COMMENT_SECONDS
-                await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                if seconds <= 0:
+                    # A write waits for a client that does not read: it needs no comment.
+                    seconds = COMMENT_SECONDS
+                await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
             if sending.done():
                 sending.result()
@@ -506,7 +527,7 @@ def _format_events(events: list[StreamEvent]) -> bytes:
 
 
 class KnownTags:
-    """The tags in `If-None-Match`, without the marks of weak ones."""
+    """The tags in `If-None-Match`, without the marks of weak tags."""
 
     __slots__ = ("_any", "_tags")
 

@@ -90,6 +90,7 @@ _EXPOSED_HEADERS = (
 _SEVERAL_CREDENTIALS = re.compile(rb"bearer .*,\s*bearer ", re.IGNORECASE)
 
 HeaderFields = Iterable[tuple[bytes, bytes]]
+"""Names in lower case, and values, as ASGI has them."""
 
 
 class _SentResponse:
@@ -226,7 +227,9 @@ class AuthenticationMiddleware:
 def _read_trace(headers: HeaderFields) -> None:
     """Take over the trace of an identified caller; several fields or a wrong one count as none."""
     values = [value for name, value in headers if name == b"traceparent"]
-    trace = parse_traceparent(values[0].decode("latin-1")) if len(values) == 1 else None
+    trace = None
+    if len(values) == 1:
+        trace = parse_traceparent(values[0].decode("latin-1"))
     caller_trace.set(trace)
     if trace is not None:
         add_log_context(trace_id=trace.trace_id)
@@ -237,7 +240,7 @@ def _get_authorization(headers: HeaderFields) -> str | None:
 
     Raises:
         BadRequest: several fields, or several credentials in one field, as a proxy joins them.
-            Implementations disagree which one counts (RFC 6750 3.1, `invalid_request`).
+            Programs disagree which of them counts (RFC 6750 3.1, `invalid_request`).
     """
     values = [value for name, value in headers if name == b"authorization"]
     if not values:
@@ -361,13 +364,13 @@ class Application(FastAPI):
         self._serve_guide(settings)
 
     def serve_operations(self, operations: Sequence[Operation]) -> None:
-        """Serve these operations instead of others, before the routes of the user."""
-        others = [route for route in self.routes if not isinstance(route, Operation)]
-        self.router.routes[:] = [*operations, *others]
+        """Replace the operations, which come before the routes of the user."""
+        user_routes = [route for route in self.routes if not isinstance(route, Operation)]
+        self.router.routes[:] = [*operations, *user_routes]
+
         # In front of the list of routes, as the middleware of a Starlette router.
-        self.router.middleware_stack = Entrance(
-            operations, self.faces, UserRoutes(self, self._serve_others)
-        )
+        user_app = UserRoutes(self, self._serve_user_routes)
+        self.router.middleware_stack = Entrance(operations, self.faces, user_app)
 
     def _serve_guide(self, settings: Settings) -> None:
         """Serve the documentation site at /guide, without a token, or nothing there."""
@@ -396,7 +399,7 @@ class Application(FastAPI):
             stack = CrossOriginMiddleware(stack, origins)
         return AuthenticationMiddleware(stack, state, self.faces)
 
-    async def _serve_others(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_user_routes(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request of a user's route, or the lifespan of an ASGI server."""
         if scope["type"] == "lifespan":
             await Router(lifespan=self._run)(scope, receive, send)
@@ -458,11 +461,15 @@ def create_app(
         TypeError: `config` is neither a path nor settings.
         RuntimeError: an operation has no row in the policy table.
     """
-    if not isinstance(config, (str, os.PathLike, Settings, type(None))):
+    if isinstance(config, Settings):
+        settings = config
+    elif config is None:
+        settings = load_settings(None)
+    elif isinstance(config, (str, os.PathLike)):
+        settings = load_settings(Path(config))
+    else:
         raise TypeError(f"config must be a path or Settings, not {type(config).__name__}")
-    if not isinstance(config, Settings):
-        config = load_settings(None if config is None else Path(config))
-    return Application(config, title=title, lifespan=lifespan, dependencies=dependencies)
+    return Application(settings, title=title, lifespan=lifespan, dependencies=dependencies)
 
 
 @contextlib.asynccontextmanager
@@ -489,11 +496,13 @@ async def running(app: Application) -> AsyncIterator[None]:
         service = await stack.enter_async_context(Service.open(state.settings, create=True))
         verifier = service.hosting.verifier()
         await service.prepare()
+
         state.service = service
         state.verifier = verifier
         state.request_observers = [log_request]
         for face in app.faces:
             await stack.enter_async_context(face.running())
+
         try:
             with verifier.watch_key_files():
                 yield

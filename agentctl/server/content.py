@@ -27,14 +27,14 @@ def read_content_type(request: Request) -> str:
         if coding.strip().lower() not in ("", "identity"):
             raise UnsupportedMediaType("A body with a content encoding is not supported")
 
-    content_type, *others = request.headers.getlist("content-type") or [""]
-    if others:
+    content_types = request.headers.getlist("content-type")
+    if len(content_types) > 1:
         raise BadRequest("The header field Content-Type is given more than once")
-    return content_type
+    return content_types[0] if content_types else ""
 
 
 def read_media_type(request: Request) -> str:
-    """Return the media type of a body, in lower case and without parameters; "" for none.
+    """Return the media type of a body, in lower case and without parameters; "" without a type.
 
     Raises:
         UnsupportedMediaType, BadRequest: see `read_content_type`.

@@ -58,21 +58,21 @@ def read_data_url(at: str, url: str, name: str = "") -> GivenFile:
 
 
 async def store_files(
-    operations: Operations, given: Iterable[GivenFile], db_id: str | None
+    operations: Operations, given_files: Iterable[GivenFile], db_id: str | None
 ) -> tuple[str, ...]:
-    """Store the files of a request that have bytes; return the ids of all.
+    """Store the files of a request that have bytes; return the ids of all files, in order.
 
     The files of a run that is refused afterwards have no session, and are deleted after 24 hours.
 
     Args:
-        db_id: the database of the component, in which its run looks for the files; None for
-            the default database.
+        db_id: the database of the component, where its run looks for the files; None for the
+            default database.
 
     Raises:
         ValidationFailed: a file has no bytes, or they are not base64, or there are too many files.
         AgentctlError: an upload is refused.
     """
-    files = [*given]
+    files = list(given_files)
     if len(files) > MAXIMUM_RUN_FILES:
         raise ValidationFailed(
             f"{files[-1].at}: a request must have at most {MAXIMUM_RUN_FILES} files"

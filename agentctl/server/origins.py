@@ -41,11 +41,11 @@ class OriginGuard:
     """
 
     def __init__(self, host: str, origins: Iterable[str] = ()) -> None:
-        self._everywhere = _is_unspecified(host)
-        name = socket.gethostname() if self._everywhere else host
+        self._listens_everywhere = _is_unspecified(host)
+        name = socket.gethostname() if self._listens_everywhere else host
         self._name = _normalize(name.encode("ascii", "replace"))
         self._origins = frozenset(origin.encode() for origin in origins)
-        self._is_accepted_host = functools.lru_cache(maxsize=64)(self._check_name)
+        self._is_accepted_host = functools.lru_cache(maxsize=64)(self._is_own_name)
 
     def check(self, scope: Scope) -> None:
         """Check the header of a request.
@@ -85,13 +85,16 @@ class OriginGuard:
             return False
         return True
 
-    def _check_name(self, host: bytes) -> bool:
+    def _is_own_name(self, host: bytes) -> bool:
         """Return True if a Host, with or without a port, is a name of the server."""
-        has_port = b":" in host and not host.endswith(b"]")
-        name = _normalize(host.rpartition(b":")[0] if has_port else host)
+        # An IPv6 address has colons inside its brackets.
+        if b":" in host and not host.endswith(b"]"):
+            host = host.rpartition(b":")[0]
+
+        name = _normalize(host)
         if name == self._name or name == "localhost" or name.endswith(".localhost"):
             return True
-        if self._everywhere:
+        if self._listens_everywhere:
             return parse_ip_address(name) is not None
         return is_loopback_host(name)
 

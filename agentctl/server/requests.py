@@ -6,8 +6,8 @@ describes the parameters in the OpenAPI document and does not read them (decisio
 
 `RequestBody` reads a body, with a limit of its size, as strict JSON or as a form. pydantic checks
 its fields against the typed dictionary that the operation declares, and each error names the field.
-There are no files and no decompression. `BodyFields` turns the fields of a body into those of a
-request.
+There are no files and no decompression. `BodyFields` turns the fields of a body into the fields of
+a request.
 
 Types only are checked here. The bounds are shown in the OpenAPI document and enforced by
 `agentctl.service`, from the same constants of `agentctl.interface.requests`, so that local commands
@@ -47,8 +47,9 @@ from agentctl.server.content import (
 )
 
 Headers = Iterable[tuple[bytes, bytes]]
+
 _Declared = tuple[str, str, ValueType, bool]
-"""The name of the parameter, its name in messages, the type of a value, and whether it repeats."""
+"""The name of the parameter, its name in messages, the type of a value, True if it may repeat."""
 
 MEDIA_FIELDS = frozenset({"audio", "images", "videos"})
 """Fields of forms of other products that this server does not support (docs/contract.md "Runs")."""
@@ -122,8 +123,8 @@ def _add_values(
     """Add the values of the pairs whose key is declared, and return the first error.
 
     Args:
-        pairs: of the query as texts, or of the header as bytes. Others are ignored: proxies and
-            browsers add fields.
+        pairs: of the query as texts, or of the header as bytes. A pair that is not declared is
+            ignored: proxies and browsers add fields.
     """
     error: ValidationFailed | None = None
     seen_names = set[str]()
@@ -384,20 +385,25 @@ async def parse_form(
 
 
 def _drop_empty_media(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body without media fields and empty files; ValidationFailed for other media."""
     for name in MEDIA_FIELDS & body.keys():
         if body[name]:
             raise ValidationFailed(_NO_MEDIA.format(name=name))
-    empty = MEDIA_FIELDS if body.get("files") else MEDIA_FIELDS | {"files"}
-    return {name: value for name, value in body.items() if name not in empty}
+
+    dropped_fields = set(MEDIA_FIELDS)
+    if not body.get("files"):
+        dropped_fields.add("files")
+    return {name: value for name, value in body.items() if name not in dropped_fields}
 
 
 def _read_component_id(body: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with the id of the component, from the field of the kind of the session."""
     component_id: str | None = None
     for kind, names in KINDS.items():
-        value = body.get(names.id_field)
+        id_of_kind = body.get(names.id_field)
         if kind == values["type"]:
-            component_id = value
-        elif value is not None:
+            component_id = id_of_kind
+        elif id_of_kind is not None:
             raise ValidationFailed(f"{names.id_field} cannot be used with type {values['type']}")
     return {**body, "component_id": component_id}
 
@@ -423,7 +429,7 @@ ADAPTERS: dict[str, Adapt] = {
     "sessions.create": _read_component_id,
     "sessions.update": lambda body, _: {"changes": body},
 }
-"""The bodies whose fields are not named like those of the request."""
+"""The bodies whose fields have other names than the fields of the request."""
 
 
 class BodyFields:

@@ -97,14 +97,14 @@ class Operation(APIRoute):
             and requests of the operation.
         result: type of the document; None for a response without one: no content, or events.
         name: operation id, the key of every table; by default the name of the endpoint.
-        errors: error statuses, in addition to those of every operation.
+        errors: further error statuses, next to the statuses of every operation.
         adapt_body: see `BodyFields`.
-        responses: further OpenAPI responses, which replace generated ones.
+        responses: further OpenAPI responses, which replace generated responses.
         texts: summary and description; by default the first line of the docstring of `endpoint`.
         path_names: names of path parameters that the endpoint takes under another name.
         in_document: False if the OpenAPI document does not contain the operation.
-        route: the method and the path; by default those of the operation in `ROUTES`.
-        signature: the parameters; by default those of the endpoint after the call.
+        route: the method and the path; by default the route of the operation in `ROUTES`.
+        signature: the parameters; by default the parameters of the endpoint after the call.
 
     Attributes:
         execute: the endpoint.
@@ -146,6 +146,7 @@ class Operation(APIRoute):
         self.is_public = isinstance(policy.POLICY.get(self.operation), Public)
         self.has_tag = method == "GET" and result is not None and not self.is_public
 
+        # A parameter that is neither in the path nor declared is a field of the body.
         self.signature = signature or Signature(partial(endpoint, None))
         in_path = set(self.path_names.values())
         self.declared = list[inspect.Parameter]()
@@ -164,6 +165,7 @@ class Operation(APIRoute):
         self.result = result
         self.errors = errors
         self.further_responses = responses or {}
+
         # Without its parameters and its result, for which FastAPI would build models that no
         # request uses: 15 MB in each process.
         super().__init__(
@@ -221,7 +223,7 @@ class Operation(APIRoute):
         """Authorize a call, read its parameters and execute the endpoint.
 
         A call that is refused before the endpoint runs is recorded in the audit log here; the
-        operations record all others.
+        operations record all other calls.
 
         Raises:
             AgentctlError: the request is refused, or failed.
@@ -229,6 +231,7 @@ class Operation(APIRoute):
         path = call.scope["path_params"]
         caller = call.caller
         add_log_context(**{name: path[name] for name in path.keys() & _LOGGED_PATH_PARAMETERS})
+
         try:
             if not self.is_public:
                 if caller.principal is None:
@@ -253,10 +256,12 @@ class Operation(APIRoute):
             if self.body is not None and self.body_fields is not None:
                 body = await self._read_body(call, values)
                 values |= self.body_fields.read(body, values)
+
             arguments = self.signature.build_arguments(values)
             response = await self.execute(call, **arguments)
             return revalidate(response, scope["headers"]) if self.has_tag else response
         except ValidationFailed:
+            # Of the parameters, of the body, or of the operation.
             await self._require_named_resources(call, values)
             raise
 
@@ -345,21 +350,21 @@ class Entrance:
     Args:
         operations: the operations of the application.
         faces: the interfaces of other systems, which come before the operations.
-        others: the application for all other requests (`user_routes`), and for scopes that are not
-            HTTP.
+        user_app: the application for all other requests (`user_routes`), and for scopes that are
+            not HTTP.
     """
 
     def __init__(
-        self, operations: Iterable[Operation], faces: Sequence[Face], others: ASGIApp
+        self, operations: Iterable[Operation], faces: Sequence[Face], user_app: ASGIApp
     ) -> None:
         self._operations = {route.name: route for route in operations}
         self._table = RouteTable({name: route.place for name, route in self._operations.items()})
         self._faces = faces
-        self._others = others
+        self._user_app = user_app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._others(scope, receive, send)
+            await self._user_app(scope, receive, send)
             return
 
         with contextlib.suppress(ClientDisconnect):
@@ -383,7 +388,7 @@ class Entrance:
 
         if self._table.methods(path):
             policy.refuse_path(self._table, path, scope[CALLER_KEY].failure)
-        await self._others(scope, receive, send)
+        await self._user_app(scope, receive, send)
 
 
 async def respond_to_error(request: Request, error: Exception) -> Response:
@@ -407,20 +412,34 @@ async def respond_to_failure(request: Request, error: Exception) -> Response:
 def build_error_response(error: Exception, scope: Scope, faces: Iterable[Face] = ()) -> Response:
     """Return the response to an exception, and log what the operator has to know about it."""
     request_id = scope[RESPONSE_KEY].request_id
-    public_error = error if isinstance(error, AgentctlError) else InternalError()
-    if public_error is not error or (error.status == 500 and not isinstance(error, InternalError)):
+    build_response = _choose_error_response(scope, faces)
+
+    public_error = _find_public_error(error)
+    if public_error is None:
         # The client gets neither its text nor its class.
         _log.error("request %s failed", request_id, exc_info=error)
-        public_error = InternalError()
-    elif isinstance(error, CrossSiteRequest):
-        _limited_log.log("refused with 403: %s", error.detail)
-    elif isinstance(error, Unavailable):
+        return build_response(InternalError())
+
+    cause = public_error.__cause__
+    if isinstance(public_error, CrossSiteRequest):
+        _limited_log.log("refused with 403: %s", public_error.detail)
+    elif isinstance(public_error, Unavailable):
         # The same cause fails many requests: log it rarely.
-        _limited_log.log("requests fail with 503: %s", error.detail_with_cause)
-        _log.debug("request %s: %s", request_id, error.detail, exc_info=error.__cause__)
-    elif error.status >= 500:
-        _log.warning("request %s: %s", request_id, error.detail, exc_info=error.__cause__)
-    return _choose_error_response(scope, faces)(public_error)
+        _limited_log.log("requests fail with 503: %s", public_error.detail_with_cause)
+        _log.debug("request %s: %s", request_id, public_error.detail, exc_info=cause)
+    elif public_error.status >= 500:
+        _log.warning("request %s: %s", request_id, public_error.detail, exc_info=cause)
+
+    return build_response(public_error)
+
+
+def _find_public_error(error: Exception) -> AgentctlError | None:
+    """Return an error that the client may see; None for a failure of the program."""
+    if not isinstance(error, AgentctlError):
+        return None
+    if error.status == 500 and not isinstance(error, InternalError):
+        return None
+    return error
 
 
 def _choose_error_response(scope: Scope, faces: Iterable[Face]) -> BuildErrorResponse:
@@ -465,9 +484,10 @@ def path_below_root(scope: Scope) -> str:
 
 
 class MatchedRoute(NamedTuple):
-    """The route of a request, for the log."""
+    """The route of a request to a face, for the log."""
 
     operation: str
+    """The id of the operation, which `AuthenticationMiddleware` reads."""
 
 
 def match_route(call: Call, table: RouteTable) -> tuple[RouteMatch, Principal]:
@@ -505,10 +525,10 @@ class Face:
         return error_response
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to a request of an identified or unknown caller, whose errors are sent by others.
+        """Respond to a request of an identified or unknown caller.
 
         Raises:
-            AgentctlError: the request is refused, or failed.
+            AgentctlError: the request is refused, or failed. The application sends the response.
         """
         raise NotImplementedError
 

@@ -15,7 +15,7 @@ LIFETIME_SECONDS = 60
 """Time after which a code is worth nothing."""
 
 MAXIMUM_LINKS = 100
-"""Codes at a time, of different tokens."""
+"""Maximum number of codes, each of a different token."""
 
 _CODE_BYTES = 32
 
@@ -30,13 +30,13 @@ class _Link(NamedTuple):
 
 
 class SignInLinks:
-    """The codes that this process has given and that nobody has used yet."""
+    """The codes that this process has given and that have not been used yet."""
 
     def __init__(self) -> None:
         self._links: dict[bytes, _Link] = {}
 
     def create(self, token: str) -> str:
-        """Return a code for a token: 43 characters of base64url. It replaces an earlier one.
+        """Return a code for a token: 43 characters of base64url. It replaces an earlier code.
 
         If there are as many codes as one process keeps, the oldest one is forgotten.
         """

@@ -52,9 +52,10 @@ def check_routes(app: FastAPI, operations: Iterable[Operation], faces: Sequence[
 
         # A path that the route would match.
         sample = _PARAMETER.sub("x", path)
-        taken = table.find("", sample)
-        if taken is not None:
-            _refuse(f"{path} is taken by the operation {templates[taken.operation]}")
+        operation_match = table.find("", sample)
+        if operation_match is not None:
+            operation = templates[operation_match.operation]
+            _refuse(f"{path} is taken by the operation {operation}")
 
         covers_operations = isinstance(original, Mount) and any(
             template.startswith(f"{path}/") for template in templates if path
@@ -64,7 +65,7 @@ def check_routes(app: FastAPI, operations: Iterable[Operation], faces: Sequence[
 
 
 def list_routes(app: FastAPI) -> Iterator[Any]:
-    """Yield the routes of a user, with those of included routers, in the order of matches.
+    """Yield the routes of a user, with the routes of included routers, in the order of matches.
 
     Each has `matches` and, unless it is a `Host`, the whole `path`. Later releases of FastAPI keep
     included routers as one route, and list their routes by this function.

@@ -166,7 +166,7 @@ def test_kept_time_is_bounded(server: ThreadedServer) -> None:
     named = {"Agentctl-Console-Key": base64.urlsafe_b64encode(key).decode().rstrip("=")}
     for digits, status in ((10, 200), (400, 404), (5_000, 404)):
         # A caller can encrypt anything with its own key.
-        value = console._encrypt(console._compress(console._Kept("t", "", "9" * digits)), key)
+        value = console._encrypt(console._compress(console._KeptTokens("t", "", "9" * digits)), key)
         cookie = {"Cookie": f"{console._cookie_name(key)}={value}"}
         assert server.client.get(PLACE, headers={**named, **cookie}).status_code == status, digits
 

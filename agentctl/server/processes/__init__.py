@@ -1,1 +1,1 @@
-"""The processes of a server: one that serves alone, or a supervisor with workers."""
+"""The processes of a server: a single process, or a supervisor with workers."""

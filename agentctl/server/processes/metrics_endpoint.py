@@ -29,7 +29,7 @@ from agentctl.server.processes.listener import METRICS_PATH
 from agentctl.server.transport.server import serve_small_app
 
 MAXIMUM_PENDING_REQUESTS = 8
-"""A worker with this number of pending requests gets no further one until it responds."""
+"""A worker with this number of pending requests gets no further request until it responds."""
 
 RESPONSE_TIMEOUT_SECONDS = 2.0
 """After this time the metrics are published without the metrics of the worker."""
@@ -43,7 +43,10 @@ RenderMetrics = Callable[[], Awaitable[str]]
 """Function that returns the text of all metrics."""
 
 HEADER_SECONDS = 5.0
+"""Time to receive the headers of a request."""
+
 MAXIMUM_CONNECTIONS = 16
+"""Maximum number of open connections to the metrics address."""
 
 _TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 _REFUSAL = b"only programs on this machine may call, by a loopback name or address\n"
@@ -62,6 +65,7 @@ class MetricsChannel:
 
     @classmethod
     async def open(cls, ours: socket.socket) -> MetricsChannel:
+        """Return the channel of a socket, which `close` closes."""
         return cls(*await asyncio.open_connection(sock=ours))
 
     async def request(self, slot: int) -> str | None:
@@ -147,7 +151,7 @@ async def gather_metrics(requests: Mapping[int, Callable[[int], Awaitable[str | 
 
 
 def merge_metrics(texts: list[str]) -> str:
-    """Return several texts as one in which each metric family occurs once."""
+    """Return several texts as one text that has each metric family once."""
     families: dict[str, list[str]] = {}
     for text in texts:
         # A help text or a label may have the same words inside a line.

@@ -36,7 +36,7 @@ PAUSE_SECONDS = 0.05
 """Interval of looking for connections that wait for a request."""
 
 QUIET_LOOKS = 2
-"""Looks in sequence that find none, before a server that leaves drains."""
+"""Looks in sequence that must find no such connection, before a server that leaves drains."""
 
 GC_THRESHOLDS = (10_000, 20, 20)
 """The arguments of `gc.set_threshold`.
@@ -64,7 +64,7 @@ class ServerController(Protocol):
         """Context around the whole life of the server, inside the event loop."""
 
     def publish_metrics(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
-        """Context in which metrics are published; `text` returns them for a worker number."""
+        """Context that publishes metrics; `text` returns them for a worker number."""
 
     async def wait_for_others(self, seconds: float) -> None:
         """Wait until all processes of the server have done this step of the shutdown."""
@@ -166,7 +166,7 @@ class _SingleProcess:
         return serve_metrics(self.metrics, render)
 
     async def wait_for_others(self, seconds: float) -> None:
-        """Return at once: there are no others."""
+        """Return at once: there is no other process."""
 
 
 @contextlib.asynccontextmanager
@@ -244,9 +244,9 @@ class DrainingServer(HttpServer):
     def leave(self) -> None:
         """Release the port, serve the clients of open connections once more, then drain.
 
-        Another process accepts new connections on the same socket. The clients of open ones have
-        reached this process, and do not know that it leaves: each response closes its connection,
-        and one that is kept alive without a request ends at its usual time.
+        Another process accepts new connections on the same socket. The clients of open connections
+        have reached this process, and do not know that it leaves: each response closes its
+        connection, and an idle connection ends at its usual time.
         """
         self._leave(self.awaits_requests)
 
@@ -311,7 +311,7 @@ class DrainingServer(HttpServer):
             self.request_exit(force=False)
 
     def on_listening(self) -> None:
-        """Exempt the objects of the start from garbage collection, and collect others less often.
+        """Exempt the objects of the start from garbage collection, and make it less frequent.
 
         A full collection visits every object of the process: modules and declarations are most of
         them, and they live as long as it does. With many live runs it would stop the server often.

@@ -40,7 +40,7 @@ COUNT_SECONDS = 1.0
 """Time for the workers to report their live runs."""
 
 SIGNAL_SPREAD_SECONDS = 0.1
-"""Time in which a signal to all processes of a server reaches the last of them."""
+"""Time until a signal to all processes of a server has reached the last of them."""
 
 _log = logging.getLogger("agentctl.server")
 
@@ -132,6 +132,7 @@ class Supervisor:
             )
 
     def _publish_metrics(self) -> AbstractAsyncContextManager[None]:
+        """Return the context in which the metrics of all workers are served, if configured."""
         if self._metrics is None:
             return contextlib.nullcontext()
 
@@ -209,7 +210,7 @@ class Supervisor:
         return worker
 
     async def _wait_unless_stopped(self, awaitable: Awaitable[object]) -> bool:
-        """Wait until a signal at most; return True if the awaitable has ended before."""
+        """Wait for an awaitable, until a signal at most; return True if it ended before."""
         task = asyncio.ensure_future(awaitable)
         stopped = asyncio.create_task(self._stopping.wait())
         try:
@@ -264,7 +265,7 @@ class Supervisor:
         asyncio.get_running_loop().call_later(SIGNAL_SPREAD_SECONDS, self._release_step)
 
     def _release_step(self) -> None:
-        """Release the workers that all others have caught up with.
+        """Release each worker whose step of the shutdown all other workers have done as well.
 
         Without a stop signal, a worker stops by itself and does not wait for the others.
         """
@@ -293,7 +294,7 @@ async def prepare_databases(settings: Settings) -> None:
 
 
 def start_error(first_workers: list[WorkerHandle]) -> AgentctlError:
-    """Return the error that a first worker has sent, or describe how the first one ended."""
+    """Return the error that one of the first workers has sent, or describe the end of the first."""
     for worker in first_workers:
         if worker.failure is not None:
             return worker.failure
@@ -301,7 +302,7 @@ def start_error(first_workers: list[WorkerHandle]) -> AgentctlError:
 
 
 class Backoff:
-    """The pause before a worker is replaced: longer after each one that ended early."""
+    """The pause before a worker is replaced: longer after each worker that ended early."""
 
     def __init__(self) -> None:
         self._pause = MINIMUM_PAUSE
@@ -476,9 +477,11 @@ class WorkerHandle:
             self._writer.write(worker_main.PROCEED + b"\n")
 
     def kill(self) -> None:
+        """End the process at once."""
         self._process.kill()
 
     def check_exit(self) -> None:
+        """Notice the end of the process; SIGCHLD does not tell which process has ended."""
         if self._process.poll() is not None:
             self._exited.set()
 

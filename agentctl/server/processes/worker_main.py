@@ -41,7 +41,7 @@ DRAIN = b"drain"
 """Accept no new runs, wait for live runs, then end."""
 
 LEAVE = b"leave"
-"""Accept no new connections, serve the clients of open ones, then as `DRAIN`."""
+"""Accept no new connections, serve the clients of open connections, then as `DRAIN`."""
 
 GIVE_WAY = b"give way"
 """Accept no new connections, then as `DRAIN`: another process has taken the place of this one."""

@@ -1,8 +1,9 @@
 """The endpoints of the HTTP interface (docs/contract.md "Routes").
 
 The endpoint of an operation follows from its declaration in `agentctl.interface.operations`, unless
-`_ENDPOINTS` has another one: for event streams, headers, defaults and other statuses. The first
-argument of those of runs is the kind of component.
+`_ENDPOINTS` has its own: for event streams, headers, defaults and other statuses. The first
+argument of an endpoint of runs is the kind of component: agents, teams and workflows have the same
+paths below `/agents`, `/teams` and `/workflows`.
 """
 
 from __future__ import annotations
@@ -100,11 +101,12 @@ StartKey = Annotated[
 async def create_run(
     kind: ComponentKind, call: Call, component_id: ComponentId, idempotency_key: StartKey = None
 ) -> Response:
-    """Handle `POST /agents/{agent_id}/runs` and the same of the other kinds."""
+    """Handle `POST /agents/{agent_id}/runs`, for each kind of component."""
     operations = call.operations
     operations.runs.require_open(kind, component_id)
     body = await BODIES["runs.create"].read(call)
     request = build_run_request(RunRequest, body, idempotency_key)
+
     return await _respond_to_start(
         call,
         body,
@@ -122,11 +124,16 @@ async def _respond_to_start(
     """Start a run, and return its events or its record."""
     if body.get("stream", True):
         events = stream()
-        return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
+        first_events = await wait_for_first_events(call.receive, events)
+        return EventStreamResponse(first_events, events)
+
     async with cancelling_on_disconnect(call.receive):
         run = await start()
-    goes_on = body.get("background", False) or run.value["status"] in ("PENDING", "RUNNING")
-    return document_response(run, 202 if goes_on else 200)
+
+    # A run without `background` may be at work too: a repeated request returns the first run.
+    is_at_work = run.value["status"] in ("PENDING", "RUNNING")
+    status = 202 if body.get("background", False) or is_at_work else 200
+    return document_response(run, status)
 
 
 async def continue_run(
@@ -136,15 +143,19 @@ async def continue_run(
     run_id: RunId,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Handle `POST /agents/{agent_id}/runs/{run_id}/continue` and the same of the other kinds."""
-    operations = call.operations
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/continue`, for each kind of component."""
+    runs = call.operations.runs
     body = await _read_body("runs.continue_run", call, kind, component_id, run_id)
     request = build_continue_request(body, idempotency_key)
-    goes_on = await operations.runs.begin_continuation(kind, component_id, run_id, request)
-    if goes_on is not None and body.get("stream", True):
-        return EventStreamResponse(None, operations.runs.follow_continuation(goes_on))
-    run = await operations.runs.read_continuation(kind, component_id, run_id, request, goes_on)
-    return document_response(run, 202 if goes_on is not None and request.background else 200)
+
+    # None if the run still waits for other decisions.
+    continued = await runs.begin_continuation(kind, component_id, run_id, request)
+    if continued is not None and body.get("stream", True):
+        return EventStreamResponse(None, runs.follow_continuation(continued))
+
+    run = await runs.read_continuation(kind, component_id, run_id, request, continued)
+    is_in_background = continued is not None and request.background
+    return document_response(run, 202 if is_in_background else 200)
 
 
 async def repeat_run(
@@ -155,14 +166,19 @@ async def repeat_run(
     run_id: RunId,
     idempotency_key: StartKey = None,
 ) -> Response:
-    """Handle `POST /agents/{agent_id}/runs/{run_id}/retry` or `…/fork`, and that of other kinds."""
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/retry` or `…/fork`, for each kind."""
     body = await _read_body(f"runs.{verb}", call, kind, component_id, run_id)
     request_type = RetryRequest if verb == "retry" else ForkRequest
     request = build_run_request(request_type, body, idempotency_key)
+
     stream: Any = getattr(call.operations.runs, f"stream_{verb}_portions")
     start: Any = getattr(call.operations.runs, verb)
-    place = kind, component_id, run_id, request
-    return await _respond_to_start(call, body, partial(stream, *place), partial(start, *place))
+    return await _respond_to_start(
+        call,
+        body,
+        partial(stream, kind, component_id, run_id, request),
+        partial(start, kind, component_id, run_id, request),
+    )
 
 
 async def resume_run(
@@ -177,13 +193,16 @@ async def resume_run(
     last_event_id: LastEventId = None,
     view: EventsView = "events",
 ) -> Response:
-    """Handle `POST /agents/{agent_id}/runs/{run_id}/resume` and the same of the other kinds."""
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/resume`, for each kind of component."""
     operations = call.operations
     body = await _read_body("runs.resume", call, kind, component_id, run_id, session_id)
+
+    # Each can be in the query, in the header and in the body.
     indexes = {last_event_index, last_event_id, body.get("last_event_index")}
-    sessions = {session_id, body.get("session_id")}
-    after = _single_value("last_event_index", indexes)
-    request = _build_resume(_single_value("session_id", sessions), after, view)
+    session_ids = {session_id, body.get("session_id")}
+    after = _require_one_value("last_event_index", indexes)
+    request = _build_resume(_require_one_value("session_id", session_ids), after, view)
+
     events = await operations.runs.open_resumed_stream(kind, component_id, run_id, request)
     return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
 
@@ -198,15 +217,16 @@ async def follow_run(
     last_event_id: LastEventId = None,
     view: EventsView = "events",
 ) -> Response:
-    """Handle `GET /agents/{agent_id}/runs/{run_id}/events` and the same of the other kinds."""
-    after = _single_value("last_event_index", {last_event_index, last_event_id})
+    """Handle `GET /agents/{agent_id}/runs/{run_id}/events`, for each kind of component."""
+    after = _require_one_value("last_event_index", {last_event_index, last_event_id})
     request = _build_resume(session_id, after, view)
     events = await call.operations.runs.open_followed_stream(kind, component_id, run_id, request)
     return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
 
 
 def _build_resume(session_id: str | None, after: int | None, view: str) -> ResumeRequest:
-    if after is None or view == "items":  # items are built from all events of a run
+    # Items are built from all events of a run.
+    if after is None or view == "items":
         after = BEFORE_FIRST_EVENT
     return ResumeRequest(session_id, after)
 
@@ -227,12 +247,16 @@ async def _read_body(
         raise
 
 
-def _single_value(name: str, values: set[T | None]) -> T | None:
-    """Return the only value that is not None."""
-    first, *others = values - {None} or {None}
-    if others:
+def _require_one_value(name: str, values: set[T | None]) -> T | None:
+    """Return the only value that is not None; None without a value.
+
+    Raises:
+        ValidationFailed: there are several values.
+    """
+    given_values = [value for value in values if value is not None]
+    if len(given_values) > 1:
         raise ValidationFailed(f"{name} is given with different values")
-    return first
+    return given_values[0] if given_values else None
 
 
 async def get_api(call: Call) -> Response:
@@ -245,11 +269,13 @@ async def get_api(call: Call) -> Response:
 async def get_readiness(call: Call) -> Response:
     """Return the readiness, with the state of the keys; 503 if the instance is not ready."""
     readiness = await call.operations.system.get_readiness()
+
     verifier = call.caller.app_state.verifier
-    state = None if verifier is None else _describe_keys(verifier)
-    if state is not None:
-        checks = {**readiness.value["checks"], "keys": state}
+    keys_state = None if verifier is None else _describe_keys(verifier)
+    if keys_state is not None:
+        checks = {**readiness.value["checks"], "keys": keys_state}
         readiness = build_document({**readiness.value, "checks": checks})
+
     if readiness.value["status"] == "ready":
         return document_response(readiness)
     return BytesResponse(readiness.raw, 503, headers={"Retry-After": "1"})
@@ -282,8 +308,9 @@ async def get_session_by_id(
     """Return a session with its version as the entity tag; read its history only if it changed."""
     if view == "summary":
         return document_response(await call.operations.sessions.get(session_id, where, view=view))
-    known = KnownTags(call.scope["headers"])
-    version, document = await call.operations.sessions.get_changed(session_id, where, known)
+
+    known_tags = KnownTags(call.scope["headers"])
+    version, document = await call.operations.sessions.get_changed(session_id, where, known_tags)
     response = BytesResponse(b"") if document is None else document_response(document)
     return versioned_response(response, version)
 
@@ -309,9 +336,12 @@ async def get_file_content(
     tag = f'"{row.sha256}"'
     if row.sha256 in KnownTags(call.scope["headers"]):
         return BytesResponse(b"", 304, None, {"ETag": tag})
+
+    # A part of a file that has changed would not fit the parts that the client has.
     is_current = call.headers.get("if-range") in (None, tag)
     part = parse_range(byte_range, row.size) if is_current else None
     start, end = part or (0, row.size)
+
     headers = {
         "Accept-Ranges": "bytes",
         "Cache-Control": "private, no-cache",
@@ -320,9 +350,11 @@ async def get_file_content(
         "Content-Security-Policy": "sandbox; default-src 'none'",
         "ETag": tag,
     }
+    status = 200
     if part is not None:
+        status = 206
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{row.size}"
-    return await _stream(read(start, end), row.media_type, 206 if part else 200, headers)
+    return await _stream(read(start, end), row.media_type, status, headers)
 
 
 async def _stream(
@@ -387,17 +419,18 @@ def _build_operation(declared: Declaration) -> Operation:
     record = declared.record
     body = BODIES.get(address)
 
-    # An endpoint of its own sets the status, and its parameters are those of the function.
     kind = declared.kind
-    bound = () if kind is None else (kind,)
-    own_endpoint = _ENDPOINTS.get(address)
+    kind_arguments = () if kind is None else (kind,)
+
     status = declared.status
+    own_endpoint = _ENDPOINTS.get(address)
     if own_endpoint is not None:
-        endpoint: Endpoint = partial(own_endpoint, *bound)
+        # It sets the status itself, and its own parameters are read.
+        endpoint: Endpoint = partial(own_endpoint, *kind_arguments)
     else:
         if record is None:
             status = 204
-        endpoint = _build_endpoint(address, bound, status)
+        endpoint = _build_endpoint(address, kind_arguments, status)
 
     path_names = None
     if kind is not None and KINDS[kind].id_field in declared.route.template:
@@ -419,11 +452,12 @@ def _build_operation(declared: Declaration) -> Operation:
     )
 
 
-def _build_endpoint(address: str, bound: tuple[str, ...], status: int) -> Endpoint:
+def _build_endpoint(address: str, kind_arguments: tuple[str, ...], status: int) -> Endpoint:
+    """Build the endpoint that calls the method of an address, such as `sessions.delete`."""
     find_method = attrgetter(address)
 
     async def endpoint(call: Call, **arguments: Any) -> Response:
-        document = await find_method(call.operations)(*bound, **arguments)
+        document = await find_method(call.operations)(*kind_arguments, **arguments)
         return no_content_response() if document is None else document_response(document, status)
 
     return endpoint

@@ -63,6 +63,8 @@ _CONTENT_TYPES = {
     ".svg": b"image/svg+xml",
 }
 _FOLDERS = ("app", "pages", "vendor")
+
+# What is replaced in the page.
 _PLACE = b"{assets}"
 _ISSUER = b"{issuer}"
 _CHAT = b"{chat}"
@@ -92,30 +94,33 @@ KEY_HEADER = "agentctl-console-key"
 """Header with the key of the tab: 32 bytes in base64url. Pages of other origins cannot send it."""
 
 COOKIE_PREFIX = "agentctl-console-"
+"""The start of the name of each cookie; the rest tells the tabs apart."""
 
 MAXIMUM_TOKEN_BYTES = 2_800
-"""Compressed bytes of the kept tokens: browsers store 4,096 bytes of a cookie.
+"""Maximum number of compressed bytes of kept tokens: browsers store 4,096 bytes of a cookie.
 
 A longer token is not kept; without its refresh token it may fit.
 """
 
 MAXIMUM_TABS = 4
-"""Cookies at a time, so that they fit into the header of a request."""
+"""Maximum number of cookies of a browser, so that they fit into the header of a request."""
 
 _NONCE_BYTES = 12
 _KEY_BYTES = 32
+
 _PURPOSE = b"agentctl console token"
+"""Bound into the name and the encryption of a cookie, so that the key has no other use."""
 
 _log = RateLimitedLog(logging.getLogger("agentctl.server"))
 
 MAXIMUM_FIELD_LENGTH = 4_096
-"""Characters of each field of a body."""
+"""Maximum number of characters of each field of a body."""
 
 _SECONDS = re.compile(r"[0-9]{1,12}")
 _PAGE_URL = re.compile(r"https?://[^\s?#@]+")
 
 
-class _Kept(NamedTuple):
+class _KeptTokens(NamedTuple):
     """The content of a cookie, texts without spaces."""
 
     token: str
@@ -253,8 +258,9 @@ def _load_console() -> _Console:
 async def keep_console_token(call: Call) -> Response:
     """Keep the token of the caller for its tab."""
     key = _read_key(call)
+    token = parse_bearer(call.headers.get("authorization"))
     response = BytesResponse(b"", 204, None)
-    _keep(call, response, key, _Kept(parse_bearer(call.headers.get("authorization"))))
+    _add_cookie(call, response, key, _KeptTokens(token))
     return response
 
 
@@ -262,18 +268,20 @@ async def restore_console_token(call: Call) -> Response:
     """Return the token that is kept for a tab, renewed by the provider if it is about to expire.
 
     Raises:
-        NotFound: no token is kept, or the key is another one.
+        NotFound: no token is kept, or it is encrypted with another key.
         Unauthenticated: the provider, or this server, does not accept the sign-in any more.
         TooManyRequests, Unavailable: the provider cannot be asked now.
     """
     key = _read_key(call)
     client = call.caller.app_state.oidc_client
-    kept = _read_kept(call, key)
-    if client is None or not kept.refresh_token or time.time() < float(kept.renew_at):
-        return _build_response(kept)
+    kept_tokens = _read_tokens(call, key)
+    if client is None or not kept_tokens.refresh_token:
+        return _build_response(kept_tokens)
+    if time.time() < float(kept_tokens.renew_at):
+        return _build_response(kept_tokens)
 
     try:
-        tokens = await client.refresh(kept.refresh_token)
+        tokens = await client.refresh(kept_tokens.refresh_token)
         await _check_token(call, tokens.token)
     except BadRequest as failure:
         reason = failure.cause or failure.detail
@@ -291,7 +299,7 @@ async def forget_console_token(call: Call) -> Response:
     # The page has signed out, also without the provider.
     with suppress(AgentctlError):
         if client is not None:
-            refresh_token = _read_kept(call, key).refresh_token
+            refresh_token = _read_tokens(call, key).refresh_token
             if refresh_token:
                 await client.revoke(refresh_token)
     return response
@@ -322,40 +330,40 @@ def _read_key(call: Call) -> bytes:
     return key
 
 
-def _read_kept(call: Call, key: bytes) -> _Kept:
-    """Return the kept tokens of a tab; NotFound: there are none, or the key is another one."""
+def _read_tokens(call: Call, key: bytes) -> _KeptTokens:
+    """Return the kept tokens of a tab; NotFound if there are none, or with another key."""
     content = _decrypt(_read_cookies(call).get(_cookie_name(key), ""), key)
     fields: list[str] = []
     if content is not None:
         fields = content.decode("ascii", "replace").split(" ")
-    if len(fields) != len(_Kept._fields) or not _SECONDS.fullmatch(fields[-1]):
+    if len(fields) != len(_KeptTokens._fields) or not _SECONDS.fullmatch(fields[-1]):
         raise NotFound("No token is kept for this page")
-    return _Kept(*fields)
+    return _KeptTokens(*fields)
 
 
 def _keep_tokens(call: Call, key: bytes, tokens: Tokens) -> Response:
     """Keep the tokens of a provider for a tab; return the response with the token."""
-    kept = _Kept(tokens.token, tokens.refresh_token, str(int(tokens.renew_at)))
+    kept_tokens = _KeptTokens(tokens.token, tokens.refresh_token, str(int(tokens.renew_at)))
     # A token without an end needs no renewal.
-    if not tokens.renew_at or len(_compress(kept)) > MAXIMUM_TOKEN_BYTES:
-        kept = _Kept(tokens.token)
+    if not tokens.renew_at or len(_compress(kept_tokens)) > MAXIMUM_TOKEN_BYTES:
+        kept_tokens = _KeptTokens(tokens.token)
 
-    response = _build_response(kept)
-    _keep(call, response, key, kept)
+    response = _build_response(kept_tokens)
+    _add_cookie(call, response, key, kept_tokens)
     return response
 
 
-def _build_response(kept: _Kept) -> BytesResponse:
+def _build_response(kept_tokens: _KeptTokens) -> BytesResponse:
     """Return the response with a token, and the seconds until it can be renewed, 0 for never."""
     renew_in = 0
-    if kept.refresh_token:
-        renew_in = max(RETRY_SECONDS, math.ceil(int(kept.renew_at) - time.time()))
-    return json_response({"token": kept.token, "renew_in": renew_in})
+    if kept_tokens.refresh_token:
+        renew_in = max(RETRY_SECONDS, math.ceil(int(kept_tokens.renew_at) - time.time()))
+    return json_response({"token": kept_tokens.token, "renew_in": renew_in})
 
 
-def _keep(call: Call, response: Response, key: bytes, kept: _Kept) -> None:
+def _add_cookie(call: Call, response: Response, key: bytes, kept_tokens: _KeptTokens) -> None:
     """Add the cookie of a tab to a response, unless it is too large."""
-    content = _compress(kept)
+    content = _compress(kept_tokens)
     if len(content) > MAXIMUM_TOKEN_BYTES:
         return
 
@@ -368,8 +376,8 @@ def _keep(call: Call, response: Response, key: bytes, kept: _Kept) -> None:
     _set_cookie(call, response, f"{name}={_encrypt(content, key)}")
 
 
-def _compress(kept: _Kept) -> bytes:
-    return zlib.compress(" ".join(kept).encode("ascii"), 9)
+def _compress(kept_tokens: _KeptTokens) -> bytes:
+    return zlib.compress(" ".join(kept_tokens).encode("ascii"), 9)
 
 
 def _read_cookies(call: Call) -> dict[str, str]:
@@ -377,10 +385,11 @@ def _read_cookies(call: Call) -> dict[str, str]:
 
 
 def _set_cookie(call: Call, response: Response, cookie: str) -> None:
-    # A proxy may have ended the TLS connection of the browser.
-    is_secure = call.url.scheme == "https" or call.headers.get("origin", "").startswith("https:")
     # Without a path it is the path of the request, under any prefix of a proxy.
-    field = f"{cookie}; HttpOnly; SameSite=Strict{'; Secure' if is_secure else ''}"
+    field = f"{cookie}; HttpOnly; SameSite=Strict"
+    # The origin shows TLS that a proxy has ended.
+    if call.url.scheme == "https" or call.headers.get("origin", "").startswith("https:"):
+        field = f"{field}; Secure"
     # Fields are given one by one: a mapping has one Set-Cookie only.
     response.raw_headers.append((b"set-cookie", field.encode("ascii")))
 
@@ -421,8 +430,8 @@ async def create_sign_in_link(call: Call) -> Response:
     """Return a code with which a page signs in once, as the caller.
 
     Raises:
-        Conflict: the server has several processes, and the page may reach another one; or it asks
-            for no token.
+        Conflict: the server needs no token, or has several processes: the page may reach a process
+            that does not have the code.
     """
     _require_console(call)
     state = call.caller.app_state
@@ -449,9 +458,9 @@ async def use_sign_in_link(call: Call, code: str) -> Response:
     if token is None:
         raise BadRequest("The sign-in link has expired or was used before: create another one")
 
-    kept = _Kept(token)
-    response = _build_response(kept)
-    _keep(call, response, key, kept)
+    kept_tokens = _KeptTokens(token)
+    response = _build_response(kept_tokens)
+    _add_cookie(call, response, key, kept_tokens)
     return response
 
 
@@ -511,9 +520,9 @@ async def _check_token(call: Call, token: str) -> None:
         ) from None
 
 
-def _check_fields(redirect_uri: str, *others: str) -> None:
+def _check_fields(redirect_uri: str, *other_fields: str) -> None:
     """Check the bounds of the fields; ValidationFailed if one exceeds them."""
-    if max(map(len, (redirect_uri, *others))) > MAXIMUM_FIELD_LENGTH:
+    if max(map(len, (redirect_uri, *other_fields))) > MAXIMUM_FIELD_LENGTH:
         raise ValidationFailed(f"A field is longer than {MAXIMUM_FIELD_LENGTH} characters")
     if not _PAGE_URL.fullmatch(redirect_uri):
         raise ValidationFailed("redirect_uri is not the URL of a page")

@@ -23,10 +23,10 @@ BODY_SECONDS = 30.0
 """Time to receive the body of a request; then the connection is closed."""
 
 SLOWEST_BODY = 131_072
-"""Bytes a second at which an announced body must arrive: a large one has more time."""
+"""Bytes a second at which an announced body must arrive: a large body has more time."""
 
 LONGEST_BODY_SECONDS = 570.0
-"""Time to receive an announced body at most, in addition to `BODY_SECONDS`."""
+"""Maximum time to receive an announced body, in addition to `BODY_SECONDS`."""
 
 LINGER_SECONDS = 2.0
 """Time to discard what a rejected client still sends, so that it can read the response."""
@@ -98,11 +98,16 @@ class TimedConnection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._phase = IDLE
-        self._messages = 0  # number of completely received requests
-        self._running: RequestResponseCycle | None = None  # of the request that is processed
-        self._is_kept = True  # the connection, if the whole request comes before its response
+        # The number of completely received requests.
+        self._messages = 0
+        # The cycle of the request that is processed.
+        self._running: RequestResponseCycle | None = None
+        # True if the connection continues when the whole request comes before its response.
+        self._is_kept = True
+
         self._deadline: TimerHandle | None = None
-        self._awaited = (0, IDLE)  # the request and the phase that the deadline is for
+        # The request and the phase that the deadline is for.
+        self._awaited = (0, IDLE)
         self._stall_timer: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -184,8 +189,8 @@ class TimedConnection(HttpToolsProtocol):
         """Close the connection, unless a request has come since the last response."""
         self.timeout_keep_alive_task = None
         if self.cycle.response_complete and self._deadline is None:
-            again = self._close_unless_received(self.timeout_keep_alive_handler)
-            self.timeout_keep_alive_task = again
+            next_attempt = self._close_unless_received(self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = next_attempt
 
     def _close_unless_received(self, close_later: Callable[[], None]) -> TimerHandle | None:
         """Close the connection; try it again soon if another request has been received.
@@ -224,6 +229,8 @@ class TimedConnection(HttpToolsProtocol):
         size = self.transport.get_write_buffer_size()
         if size == 0:
             return
+
+        # The buffer of a stream grows while its client reads, as events are added.
         if size < size_before or self._is_streaming():
             self._watch_send_buffer()
         else:
@@ -240,14 +247,18 @@ class TimedConnection(HttpToolsProtocol):
 
     @property
     def awaits_first_request(self) -> bool:
-        """True if no request has come yet, or a part of one."""
-        return not self.transport.is_closing() and (self.cycle is None or self._phase != IDLE)
+        """True if no complete request has come yet, and the connection is open."""
+        if self.transport.is_closing():
+            return False
+        return self.cycle is None or self._phase != IDLE
 
     @property
     def awaits_request(self) -> bool:
         """True if the first or another request may come, now or after a response."""
+        if self.transport.is_closing():
+            return False
         is_kept = self.cycle is None or self.cycle.keep_alive
-        return not self.transport.is_closing() and (is_kept or self._phase != IDLE)
+        return is_kept or self._phase != IDLE
 
     def stop_keeping_alive(self) -> None:
         """Have a response that has not begun announce the end of the connection."""

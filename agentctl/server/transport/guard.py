@@ -30,14 +30,16 @@ ENDLESS = sys.maxsize
 """The announced length of a response that the close of its connection ends."""
 
 MAXIMUM_HEAD_BYTES = 16_384
-"""Bytes of the request line and the header fields together."""
+"""Maximum number of bytes of the request line and the header fields together."""
 
 MAXIMUM_FIELDS = 100
-"""Header fields of a request."""
+"""Maximum number of header fields of a request."""
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _HIGHEST_PORT = 65_535
+
 _LONGEST_HOST = 300
+"""Maximum number of bytes of a Host: a name has up to 255 (RFC 1035 2.3.4)."""
 
 _SINGLE_FIELDS = {
     b"host": "Host",
@@ -52,7 +54,7 @@ _log = logging.getLogger("agentctl.server")
 
 
 class RequestGuard:
-    """Serves the valid requests of an application, and refuses the others with an error body."""
+    """Serves the valid requests of an application, and refuses all others with an error body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -35,9 +35,9 @@ PARSE_BYTES = 8_192
 """Bytes that are parsed at once: the position of the parser is known in steps of this size."""
 
 MAXIMUM_PIPELINED = 16
-"""Requests that wait for the response to an earlier request of their connection.
+"""Maximum number of requests that wait for the response to an earlier one of their connection.
 
-More are not served, and the connection is closed after the responses.
+Further requests are not served, and the connection is closed after the responses.
 """
 
 CHUNK_OVERHEAD = 8
@@ -53,17 +53,25 @@ class HttpProtocol(TimedConnection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.app = RequestGuard(self.app)
-        self._head = b""  # received bytes that contain the current head
-        self._head_is_first = True  # the head starts at the first of these bytes
-        self._overhead = 0  # bytes of the body that are none of its content
-        self._upgraded_framing = b""  # of a body that llhttp does not parse after an upgrade
-        self._is_discarding = False  # received bytes are thrown away
+
+        # The received bytes that contain the current head; True if it starts at the first byte.
+        self._head = b""
+        self._head_is_first = True
+
+        # The bytes of the body that are not its content, such as the sizes of chunks.
+        self._overhead = 0
+
+        # The framing of a body that llhttp does not parse after an upgrade.
+        self._upgraded_framing = b""
+
+        # True if all further bytes are thrown away.
+        self._is_discarding = False
 
     def data_received(self, data: bytes) -> None:
         if self._is_discarding or self.transport.is_closing():
             return
 
-        messages = self._messages
+        messages_before = self._messages
         for start in range(0, len(data), PARSE_BYTES):
             piece = data[start : start + PARSE_BYTES]
             while piece and not self._is_discarding:
@@ -71,15 +79,17 @@ class HttpProtocol(TimedConnection):
 
         is_idle = self._phase == IDLE
         self._lingering.lingers = self._is_discarding or not is_idle or bool(self.pipeline)
-        if self._is_discarding or (is_idle and self._messages != messages):
+
+        has_ended_request = is_idle and self._messages != messages_before
+        if self._is_discarding or has_ended_request:
             self._end_deadline()
         else:
             self._watch_client()
 
     def _parse(self, piece: bytes) -> bytes:
-        """Parse some bytes, and return those after an upgrade among them."""
-        messages = self._messages
-        rest = b""
+        """Parse some bytes; return the bytes after an upgrade, which are not parsed yet."""
+        messages_before = self._messages
+        unparsed = b""
         if not self._head:
             self._head_is_first = self._phase == IDLE
         self._head += piece
@@ -87,7 +97,7 @@ class HttpProtocol(TimedConnection):
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
-            rest = piece[upgrade.args[0] :]
+            unparsed = piece[upgrade.args[0] :]
             self._ignore_upgrade()
         except httptools.HttpParserError:
             self._refuse(BadRequest(NOT_HTTP))
@@ -98,29 +108,37 @@ class HttpProtocol(TimedConnection):
             self._overhead += len(piece)
             if self._overhead > MAXIMUM_HEAD_BYTES:
                 self._refuse(BadRequest(NOT_HTTP))
-        elif self._messages != messages:
+        elif self._messages != messages_before:
             self._head = b"" if self._phase == IDLE else piece
         elif len(self._head) > self._get_maximum_head():
             self._refuse(build_too_large_header())
-        return rest
+        return unparsed
 
     def _get_maximum_head(self) -> int:
-        """Return the maximum bytes of the unfinished head, with those before it in its piece."""
-        return MAXIMUM_HEAD_BYTES + (0 if self._head_is_first else PARSE_BYTES)
+        """Return the maximum bytes of `_head`, which may begin with bytes of an earlier request."""
+        if self._head_is_first:
+            return MAXIMUM_HEAD_BYTES
+        return MAXIMUM_HEAD_BYTES + PARSE_BYTES
 
     def _refuse(self, error: AgentctlError) -> None:
         """Discard all that follows, and close the connection after an error response."""
         self._is_discarding = True
+
+        # The response to an earlier request is sent first; then its cycle closes the connection.
         is_due = self.cycle is not None and not self.cycle.response_complete
         if is_due and self._phase != BODY:
             self.cycle.keep_alive = False
             return
 
-        if not is_due or not (self.pipeline or self.cycle.response_started):
+        # In the body of the request that is processed the error is its response, if none has begun.
+        has_turn = not is_due or not (self.pipeline or self.cycle.response_started)
+        if has_turn:
+            # Without the log context of a request that is processed.
             headers, body = Context().run(build_refusal, error)
             line = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}".encode("ascii")
             lines = [line, *(b"%b: %b" % field for field in headers)]
             self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
+
         self._lingering.lingers = True
         self.transport.close()
 
@@ -139,7 +157,8 @@ class HttpProtocol(TimedConnection):
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= MAXIMUM_PIPELINED or not self._has_exact_line():
-            raise ValueError("the request is refused")  # It ends the parser.
+            # An error of a callback ends the parser.
+            raise ValueError("the request is refused")
 
         super().on_headers_complete()
         self._overhead = 0

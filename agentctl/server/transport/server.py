@@ -61,6 +61,7 @@ class HttpServer(uvicorn.Server):
         self._exit_requested = asyncio.Event()
 
     def loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop]:
+        """Return the class of the event loop in which the server has to run."""
         return build_loop_class(uvloop.Loop)
 
     def on_listening(self) -> None:
@@ -76,12 +77,14 @@ class HttpServer(uvicorn.Server):
         self._exit_requested.set()
 
     def close_listeners(self) -> None:
-        """Stop accepting connections; open ones continue."""
-        for listening in self.servers if self.started else ():
-            listening.close()
+        """Stop accepting connections; open connections continue."""
+        if not self.started:
+            return
+        for server in self.servers:
+            server.close()
 
     def stop_keeping_alive(self) -> None:
-        """Have each response close its connection, so that clients open another one."""
+        """Have each response close its connection, so that clients open a new connection."""
         self._protocol.keeps_alive = False
         for connection in self._connections():
             connection.stop_keeping_alive()
@@ -133,7 +136,7 @@ async def serve_small_app(
 ) -> AsyncIterator[None]:
     """Serve an application next to the main one, in the running event loop, while the block lasts.
 
-    Further connections than `maximum_connections` are closed at once.
+    Connections above `maximum_connections` are closed at once.
     """
     config = uvicorn.Config(app, ws="none", log_config=None, access_log=False, lifespan="off")
     config.load()
