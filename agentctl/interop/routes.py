@@ -12,20 +12,20 @@ from agentctl.records.routes import Route, RouteTable, operation_ids
 
 
 class PageRoute(NamedTuple):
-    """The route of a request of a page, for one kind of component.
-
-    Attributes:
-        verb: what it does, such as `run`.
-        operation: the operation whose policy decides.
-    """
+    """The route of a request of a page, for one kind of component."""
 
     verb: str
+    """The purpose of the request, such as `run`."""
+
     kind: ComponentKind
     route: Route
+
     operation: str
+    """The operation whose policy decides."""
 
     @property
     def decision(self) -> str:
+        """The policy that decides, in words for `auth explain`."""
         from agentctl.interface.operations import ROUTES
 
         return f"that of {self.operation}: explain {' '.join(ROUTES[self.operation])}"
@@ -40,16 +40,17 @@ def list_routes(
         verbs: method, end of the path after the id of the component, and the operation, a field
             of `operation_ids`.
     """
-    return {
-        f"{verb}_{protocol}_{kind}": PageRoute(
-            verb,
-            kind,
-            Route(method, f"{prefix}/{names.path}/{{component_id}}{suffix}"),
-            getattr(operation_ids(kind), operation),
-        )
-        for verb, (method, suffix, operation) in verbs.items()
-        for kind, names in KINDS.items()
-    }
+    routes = dict[str, PageRoute]()
+    for verb, (method, suffix, operation) in verbs.items():
+        for kind, names in KINDS.items():
+            path = f"{prefix}/{names.path}/{{component_id}}{suffix}"
+            routes[f"{verb}_{protocol}_{kind}"] = PageRoute(
+                verb=verb,
+                kind=kind,
+                route=Route(method, path),
+                operation=getattr(operation_ids(kind), operation),
+            )
+    return routes
 
 
 def build_extension(name: str, table: str, **parts: Any) -> Extension:
@@ -75,16 +76,18 @@ def build_extension(name: str, table: str, **parts: Any) -> Extension:
 
     def find_route(settings: Any, method: str, path: str) -> FaceRoute | None:
         routes = load("settings").ROUTES
-        match = RouteTable({key: each.route for key, each in routes.items()}).find(method, path)
+        table = RouteTable({key: face_route.route for key, face_route in routes.items()})
+        match = table.find(method, path)
         if match is None:
             return None
-        found = routes[match.operation]
+
+        face_route = routes[match.operation]
         return FaceRoute(
             name=match.operation,
-            place=" ".join(found.route),
+            place=" ".join(face_route.route),
             setting=f"{name}.enabled",
             is_served=is_enabled(settings),
-            decision=found.decision,
+            decision=face_route.decision,
         )
 
     return Extension(

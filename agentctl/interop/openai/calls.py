@@ -19,24 +19,29 @@ from agentctl.runtime.json_values import NOT_AN_OBJECT, find_large_integer
 APPROVAL_SERVER = "agentctl"
 """The label of the server of an approval request: no server of MCP asks here."""
 
+# The beginnings of ids: of a call, of the output item with a call, and of an approval request.
 _CALL = "call_"
 _FUNCTION_ITEM = "fc_"
 _APPROVAL = "mcpr_"
+
 _FIELDS = ("name", "description", "parameters")
+"""The members of the definition of a function."""
 
 MAXIMUM_FOREIGN = 32
 """Maximum number of tools of other types that a response names as ignored."""
 
 
 class RequestTools(NamedTuple):
-    """The tools of a request: `client_tools` and `tool_choice` of its run.
-
-    `one_by_one` is True to hand out one call at a time: `parallel_tool_calls` is false.
-    """
+    """The tools of a request."""
 
     tools: list[dict[str, Any]] | None = None
+    """`client_tools` of the run."""
+
     choice: str | None = None
+    """`tool_choice` of the run."""
+
     one_by_one: bool = False
+    """True to hand out one call at a time: `parallel_tool_calls` is false."""
 
 
 class CallResult(NamedTuple):
@@ -52,9 +57,10 @@ class CallResult(NamedTuple):
     """The result as text; None for an answer to an approval request."""
 
     is_approved: bool = False
+    """The answer to an approval request."""
 
     note: str | None = None
-    """The reason of that answer."""
+    """The reason for this answer, or None."""
 
 
 class CallNotFound(RefusedParameter):
@@ -69,14 +75,14 @@ class CallNotFound(RefusedParameter):
 def read_tools(parameters: OpenAIParameters, *, nested: bool) -> RequestTools:
     """Return the tools of a request and their options.
 
-    Only functions are tools of a caller. Those of other types are executed by their vendor: they
+    Only functions are tools of a caller. Tools of other types are executed by their vendor: they
     are left out, and named as ignored.
 
     Args:
         nested: True for chat completions, where a tool has its name in a member `function`.
     """
     tools = list[dict[str, Any]]()
-    foreign = dict[str, None]()
+    foreign_tools = dict[str, None]()
     for index, item in enumerate(parameters.get("tools", list) or []):
         at = f"tools[{index}]"
         tool = check_type(item, dict, at)
@@ -84,35 +90,35 @@ def read_tools(parameters: OpenAIParameters, *, nested: bool) -> RequestTools:
         if kind == "function":
             tools.append(_read_tool(tool, at, nested))
         else:
-            foreign[_describe_foreign(kind, tool.get("name"))] = None
-    parameters.ignored += [*foreign][:MAXIMUM_FOREIGN]
+            foreign_tools[_describe_foreign(kind, tool.get("name"))] = None
+    parameters.ignored += list(foreign_tools)[:MAXIMUM_FOREIGN]
 
-    parallel = parameters.get("parallel_tool_calls", bool)
+    one_by_one = parameters.get("parallel_tool_calls", bool) is False
     choice = parameters.get_any("tool_choice")
     if choice == "none":
         return RequestTools()
     if choice in (None, "auto"):
-        return RequestTools(tools or None, None, parallel is False)
+        return RequestTools(tools or None, None, one_by_one)
     if not tools:
         raise RefusedParameter("tool_choice needs a tool of the type function", "tool_choice")
-    return RequestTools(tools, _read_choice(choice, nested), parallel is False)
+    return RequestTools(tools, _read_choice(choice, nested), one_by_one)
 
 
 def _read_choice(choice: object, nested: bool) -> str:
+    """Return `required`, or the name of the function that the model has to call."""
     if choice == REQUIRED:
         return REQUIRED
 
-    function = choice if isinstance(choice, dict) and choice.get("type") == "function" else {}
-    function_name = (function.get("function") if nested else function) or {}
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        function = choice.get("function") if nested else choice
+        if isinstance(function, dict) and isinstance(function.get("name"), str):
+            return str(function["name"])
 
-    if not isinstance(function_name, dict) or not isinstance(function_name.get("name"), str):
-        raise RefusedParameter(
-            "tool_choice must be auto, none, required, or name one function; tools of other types"
-            " are left out",
-            "tool_choice",
-        )
-
-    return str(function_name["name"])
+    raise RefusedParameter(
+        "tool_choice must be auto, none, required, or name one function; tools of other types"
+        " are left out",
+        "tool_choice",
+    )
 
 
 def _describe_foreign(kind: str, name: object) -> str:
@@ -145,13 +151,15 @@ def _pack(approval: Mapping[str, Any]) -> str:
 
 
 def _unpack(text: object, prefix: str, at: str) -> str:
-    """Return the id of an approval; CallNotFound if it is none that was handed out."""
-    packed = check_type(text, str, at).removeprefix(prefix)
-    approval_id = "-".join((packed[:8], packed[8:12], packed[12:16], packed[16:20], packed[20:]))
-
-    if not str(text).startswith(prefix) or not is_unique_id(approval_id):
+    """Return the id of the approval in the id of a call; CallNotFound if it has another form."""
+    packed_id = check_type(text, str, at)
+    if not packed_id.startswith(prefix):
         raise CallNotFound(at)
 
+    digits = packed_id.removeprefix(prefix)
+    approval_id = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    if not is_unique_id(approval_id):
+        raise CallNotFound(at)
     return approval_id
 
 
@@ -160,6 +168,7 @@ def read_call_result(call_id: object, text: str, at: str) -> CallResult:
     try:
         approval_id = _unpack(call_id, _CALL, at)
     except CallNotFound:
+        # The result of a call of another agent, in a history.
         approval_id = ""
     return CallResult(approval_id, at, text)
 
@@ -182,17 +191,24 @@ def read_approval_response(item: Mapping[str, Any], at: str) -> CallResult:
 def select_handed(
     waiting: Sequence[Mapping[str, Any]], *, one_by_one: bool, with_approvals: bool
 ) -> list[Mapping[str, Any]]:
-    """Return the approvals that a response can hand to its caller; empty if it can do nothing.
+    """Return the approvals that a response can hand to its caller.
 
-    `with_approvals` is True if the interface has requests for approvals.
+    The list is empty if one of the waiting approvals is for another person, or of a kind that the
+    interface cannot show: the run would still wait after the caller has answered the rest.
+
+    Args:
+        waiting: all approvals that the run waits for.
+        one_by_one: True to hand out only the first one.
+        with_approvals: True if the interface has requests for approvals.
     """
     kinds = ("external", "approval") if with_approvals else ("external",)
-    if any(approval["policy"] != "user" or approval["kind"] not in kinds for approval in waiting):
-        return []
-    return [*waiting[:1]] if one_by_one else [*waiting]
+    for approval in waiting:
+        if approval["policy"] != "user" or approval["kind"] not in kinds:
+            return []
+    return list(waiting[:1]) if one_by_one else list(waiting)
 
 
-def build_tool_calls(handed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def build_tool_calls(approvals: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return `tool_calls` of a message of chat completions."""
     return [
         {
@@ -200,7 +216,7 @@ def build_tool_calls(handed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
             "type": "function",
             "function": {"name": approval["tool_name"], "arguments": _dump_arguments(approval)},
         }
-        for approval in handed
+        for approval in approvals
     ]
 
 
@@ -233,13 +249,19 @@ def _dump_arguments(approval: Mapping[str, Any]) -> str:
 
 
 def read_arguments(text: object, at: str) -> dict[str, Any]:
-    """Return the arguments of an earlier call, a JSON text; an empty object if they are none."""
-    raw: str = check_type(text or "{}", str, at)
-    if find_large_integer(raw) is not None:
+    """Return the arguments of an earlier call, a JSON text.
+
+    They are an empty object if the text is not a JSON object, or cannot be stored.
+    """
+    json_text: str = check_type(text or "{}", str, at)
+    if find_large_integer(json_text) is not None:
         # The model gets its call as it has sent it.
-        return {NOT_AN_OBJECT: replace_unstorable(raw)}
+        return {NOT_AN_OBJECT: replace_unstorable(json_text)}
+
     try:
-        arguments = orjson.loads(raw)
+        arguments = orjson.loads(json_text)
     except orjson.JSONDecodeError:
-        arguments = {}
-    return arguments if isinstance(arguments, dict) and not find_json_problem(arguments) else {}
+        return {}
+    if not isinstance(arguments, dict) or find_json_problem(arguments):
+        return {}
+    return arguments

@@ -44,19 +44,20 @@ class ChatCompletion:
     def build(self, answer: Answer) -> dict[str, Any] | None:
         """Return the response for an answer; None if it is an error (`describe_end`)."""
         end = answer.end
-        if end is None or not (end.status == "COMPLETED" or self._select(end)):
+        if end is None:
+            return None
+        approvals = self._select_calls(end)
+        if end.status != "COMPLETED" and not approvals:
             return None
 
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
-        if handed := self._select(end):
-            message |= {"content": answer.text or None, "tool_calls": build_tool_calls(handed)}
+        finish_reason = end.finish_reason
+        if approvals:
+            message["content"] = answer.text or None
+            message["tool_calls"] = build_tool_calls(approvals)
+            finish_reason = "tool_calls"
 
-        choice = {
-            "index": 0,
-            "message": message,
-            "logprobs": None,
-            "finish_reason": "tool_calls" if handed else end.finish_reason,
-        }
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
 
         return {
             "id": _format_id(answer.run_id, answer.leg),
@@ -68,10 +69,12 @@ class ChatCompletion:
             "usage": _build_usage(end.metrics or {}),
         }
 
-    def _select(self, end: AnswerEnd) -> list[Mapping[str, Any]]:
+    def _select_calls(self, end: AnswerEnd) -> list[Mapping[str, Any]]:
+        """Return the approvals of the calls that the caller has to make."""
         return select_handed(end.waiting, one_by_one=self.tools.one_by_one, with_approvals=False)
 
     def build_encoder(self, events: RunEvents) -> Callable[[list[StreamEvent]], bytes]:
+        """Return the function that encodes each portion of the events of a run."""
         head = {
             "id": _format_id(events.run_id, events.leg),
             "object": "chat.completion.chunk",
@@ -96,18 +99,22 @@ class ChatCompletion:
             for item in events.read(portion):
                 if isinstance(item, str):
                     parts.append(encode_chunk({"content": item}))
-                elif item.status != "COMPLETED" and not self._select(item):
-                    parts.append(_encode(describe_end(item)))
                 else:
-                    handed = self._select(item)
-                    parts += map(encode_chunk, _build_call_deltas(handed))
-                    parts.append(encode_chunk({}, "tool_calls" if handed else item.finish_reason))
-                    if self._include_usage:
-                        usage = _build_usage(item.metrics or {})
-                        parts.append(_encode({**head, "choices": [], "usage": usage}))
-                    parts.append(_DONE)
-
+                    parts += encode_end(item)
             return b"".join(parts)
+
+        def encode_end(end: AnswerEnd) -> Iterator[bytes]:
+            approvals = self._select_calls(end)
+            if end.status != "COMPLETED" and not approvals:
+                yield _encode(describe_end(end))
+                return
+
+            yield from map(encode_chunk, _build_call_deltas(approvals))
+            yield encode_chunk({}, "tool_calls" if approvals else end.finish_reason)
+            if self._include_usage:
+                usage = _build_usage(end.metrics or {})
+                yield _encode({**head, "choices": [], "usage": usage})
+            yield _DONE
 
         return encode
 
@@ -116,12 +123,13 @@ def _format_id(run_id: str, leg: int) -> str:
     return f"chatcmpl-{run_id}" if leg == 1 else f"chatcmpl-{run_id}-{leg}"
 
 
-def _build_call_deltas(handed: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    for index, call in enumerate(build_tool_calls(handed)):
+def _build_call_deltas(approvals: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield two deltas for each call: its id and name, then its arguments."""
+    for index, call in enumerate(build_tool_calls(approvals)):
         function = call["function"]
-        call_begin = {**call, "index": index, "function": {**function, "arguments": ""}}
+        begun_call = {**call, "index": index, "function": {**function, "arguments": ""}}
 
-        yield {"tool_calls": [call_begin]}
+        yield {"tool_calls": [begun_call]}
         yield {"tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]}
 
 

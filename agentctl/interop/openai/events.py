@@ -35,20 +35,27 @@ class AnswerEnd(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer of a run, or of one of its legs, which are numbered from 1.
-
-    `created_at` is in seconds since the epoch. A run that has not begun is queued. `version` is
-    that of the component, None if it is not known.
-    """
+    """The answer of a run, or of one of its legs."""
 
     run_id: str
     session_id: str
+
     created_at: int
+    """Seconds since the epoch."""
+
     text: str
+
     end: AnswerEnd | None
+    """The end; None while the run or the leg is at work."""
+
     leg: int = 1
+    """The number of the leg, from 1."""
+
     is_queued: bool = False
+    """True if the run has not begun."""
+
     version: str | None = None
+    """The version of the component; None if it is not known."""
 
 
 class LegStart(NamedTuple):
@@ -60,8 +67,8 @@ class LegStart(NamedTuple):
     """The counters of the legs before it."""
 
     approval_id: str | None = None
-    """An approval after whose decision the leg begins: the events before it are those of earlier
-    responses. None if there are none."""
+    """The approval with whose decision the leg begins: the events before it belong to earlier
+    responses. None to read from the first event."""
 
 
 class RunEvents:
@@ -79,9 +86,9 @@ class RunEvents:
 
         self._start = start or LegStart()
         self.leg = self._start.leg
-        self._awaited = self._start.approval_id
-        self._is_separated = self.leg > 1
-        self._ended = False
+        self._awaited_approval = self._start.approval_id
+        self._has_separator = self.leg > 1
+        self._has_ended = False
 
     def read(self, portion: list[StreamEvent]) -> Iterator[str | AnswerEnd]:
         """Yield the new texts and the end; an empty portion is the end of the stream."""
@@ -95,56 +102,66 @@ class RunEvents:
                 continue
 
             if kind is EventKind.CONTINUED:
-                decided = {approval["approval_id"] for approval in run_event.data["approvals"]}
-                if self._awaited in decided:
-                    self._awaited = None
-            elif self._awaited is not None:
+                approvals = run_event.data["approvals"]
+                if self._awaited_approval in {approval["approval_id"] for approval in approvals}:
+                    self._awaited_approval = None
+            elif self._awaited_approval is not None:
+                # An event of an earlier response.
                 continue
             elif kind is EventKind.CONTENT:
                 text = run_event.text
-                if self._is_separated:
-                    # The texts of two answers of a run are separated; this one is the first here.
+                if self._has_separator:
+                    # A run separates the texts of its answers; this text is the first here.
                     text = text.removeprefix("\n\n")
-                    self._is_separated = False
+                    self._has_separator = False
                 yield text
             else:
-                self._ended = True
-                status = "PAUSED" if kind is EventKind.PAUSED else run_event.end_status
+                self._has_ended = True
                 data = run_event.data
                 yield AnswerEnd(
-                    status,
-                    _to_finish_reason(data.get("finish_reason")),
-                    _subtract_metrics(data.get("metrics"), self._start.metrics),
-                    data.get("error"),
-                    data.get("reason"),
-                    data.get("approvals") or (),
+                    status="PAUSED" if kind is EventKind.PAUSED else run_event.end_status,
+                    finish_reason=_to_finish_reason(data.get("finish_reason")),
+                    metrics=_subtract_metrics(data.get("metrics"), self._start.metrics),
+                    error=data.get("error"),
+                    reason=data.get("reason"),
+                    waiting=data.get("approvals") or (),
                 )
 
-        if not portion and not self._ended:
-            self._ended = True
+        if not portion and not self._has_ended:
+            self._has_ended = True
             yield AnswerEnd(None)
 
     async def collect(
         self, first: list[StreamEvent], rest: AsyncIterable[list[StreamEvent]]
     ) -> Answer:
         """Read all events, and return the answer."""
-        items = [*self.read(first)]
+        items = list(self.read(first))
         async for portion in rest:
             items += self.read(portion)
         items += self.read([])
+
         text = "".join(item for item in items if isinstance(item, str))
         end = next(item for item in items if isinstance(item, AnswerEnd))
         return self.build_answer(text, end)
 
     def build_answer(self, text: str, end: AnswerEnd | None) -> Answer:
         """Return the answer with a text and an end; None while the run continues."""
-        about = (self.run_id, self.session_id, self.created_at)
-        return Answer(*about, text, end, self.leg, version=self.version)
+        return Answer(
+            run_id=self.run_id,
+            session_id=self.session_id,
+            created_at=self.created_at,
+            text=text,
+            end=end,
+            leg=self.leg,
+            version=self.version,
+        )
 
 
 def format_leg_id(prefix: str, answer: Answer | RunEvents) -> str:
     """Return the id of a part of an answer: each leg of a run has its own."""
-    return f"{prefix}{answer.run_id}" + (f"_{answer.leg}" if answer.leg > 1 else "")
+    if answer.leg == 1:
+        return f"{prefix}{answer.run_id}"
+    return f"{prefix}{answer.run_id}_{answer.leg}"
 
 
 def read_leg_id(prefix: str, leg_id: object) -> str | None:
@@ -163,28 +180,25 @@ def read_answer(
         waiting_approvals: the approvals that a paused run waits for.
     """
     end = None
-
     if run["status"] not in ("PENDING", "RUNNING"):
         answers = [message for message in run["messages"] if message["role"] == "assistant"]
+        finish_reason = answers[-1].get("finish_reason") if answers else None
         end = AnswerEnd(
-            run["status"],
-            _to_finish_reason(answers[-1].get("finish_reason") if answers else None),
-            run["metrics"],
-            run["error"],
-            run["cancel_reason"],
-            waiting_approvals,
+            status=run["status"],
+            finish_reason=_to_finish_reason(finish_reason),
+            metrics=run["metrics"],
+            error=run["error"],
+            reason=run["cancel_reason"],
+            waiting=waiting_approvals,
         )
 
-    created_at = whole_seconds(parse_rfc3339(run["created_at"]))
-    is_queued = run["queue_position"] is not None
-
     return Answer(
-        run["run_id"],
-        run["session_id"],
-        created_at,
-        run["content"] or "",
-        end,
-        is_queued=is_queued,
+        run_id=run["run_id"],
+        session_id=run["session_id"],
+        created_at=whole_seconds(parse_rfc3339(run["created_at"])),
+        text=run["content"] or "",
+        end=end,
+        is_queued=run["queue_position"] is not None,
         version=run["version"],
     )
 
@@ -192,7 +206,7 @@ def read_answer(
 def _subtract_metrics(
     metrics: Mapping[str, Any] | None, before: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """Return the counters of a leg: those of its run without those of the legs before."""
+    """Return the counters of a leg: the counters of its run minus those of the legs before."""
     if not metrics or not before:
         return metrics
     return {
@@ -202,5 +216,5 @@ def _subtract_metrics(
 
 
 def _to_finish_reason(reason: str | None) -> str:
-    """Return OpenAI's finish reason for that of an answer (docs/contract.md "Run record")."""
+    """Return OpenAI's name of a finish reason of an answer (docs/contract.md "Run record")."""
     return _FINISH_REASONS.get(reason or "", "stop")

@@ -8,9 +8,9 @@ entry of the operation on the run or on its session.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from starlette.requests import ClientDisconnect
@@ -21,7 +21,7 @@ from agentctl.auth.policy import authorize, required_scopes
 from agentctl.auth.principal import Principal
 from agentctl.config.settings import Settings
 from agentctl.errors import Conflict, Forbidden, NotFound
-from agentctl.interface.requests import CancelRequest, RunRequest, SessionLocator
+from agentctl.interface.requests import CancelRequest, EarlierMessage, RunRequest, SessionLocator
 from agentctl.interop.openai import files
 from agentctl.interop.openai.calls import CallNotFound, build_call_item, read_item_reference
 from agentctl.interop.openai.chat import ChatCompletion
@@ -32,7 +32,7 @@ from agentctl.interop.openai.failures import (
     ResponseNotFound,
     build_error_response,
 )
-from agentctl.interop.openai.messages import NAME, is_result
+from agentctl.interop.openai.messages import NAME, RequestMessages, is_result
 from agentctl.interop.openai.parameters import OpenAIParameters, check_query
 from agentctl.interop.openai.responses import (
     ITEM_ID,
@@ -43,6 +43,7 @@ from agentctl.interop.openai.responses import (
 )
 from agentctl.interop.openai.settings import ROUTES, OpenAI
 from agentctl.interop.openai.turns import SESSION_HEADER, Requested, Turn, continue_turn, start_turn
+from agentctl.records.approvals import ApprovalRecord
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteTable, operation_ids
 from agentctl.records.runs import FoundTurn
@@ -55,16 +56,28 @@ PREFIX = "/v1"
 
 CHAT_HEADER = "X-OpenWebUI-Chat-Id"
 """Header field of a program that sends the whole conversation with each request: the id of its
-conversation, which becomes that of the session."""
+conversation, which becomes the id of the session."""
 
 IGNORED_HEADER = "X-Ignored-Parameters"
+"""Header field of a response: the parameters that had no effect, with commas."""
 
 Interface = type[ChatCompletion] | type[ModelResponse]
 
 _KINDS: tuple[ComponentKind, ...] = ("agent", "team")
+"""The components that are models here; a workflow is none."""
 
 MAXIMUM_REFERENCES = 100
 """Maximum number of references to items in a request."""
+
+
+class _Session(NamedTuple):
+    """The session of a turn."""
+
+    session_id: str | None
+    """None for the session of the token, else for a new session."""
+
+    is_named: bool
+    """True if the request or the token names it: the run then has its history."""
 
 
 class OpenAIFace(Face):
@@ -85,6 +98,7 @@ class OpenAIFace(Face):
 
 
 async def _create(call: Call, principal: Principal, *, interface: Interface) -> Response:
+    """Handle a request for a chat completion or a response: a turn of an agent or a team."""
     settings = call.caller.app_state.settings
     body = await call.json()
     parameters = OpenAIParameters(
@@ -102,11 +116,11 @@ async def _create(call: Call, principal: Principal, *, interface: Interface) -> 
             parameters.replace("input", items)
 
         turn = interface(parameters, model)
-
         return await _run(call, principal, kind, turn, parameters, model)
     except ClientDisconnect:
         raise
     except Exception as error:
+        # The operation has not run, so it has not recorded the refusal.
         if is_component_id(model):
             operation = operation_ids(kind).create_run
             await call.operations.access.record_refusal(
@@ -123,61 +137,45 @@ async def _run(
     parameters: OpenAIParameters,
     model: str,
 ) -> Response:
+    """Continue the run that waits for the results of a request; without results, start a run."""
     is_stream = bool(parameters.get("stream", bool))
     metadata = parameters.get_metadata()
 
     parameters.take_rest()
     if turn.messages.has_names:
         parameters.ignored.append(NAME)
-
-    ignored = {IGNORED_HEADER: ", ".join(parameters.ignored)} if parameters.ignored else {}
+    headers = dict[str, str]()
+    if parameters.ignored:
+        headers[IGNORED_HEADER] = ", ".join(parameters.ignored)
 
     key = _get_header(call, "Idempotency-Key")
-    requested = Requested(kind, model, turn, ignored, is_stream, key)
+    requested = Requested(kind, model, turn, headers, is_stream, key)
 
     if turn.messages.results:
         try:
             return await continue_turn(call, requested)
         except CallNotFound:
-            if (history := turn.messages.read_history()) is None:
+            # Calls of another agent, or of an earlier program: messages before a new run.
+            history = turn.messages.read_history()
+            if history is None:
                 raise
             turn.messages = history
 
     call.operations.runs.require_open(kind, model)
-    if turn.previous is not None:
-        turn.conversation = await find_continued_session(call, turn.previous)
-    session_id = _get_header(call, SESSION_HEADER)
-    conversation = turn.conversation
-    if session_id is not None and conversation not in (None, session_id):
-        raise RefusedParameter(
-            f"conversation and the header field {SESSION_HEADER} differ", "conversation"
-        )
-    session_id = conversation if session_id is None else session_id
-    has_session = session_id is not None or principal.session_id is not None
-    is_continued = has_session and turn.previous is None
-    if not has_session:
-        # The program sends the whole conversation, so the session only keeps its runs together.
-        chat_id = _get_header(call, CHAT_HEADER)
-        session_id = chat_id if chat_id is not None and is_session_id(chat_id) else None
-
-    earlier = turn.messages.instructions
-    files_by_index = turn.messages.files
+    session = await _choose_session(call, principal, turn)
     database = call.operations.runs.find_database_id(kind, model)
-    if not is_continued:
-        earlier = [
-            replace(
-                message, files=await store_files(call.operations, files_by_index[index], database)
-            )
-            if index in files_by_index
-            else message
-            for index, message in enumerate(turn.messages.earlier)
-        ]
-    newest = files_by_index.get(len(turn.messages.earlier), ())
 
+    if session.is_named and turn.previous is None:
+        # The session has the earlier messages, also of a program that sends them again.
+        earlier = turn.messages.instructions
+    else:
+        earlier = await _store_earlier_files(call, turn.messages, database)
+
+    files_of_message = turn.messages.files.get(len(turn.messages.earlier), ())
     request = RunRequest(
         message=turn.messages.message,
-        files=await store_files(call.operations, newest, database),
-        session_id=session_id,
+        files=await store_files(call.operations, files_of_message, database),
+        session_id=session.session_id,
         background=turn.background,
         idempotency_key=key,
         metadata=metadata,
@@ -185,12 +183,54 @@ async def _run(
         client_tools=turn.tools.tools,
         tool_choice=turn.tools.choice,
         stop=turn.stop,
-        session_history=has_session,
+        session_history=session.is_named,
     )
     return await start_turn(call, requested, request, earlier)
 
 
+async def _choose_session(call: Call, principal: Principal, turn: Turn) -> _Session:
+    """Return the session of a turn that starts a run.
+
+    Raises:
+        RefusedParameter: the request names two sessions, or its previous response cannot be
+            continued (`find_continued_session`).
+    """
+    if turn.previous is not None:
+        turn.conversation = await find_continued_session(call, turn.previous)
+
+    session_id = _get_header(call, SESSION_HEADER)
+    if session_id is None:
+        session_id = turn.conversation
+    elif turn.conversation not in (None, session_id):
+        raise RefusedParameter(
+            f"conversation and the header field {SESSION_HEADER} differ", "conversation"
+        )
+
+    if session_id is not None or principal.session_id is not None:
+        return _Session(session_id, is_named=True)
+
+    # The program sends the whole conversation, so the session only keeps its runs together.
+    chat_id = _get_header(call, CHAT_HEADER)
+    if chat_id is not None and not is_session_id(chat_id):
+        chat_id = None
+    return _Session(chat_id, is_named=False)
+
+
+async def _store_earlier_files(
+    call: Call, messages: RequestMessages, db_id: str | None
+) -> list[EarlierMessage]:
+    """Return the messages before the message of a run, with the ids of their stored files."""
+    earlier = list[EarlierMessage]()
+    for index, message in enumerate(messages.earlier):
+        if index in messages.files:
+            file_ids = await store_files(call.operations, messages.files[index], db_id)
+            message = replace(message, files=file_ids)
+        earlier.append(message)
+    return earlier
+
+
 def _get_header(call: Call, name: str) -> str | None:
+    """Return a header field, or None; RefusedParameter if it is given more than once."""
     values = call.headers.getlist(name)
     if len(values) > 1:
         raise RefusedParameter(f"The header field {name} is given more than once", None)
@@ -209,7 +249,7 @@ async def list_models(call: Call, principal: Principal) -> Response:
 
 
 async def get_model(call: Call, principal: Principal, model: str) -> Response:
-    """Respond with one model; errors as those of `find_model`."""
+    """Respond with one model; the errors are the errors of `find_model`."""
     settings = call.caller.app_state.settings
     find_model(settings, principal, model)
     return BytesResponse(orjson.dumps(_format_model(settings, model)))
@@ -223,16 +263,14 @@ def find_model(settings: Settings, principal: Principal, model: str) -> Componen
         ModelNotFound: there is no such agent and no such team.
     """
     kind = next((kind for kind, model_id in _iter_models(settings) if model_id == model), None)
-    possible = _KINDS if kind is None else (kind,)
+    possible_kinds = _KINDS if kind is None else (kind,)
 
-    if not any(_may_run(principal, possible_kind, model) for possible_kind in possible):
-        scopes = [
-            scope
-            for possible_kind in _KINDS
-            for scope in required_scopes(
-                operation_ids(possible_kind).create_run, {KINDS[possible_kind].id_field: model}
-            )
-        ]
+    if not any(_may_run(principal, possible_kind, model) for possible_kind in possible_kinds):
+        # Of both kinds, so that the error does not tell whether the model exists.
+        scopes = list[str]()
+        for possible_kind in _KINDS:
+            path = {KINDS[possible_kind].id_field: model}
+            scopes += required_scopes(operation_ids(possible_kind).create_run, path)
         raise Forbidden(
             f"Insufficient scopes for this model: one of {', '.join(scopes)} is required"
             + principal.unread_note,
@@ -245,8 +283,10 @@ def find_model(settings: Settings, principal: Principal, model: str) -> Componen
 
 
 def _iter_models(settings: Settings) -> Iterator[tuple[ComponentKind, str]]:
-    yield from (("agent", agent.id) for agent in settings.agents)
-    yield from (("team", team.id) for team in settings.teams)
+    for agent in settings.agents:
+        yield "agent", agent.id
+    for team in settings.teams:
+        yield "team", team.id
 
 
 def _may_run(principal: Principal, kind: ComponentKind, model: str) -> bool:
@@ -266,7 +306,7 @@ async def find_continued_session(call: Call, response_id: str) -> str:
     """Return the session of `previous_response_id`.
 
     Raises:
-        RefusedParameter: there is no such response, its session has gone on after it, or it waits
+        RefusedParameter: there is no such response, its session has a later response, or it waits
             for the results of its calls.
     """
     try:
@@ -295,6 +335,7 @@ async def find_continued_session(call: Call, response_id: str) -> str:
 
 
 async def get_response(call: Call, principal: Principal, response_id: str) -> Response:
+    """Handle `GET /v1/responses/{response_id}`; ResponseNotFound if the caller sees none."""
     check_query(call)
     run, turn = await _read_run(call, response_id)
     return json_response(await _build_stored(call, run, turn, response_id))
@@ -304,11 +345,11 @@ async def _build_stored(
     call: Call, run: Mapping[str, Any], turn: FoundTurn, response_id: str
 ) -> dict[str, Any]:
     """Return the response of a run as it is now, with the id of the request."""
-    is_paused = run["status"] == "PAUSED"
-    waiting_approvals = (
-        await call.operations.approvals.list_pending(run["run_id"], turn) if is_paused else []
-    )
-    return {**build_stored_response(run, turn.component_id, waiting_approvals), "id": response_id}
+    waiting_approvals: Sequence[ApprovalRecord] = ()
+    if run["status"] == "PAUSED":
+        waiting_approvals = await call.operations.approvals.list_pending(run["run_id"], turn)
+    response = build_stored_response(run, turn.component_id, waiting_approvals)
+    return {**response, "id": response_id}
 
 
 async def list_input_items(call: Call, principal: Principal, response_id: str) -> Response:
@@ -348,11 +389,14 @@ async def delete_response(call: Call, principal: Principal, response_id: str) ->
 async def _find(call: Call, response_id: str) -> tuple[str, FoundTurn]:
     """Return the run of a response and its place; ResponseNotFound if the caller sees none."""
     run_id = read_leg_id(RESPONSE_ID, response_id)
+    if run_id is None:
+        raise ResponseNotFound
+
     try:
-        turn = None if run_id is None else await call.operations.sessions.find_turn(run_id)
+        turn = await call.operations.sessions.find_turn(run_id)
     except NotFound:
-        turn = None
-    if run_id is None or turn is None or turn.kind == "workflow":
+        raise ResponseNotFound from None
+    if turn.kind == "workflow":
         raise ResponseNotFound
     return run_id, turn
 
@@ -368,40 +412,42 @@ async def _read_run(call: Call, response_id: str) -> tuple[Mapping[str, Any], Fo
 async def resolve_references(call: Call, model: str, items: object) -> object:
     """Return the input of a response of a model with the items that it refers to.
 
-    The text of a run is that of its first reference: all of its legs.
+    The first reference to a run becomes the whole text of the run, with all of its legs. Further
+    references to it are dropped.
 
     Raises:
-        RefusedParameter: there are too many references, or one is to no item that the caller got
-            from this model.
+        RefusedParameter: there are too many references, or a reference is not to an item that the
+            caller got from this model.
     """
     # The run that gets a result has the items before it.
     if not isinstance(items, list) or not items or is_result(items[-1]):
         return items
 
-    places = [
+    reference_indexes = [
         index
         for index, item in enumerate(items)
         if isinstance(item, dict) and item.get("type") == "item_reference"
     ]
-
-    if len(places) > MAXIMUM_REFERENCES:
+    if len(reference_indexes) > MAXIMUM_REFERENCES:
         raise RefusedParameter(f"input has more than {MAXIMUM_REFERENCES} references", "input")
 
-    resolved: list[Any] = [*items]
+    resolved_items: list[Any] = [*items]
     read_run_ids: set[str] = set()
-    for index in places:
+    for index in reference_indexes:
         at = f"input[{index}].id"
+        item_id = items[index].get("id")
         try:
-            resolved[index] = await _resolve(call, model, items[index].get("id"), at, read_run_ids)
+            resolved_items[index] = await _resolve(call, model, item_id, at, read_run_ids)
         except NotFound:
             raise RefusedParameter(f"{at} is none of an item of yours", at) from None
 
-    return [item for item in resolved if item is not None]
+    return [item for item in resolved_items if item is not None]
 
 
 async def _resolve(
     call: Call, model: str, item_id: object, at: str, read_run_ids: set[str]
 ) -> dict[str, Any] | None:
+    """Return an item by its id; None for a text of a run in `read_run_ids`, which it extends."""
     operations = call.operations
     run_id = read_leg_id(ITEM_ID, item_id)
     approval = None
@@ -437,6 +483,6 @@ _ENDPOINTS: dict[str, Callable[..., Awaitable[Response]]] = {
     **files.ENDPOINTS,
 }
 
-_TABLE = RouteTable({name: each.route for name, each in ROUTES.items()})
+_TABLE = RouteTable({name: face_route.route for name, face_route in ROUTES.items()})
 
 build_face = OpenAIFace

@@ -26,7 +26,10 @@ _LASTING_REFUSALS = (errors.BudgetExceeded, errors.QuotaExceeded, errors.Halted)
 """Refusals that last: a client that waits and repeats its request would hide them from its user."""
 
 RUN_FAILED_STATUS = 502
+"""The status of a response whose run ended with an error."""
+
 RUN_STOPPED_STATUS = 409
+"""The status of a response whose run was cancelled, or waits for a decision."""
 
 
 class RefusedParameter(errors.BadRequest):
@@ -65,16 +68,18 @@ class ResponseNotFound(errors.NotFound):
 def build_error_response(error: errors.AgentctlError) -> BytesResponse:
     """Return the response of an error. A 422 of agentctl is a 400 here, as OpenAI has it."""
     status = 400 if isinstance(error, errors.ValidationFailed) else error.status
-    headers = dict(error.headers())
-    kind, code = _TYPES.get(
-        status, ("server_error" if status >= 500 else "invalid_request_error", None)
-    )
 
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    code: str | None = None
+    if status in _TYPES:
+        kind, code = _TYPES[status]
     if isinstance(error, (errors.BudgetExceeded, errors.QuotaExceeded)):
-        kind = code = "insufficient_quota"
+        kind = "insufficient_quota"
+        code = "insufficient_quota"
     elif isinstance(error, errors.Halted):
         code = "halted"
 
+    headers = dict(error.headers())
     if status == 409 or isinstance(error, _LASTING_REFUSALS):
         headers |= _NO_RETRY
 
@@ -97,19 +102,21 @@ def build_end_response(
     return BytesResponse(orjson.dumps(body), code, headers={**headers, **_NO_RETRY})
 
 
-def describe_end(end: AnswerEnd, paused: str = "run_paused") -> dict[str, Any]:
-    """Return the error of a run that did not complete; `paused` is the code of one that waits."""
+def describe_end(end: AnswerEnd, paused_code: str = "run_paused") -> dict[str, Any]:
+    """Return the error of a run that did not complete.
+
+    Args:
+        paused_code: the type and the code of the error of a run that waits for a decision.
+    """
     if end.status == "CANCELLED":
         text = f"The run was cancelled: {end.reason}" if end.reason else "The run was cancelled"
         return format_error(text, kind="run_cancelled", code="run_cancelled")
 
     if end.status == "PAUSED":
-        approvals = ", ".join(
-            f"{approval['approval_id']} ({approval['tool_name']})" for approval in end.waiting
-        )
-        text = f"The run waits for a decision about the approval {approvals or 'of a member'}"
-
-        return format_error(text, kind=paused, code=paused)
+        names = [f"{approval['approval_id']} ({approval['tool_name']})" for approval in end.waiting]
+        approvals = ", ".join(names) or "of a member"
+        text = f"The run waits for a decision about the approval {approvals}"
+        return format_error(text, kind=paused_code, code=paused_code)
 
     error = end.error or {"detail": STREAM_CUT, "code": "UNAVAILABLE"}
     return format_error(error["detail"], kind="server_error", code=error["code"])

@@ -21,7 +21,7 @@ from agentctl.server.routes import get_file_content
 from agentctl.service.documents.paging import pack_cursor
 
 _FORM_BYTES = 65_536
-"""Bytes of a form besides its file."""
+"""Maximum number of bytes of a form next to its file."""
 
 
 async def create_file(call: Call, principal: Principal) -> Response:
@@ -31,17 +31,17 @@ async def create_file(call: Call, principal: Principal) -> Response:
     async with read_multipart(call, limit) as (_, parts):
         if [name for name, _ in parts] != ["file"]:
             raise RefusedParameter("The form must have one file, in the part file", "file")
-        db_id = _find_database(call)
-        stored = orjson.loads(await store_part(call.operations, parts[0][1], db_id))
-    return json_response(_format_file(stored))
+        _, part = parts[0]
+        record = await store_part(call.operations, part, _find_database(call))
+    return json_response(_format_file(orjson.loads(record)))
 
 
 async def list_files(call: Call, principal: Principal) -> Response:
     """Handle `GET /v1/files`, newest first; `purpose` selects nothing."""
     check_query(call, "limit", "after", "order", "purpose", "db_id")
-    values = dict(parse_pairs(call.scope["query_string"]))
-    limit = values.get("limit", "20")
-    order = values.get("order", "desc")
+    parameters = dict(parse_pairs(call.scope["query_string"]))
+    limit = parameters.get("limit", "20")
+    order = parameters.get("order", "desc")
     if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAXIMUM_LIMIT:
         raise RefusedParameter(f"limit must be 1 to {MAXIMUM_LIMIT}", "limit", "invalid_value")
     if order not in ("asc", "desc"):
@@ -49,16 +49,26 @@ async def list_files(call: Call, principal: Principal) -> Response:
 
     db_id = _find_database(call)
     cursor = None
-    if (after := values.get("after")) is not None:
-        file = (await call.operations.files.get(after, db_id=db_id)).value
-        created_at = file["created_at"]
-        cursor = pack_cursor(f"files:created_at:{order}:{parse_rfc3339(created_at)}:{after}")
+    last_id = parameters.get("after")
+    if last_id is not None:
+        # A page of OpenAI follows a file, a page of agentctl the sort key of a row.
+        last_file = (await call.operations.files.get(last_id, db_id=db_id)).value
+        created_at = parse_rfc3339(last_file["created_at"])
+        cursor = pack_cursor(f"files:created_at:{order}:{created_at}:{last_id}")
+
     page = Page(int(limit), sort_order="asc" if order == "asc" else "desc", cursor=cursor)
-    listed = (await call.operations.files.list(FileFilter(db_id=db_id, page=page))).value
-    data = [_format_file(file) for file in listed["data"]]
-    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
-    has_more = listed["meta"]["next_cursor"] is not None
-    return json_response({"object": "list", "data": data, "has_more": has_more, **ends})
+    found_page = (await call.operations.files.list(FileFilter(db_id=db_id, page=page))).value
+
+    files = [_format_file(file) for file in found_page["data"]]
+    body = {
+        "object": "list",
+        "data": files,
+        "has_more": found_page["meta"]["next_cursor"] is not None,
+    }
+    if files:
+        body["first_id"] = files[0]["id"]
+        body["last_id"] = files[-1]["id"]
+    return json_response(body)
 
 
 async def get_file(call: Call, principal: Principal, file_id: str) -> Response:

@@ -1,4 +1,4 @@
-"""The messages and items of requests: that of the run, earlier ones, and results of calls."""
+"""The messages and items of requests: earlier messages, the message of the run, and results."""
 
 from __future__ import annotations
 
@@ -33,8 +33,13 @@ NAME = "messages.name"
 """The name of the ignored member `name` in `X-Ignored-Parameters`."""
 
 _ANSWERED = ("function_call_output", "mcp_approval_response")
+"""The types of items with which a run continues."""
+
 _WITHOUT_EFFECT = ("reasoning", "mcp_approval_request")
+"""The types of items of earlier responses that an agent does not receive."""
+
 _PLAIN = ("role", "content", "type", "id", "status", "phase", "name")
+"""The members of a message that are read, or have no effect."""
 
 
 class RequestMessages(NamedTuple):
@@ -55,8 +60,8 @@ class RequestMessages(NamedTuple):
     """True if a message has a name, which has no effect."""
 
     files: Mapping[int, Sequence[GivenFile]] = {}
-    """The files of messages, by the index of the message in `earlier`; those of `message` have the
-    index after the last one."""
+    """The files of messages, by the index of the message in `earlier`; `message` has the index
+    after the last of them."""
 
     read_history: Callable[[], RequestMessages | None] = lambda: None
     """Reads a request that ends with results as messages before a run; returns None if it does not
@@ -152,6 +157,15 @@ class _LostCall(RefusedParameter):
     """A result of a call that is not in the request (400)."""
 
 
+def _refuse_unknown_members(item: Mapping[str, Any], at: str) -> None:
+    """Refuse a message with a member that has a value and no effect here."""
+    for name, value in item.items():
+        if name in _PLAIN or value in (None, [], ""):
+            continue
+        public_name = get_public_name(name) or "a field"
+        raise RefusedParameter(f"{at}: {public_name} is not supported: leave it out", at)
+
+
 def is_result(item: object) -> bool:
     """Return True for an item that continues the run which has made a call."""
     return isinstance(item, dict) and item.get("type") in _ANSWERED
@@ -168,6 +182,7 @@ class _Reader:
         self._tool_names: dict[str, str] = {}
 
     def read(self, item: Mapping[str, Any], at: str) -> None:
+        """Read a message, or an item of a response; RefusedParameter if it has another form."""
         kind = item.get("type") or "message"
         if kind in _WITHOUT_EFFECT:
             return
@@ -193,24 +208,22 @@ class _Reader:
                 f"{at}.role must be user, assistant, system, developer or tool", f"{at}.role"
             )
 
-        for name, value in item.items():
-            # Libraries keep more members in the answers that they send back.
-            if role == "assistant" or name in _PLAIN or value in (None, [], ""):
-                continue
-            public = get_public_name(name) or "a field"
-            raise RefusedParameter(f"{at}: {public} is not supported: leave it out", at)
+        # Libraries keep more members in the answers that they send back.
+        if role != "assistant":
+            _refuse_unknown_members(item, at)
 
-        self.has_names = self.has_names or bool(item.get("name"))
+        if item.get("name"):
+            self.has_names = True
 
-        calls = [
-            self._read_call(call.get("id"), call.get("function"), f"{at}.tool_calls")
-            for call in check_type(item.get("tool_calls") or [], list, f"{at}.tool_calls")
-            if check_type(call, dict, f"{at}.tool_calls")
-        ]
+        calls = list[dict[str, Any]]()
+        for call in check_type(item.get("tool_calls") or [], list, f"{at}.tool_calls"):
+            if check_type(call, dict, f"{at}.tool_calls"):
+                function = call.get("function")
+                calls.append(self._read_call(call.get("id"), function, f"{at}.tool_calls"))
 
         content = item.get("content")
         if content is None and role == "assistant":
-            # An answer of calls only, one that refuses, or an empty one: libraries send them back.
+            # Libraries send back answers that have only calls or a refusal, and empty answers.
             content = item.get("refusal") or ""
 
         files: list[GivenFile] | None = [] if role == "user" else None
@@ -228,21 +241,23 @@ class _Reader:
             self.instructions.append(message)
 
     def _add_calls(self, text: str, calls: list[dict[str, Any]]) -> None:
-        before = self.messages[-1] if self.messages else None
-        if not text and before is not None and before.role == "assistant":
+        """Add an answer with calls; calls without a text belong to the answer before them."""
+        answer_before = self.messages[-1] if self.messages else None
+        if not text and answer_before is not None and answer_before.role == "assistant":
             # The calls of one answer are several items of a response.
             self.messages.pop()
-            text = before.content
-            calls = [*before.calls, *calls]
+            text = answer_before.content
+            calls = [*answer_before.calls, *calls]
         self.messages.append(EarlierMessage("assistant", text, tuple(calls)))
 
     def _read_call(self, call_id: object, function: object, at: str) -> dict[str, Any]:
-        values: Mapping[str, Any] = check_type(function, dict, at)
-        name = check_type(values.get("name"), str, f"{at}.name")
+        """Return a call of an earlier answer, and keep the name of its tool for its result."""
+        members: Mapping[str, Any] = check_type(function, dict, at)
+        name = check_type(members.get("name"), str, f"{at}.name")
         known_id = check_type(call_id, str, f"{at}.id")
         self._tool_names[known_id] = name
 
-        arguments = read_arguments(values.get("arguments"), f"{at}.arguments")
+        arguments = read_arguments(members.get("arguments"), f"{at}.arguments")
         return {"id": known_id, "name": name, "arguments": arguments}
 
     def _add_result(self, call_id: object, content: object, where: str, at: str) -> None:

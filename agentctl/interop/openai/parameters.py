@@ -1,4 +1,4 @@
-"""The parameters of requests: those that are honoured, and the rule for all others.
+"""The parameters of requests, and the rule for each parameter that is not honoured.
 
 A parameter that is not honoured is refused, unless its value asks for what happens anyway. The
 operator can name parameters to ignore (`openai.ignored_parameters`); the response names those that
@@ -74,6 +74,8 @@ _HINTS = {"client_metadata": dict, "prompt_cache_key": str, "safety_identifier":
 effect here; `store` is honoured for responses."""
 
 _NESTED = ("image_url", "input_audio", "file")
+"""The types of the parts of chat completions that are files; their members are nested."""
+
 _FILE_PARTS = (*_NESTED, "input_image", "input_file")
 """The types of the parts that are files: of chat completions, and of responses."""
 
@@ -128,27 +130,24 @@ class OpenAIParameters:
                 check_type(value, _HINTS[name], name)
                 continue
 
-            reason, accepted = self._rules.get(name, ("", ()))
-
-            # True is no number here: `1 == True`.
-            is_flag = isinstance(value, bool)
-            if any(
-                value == accepted_value and is_flag == isinstance(accepted_value, bool)
-                for accepted_value in accepted
-            ):
+            reason, accepted_values = self._rules.get(name, ("", ()))
+            if any(_equals(value, accepted_value) for accepted_value in accepted_values):
                 continue
 
             if name in self._ignorable:
                 self.ignored.append(name)
-            elif reason:
+                continue
+
+            if reason:
                 text = f"This value of {name} is not supported: {reason}"
                 raise RefusedParameter(text + _CURE, name)
-            elif public := get_public_name(name):
-                text = f"Unknown parameter: {public}"
-                raise RefusedParameter(text + _CURE, public, "unknown_parameter")
-            else:
-                text = "A parameter whose name is no name is unknown; leave it out"
-                raise RefusedParameter(text, None, "unknown_parameter")
+
+            public_name = get_public_name(name)
+            if public_name is not None:
+                text = f"Unknown parameter: {public_name}"
+                raise RefusedParameter(text + _CURE, public_name, "unknown_parameter")
+            text = "A parameter whose name is no name is unknown; leave it out"
+            raise RefusedParameter(text, None, "unknown_parameter")
 
     def get_metadata(self) -> dict[str, Any] | None:
         """Return `metadata` with `user` in it, for the metadata of the run."""
@@ -167,20 +166,27 @@ class OpenAIParameters:
             raise RefusedParameter("stream_options needs stream = true", "stream_options")
 
         for name, value in options.items():
+            if name == "include_usage":
+                continue
             if name == "include_obfuscation" and value in (None, False):
                 continue
-            if name != "include_usage":
-                text = f"stream_options.{name} is not supported" if name.isidentifier() else ""
-                raise RefusedParameter(
-                    text or "An option of stream_options is unknown", "stream_options"
-                )
+            if not name.isidentifier():
+                raise RefusedParameter("An option of stream_options is unknown", "stream_options")
+            raise RefusedParameter(f"stream_options.{name} is not supported", "stream_options")
 
         return bool(check_type(options.get("include_usage") or False, bool, "include_usage"))
 
 
+def _equals(value: object, accepted_value: object) -> bool:
+    # In Python `1 == True`, in JSON a number is not true.
+    return isinstance(value, bool) == isinstance(accepted_value, bool) and value == accepted_value
+
+
 def get_public_name(name: str) -> str | None:
     """Return the name of a parameter for an error; None for a text that is no name."""
-    return name if name.isascii() and name.isidentifier() and len(name) <= 64 else None
+    if name.isascii() and name.isidentifier() and len(name) <= 64:
+        return name
+    return None
 
 
 def read_schema(format: object, param: str) -> dict[str, Any] | None:
@@ -214,8 +220,8 @@ def read_schema(format: object, param: str) -> dict[str, Any] | None:
 
 def read_stop(parameters: OpenAIParameters) -> tuple[str, ...]:
     """Return the texts of `stop`: a text, or an array of texts."""
-    value = parameters.get_any("stop")
-    texts = [value] if isinstance(value, str) else check_type(value or [], list, "stop")
+    stop = parameters.get_any("stop")
+    texts = [stop] if isinstance(stop, str) else check_type(stop or [], list, "stop")
 
     for text in texts:
         if not 1 <= len(check_type(text, str, "stop")) <= MAXIMUM_CHARACTERS:
@@ -230,25 +236,27 @@ def read_stop(parameters: OpenAIParameters) -> tuple[str, ...]:
 
 
 def _read_file(part: Mapping[str, Any], at: str) -> GivenFile:
-    values = {
-        name: check_type(value, str, f"{at}.{name}")
-        for name, value in part.items()
-        if value is not None and name in _FILE_MEMBERS
+    """Return the file of a part of a message; RefusedParameter if it has no bytes and no id."""
+    members = {
+        name: check_type(text, str, f"{at}.{name}")
+        for name, text in part.items()
+        if text is not None and name in _FILE_MEMBERS
     }
 
-    if "file_id" in values:
-        return GivenFile(at, values["file_id"])
+    if "file_id" in members:
+        return GivenFile(at, members["file_id"])
 
-    name = values.get("filename", "")
+    # A sound has no name.
+    if "data" in members:
+        return GivenFile(at, data=members["data"], name=f"sound.{members.get('format', 'wav')}")
 
-    if "data" in values:
-        return GivenFile(at, data=values["data"], name=f"sound.{values.get('format', 'wav')}")
-
-    url = values.get("url") or values.get("image_url") or values.get("file_data")
+    name = members.get("filename", "")
+    url = members.get("url") or members.get("image_url") or members.get("file_data")
     if url is None:
         raise RefusedParameter(f"{at} must have the bytes of the file, or file_id", at)
 
-    if "file_data" in values and not url.startswith("data:"):
+    # The bytes of a file may come without the head of a `data` URL.
+    if "file_data" in members and not url.startswith("data:"):
         return GivenFile(at, data=url, name=name)
 
     try:
@@ -260,10 +268,15 @@ def _read_file(part: Mapping[str, Any], at: str) -> GivenFile:
 def read_text(content: object, at: str, files: list[GivenFile] | None = None) -> str:
     """Return the text of a message: a text, or the joined texts of its parts.
 
-    Args:
-        files: gets the parts that are files; None if the message can have none.
-
     A refusal of a model is text: clients send it back with the history.
+
+    Args:
+        content: the content of the message, of any type.
+        at: its place in the request, for errors.
+        files: receives the parts that are files; None if the message can have none.
+
+    Raises:
+        RefusedParameter: the content has another form.
     """
     if isinstance(content, str):
         return check_text(at, content)
@@ -274,25 +287,20 @@ def read_text(content: object, at: str, files: list[GivenFile] | None = None) ->
     texts = list[str]()
     for index, part in enumerate(content):
         where = f"{at}[{index}]"
-
         kind = check_type(part, dict, where).get("type")
 
-        if files is not None and kind in _FILE_PARTS:
-            # Chat completions nest the members of a part, responses do not.
-            nested = part.get(kind, part) if kind in _NESTED else part
-            files.append(_read_file(check_type(nested, dict, f"{where}.{kind}"), where))
-            continue
-
-        if kind == "refusal":
+        if kind in ("text", "input_text", "output_text"):
+            texts.append(check_type(part.get("text"), str, f"{where}.text"))
+        elif kind == "refusal":
             texts.append(check_type(part.get("refusal") or "", str, f"{where}.refusal"))
-            continue
-
-        if kind not in ("text", "input_text", "output_text"):
+        elif kind in _FILE_PARTS and files is not None:
+            # Chat completions nest the members of a part, responses do not.
+            members = part.get(kind, part) if kind in _NESTED else part
+            files.append(_read_file(check_type(members, dict, f"{where}.{kind}"), where))
+        else:
             raise RefusedParameter(
                 f"{where} is not supported: messages are texts, and those of the user files", where
             )
-
-        texts.append(check_type(part.get("text"), str, f"{where}.text"))
 
     return "\n".join(texts)
 
@@ -315,8 +323,10 @@ def check_type(value: Any, kind: type, at: str) -> Any:
 
 def check_query(call: Call, *known: str) -> None:
     """Refuse a query with a parameter that is not honoured."""
-    for name, value in parse_pairs(call.scope["query_string"]):
-        if name not in known and (name, value) != ("stream", "false"):
-            public = get_public_name(name)
-            text = f"{public} is not supported here" if public else "A parameter is unknown"
-            raise RefusedParameter(text, public)
+    for name, text in parse_pairs(call.scope["query_string"]):
+        if name in known or (name, text) == ("stream", "false"):
+            continue
+        public_name = get_public_name(name)
+        if public_name is None:
+            raise RefusedParameter("A parameter is unknown", None)
+        raise RefusedParameter(f"{public_name} is not supported here", public_name)

@@ -1,4 +1,4 @@
-"""Responses: `POST /v1/responses`, and the objects of new and of stored ones."""
+"""Responses: `POST /v1/responses`, and the objects of new and of stored responses."""
 
 from __future__ import annotations
 
@@ -28,53 +28,60 @@ STATUSES = {"stop": "completed", "length": "incomplete", "content_filter": "inco
 """The status of a response by the finish reason of its run."""
 
 _INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
 RESPONSE_ID = "resp_"
+"""The beginning of the id of a response."""
+
 ITEM_ID = "msg_"
-"""The beginnings of the ids of a response, and of its output item with the text."""
+"""The beginning of the id of its output item with the text."""
 
 UNSTORED_ID = f"{RESPONSE_ID}unstored_"
 """The beginning of the id of a response with `store = false`: no request finds its run by it."""
 
 
 class RequestFields(NamedTuple):
-    """The fields of a response that repeat its request; `format` is `text.format`."""
+    """The fields of a response that repeat its request."""
 
     model: str
     instructions: str | None = None
     metadata: Mapping[str, Any] | None = None
     user: str | None = None
+
     previous: str | None = None
+    """`previous_response_id`."""
+
     format: Mapping[str, Any] | None = None
+    """`text.format`; None for text."""
+
     tools: RequestTools = RequestTools()
     background: bool = False
+
     is_stored: bool = True
+    """`store`."""
 
 
 def select_items(end: AnswerEnd, tools: RequestTools) -> list[dict[str, Any]]:
-    """Return the items that hand out what a run waits for; empty if the response cannot."""
-    handed = select_handed(end.waiting, one_by_one=tools.one_by_one, with_approvals=True)
-    return [build_call_item(approval) for approval in handed]
+    """Return an item for each call that the caller has to make; empty if it can make none."""
+    approvals = select_handed(end.waiting, one_by_one=tools.one_by_one, with_approvals=True)
+    return [build_call_item(approval) for approval in approvals]
 
 
 def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
     """Return the object of a response; it is queued or in progress without an end of its answer."""
     end = answer.end
-    text = answer.text
+    call_items = [] if end is None else select_items(end, fields.tools)
+
+    # The statuses of the response and of its item with the text.
     status = "queued" if answer.is_queued else "in_progress"
-    error = None
-
-    incomplete = None
-    output = list[dict[str, Any]]()
-
-    items = [] if end is None else select_items(end, fields.tools)
     item_status = "completed"
-
+    error = None
+    incomplete = None
     if end is not None and end.status == "COMPLETED":
         status = STATUSES[end.finish_reason]
         item_status = status
         if status == "incomplete":
             incomplete = {"reason": _INCOMPLETE_REASONS[end.finish_reason]}
-    elif items:
+    elif call_items:
         status = "completed"
     elif end is not None:
         status = "cancelled" if end.status == "CANCELLED" else "failed"
@@ -82,11 +89,15 @@ def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
         failure = describe_end(end, PAUSED_CODE)["error"]
         error = {"code": failure["code"], "message": failure["message"]}
 
-    if end is not None and (text or end.status == "COMPLETED"):
-        output = [build_item(format_leg_id(ITEM_ID, answer), item_status, [build_part(text)])]
-    output += items
+    output = list[dict[str, Any]]()
+    if end is not None and (answer.text or end.status == "COMPLETED"):
+        item_id = format_leg_id(ITEM_ID, answer)
+        output.append(build_item(item_id, item_status, [build_part(answer.text)]))
+    output += call_items
 
-    choice = fields.tools.choice
+    metrics: Mapping[str, Any] = {}
+    if end is not None and end.metrics is not None:
+        metrics = end.metrics
 
     return {
         "id": format_leg_id(RESPONSE_ID if fields.is_stored else UNSTORED_ID, answer),
@@ -106,18 +117,24 @@ def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
         "store": fields.is_stored,
         "temperature": None,
         "text": {"format": fields.format or {"type": "text"}},
-        "tool_choice": choice or "auto"
-        if choice in (None, REQUIRED)
-        else {"type": "function", "name": choice},
+        "tool_choice": _format_choice(fields.tools.choice),
         "tools": [
             {"type": "function", "strict": None, "parameters": None, "description": None, **tool}
             for tool in fields.tools.tools or ()
         ],
         "top_p": None,
         "truncation": "disabled",
-        "usage": _build_usage((end and end.metrics) or {}),
+        "usage": _build_usage(metrics),
         "user": fields.user,
     }
+
+
+def _format_choice(choice: str | None) -> str | dict[str, Any]:
+    if choice is None:
+        return "auto"
+    if choice == REQUIRED:
+        return REQUIRED
+    return {"type": "function", "name": choice}
 
 
 def build_stored_response(
@@ -128,9 +145,10 @@ def build_stored_response(
     Args:
         waiting_approvals: the approvals that a paused run waits for.
     """
-    stored_metadata = {**(run["metadata"] or {})}
-    user = stored_metadata.pop("user", None)
-    fields = RequestFields(model, metadata=stored_metadata, user=user)
+    # The request stored its `user` in the metadata of the run.
+    metadata = dict(run["metadata"] or {})
+    user = metadata.pop("user", None)
+    fields = RequestFields(model, metadata=metadata, user=user)
     return build_response(fields, read_answer(run, waiting_approvals))
 
 
@@ -201,15 +219,15 @@ class ModelResponse:
 
         self.tools = read_tools(parameters, nested=False)
         self._fields = RequestFields(
-            model,
-            instructions,
-            parameters.get("metadata", dict),
-            parameters.get("user"),
-            self.previous,
-            text_format,
-            self.tools,
-            self.background,
-            is_stored,
+            model=model,
+            instructions=instructions,
+            metadata=parameters.get("metadata", dict),
+            user=parameters.get("user"),
+            previous=self.previous,
+            format=text_format,
+            tools=self.tools,
+            background=self.background,
+            is_stored=is_stored,
         )
 
         if parameters.get_include_usage():
@@ -219,10 +237,12 @@ class ModelResponse:
             )
         self.output_schema = read_schema(text_format, "text.format")
 
-        value = parameters.get_any("conversation")
-        if isinstance(value, dict):
-            value = value.get("id", "")
-        self.conversation = None if value is None else check_type(value, str, "conversation")
+        conversation = parameters.get_any("conversation")
+        if isinstance(conversation, dict):
+            conversation = conversation.get("id", "")
+        if conversation is not None:
+            check_type(conversation, str, "conversation")
+        self.conversation: str | None = conversation
 
         if self.conversation is None and self.previous and is_unique_id(self.previous):
             # Microsoft's Agent Framework sends the id of a conversation that is not `conv_…` so.
@@ -235,8 +255,9 @@ class ModelResponse:
                 "previous_response_id",
             )
 
-        value = parameters.get_any("input")
-        items = [{"role": "user", "content": value}] if isinstance(value, str) else value
+        items = parameters.get_any("input")
+        if isinstance(items, str):
+            items = [{"role": "user", "content": items}]
         messages = read_input_items(check_type(items, list, "input"))
 
         instruction_messages = [EarlierMessage("user", instructions)] if instructions else []
@@ -253,11 +274,12 @@ class ModelResponse:
         return None
 
     def build_encoder(self, events: RunEvents) -> Callable[[list[StreamEvent]], bytes]:
+        """Return the function that encodes each portion of the events of a run."""
         return _Encoder(self._fields, events).encode
 
 
 class _Encoder:
-    """Encodes the events of a run as those of a response."""
+    """Encodes the events of a run as the events of a response."""
 
     def __init__(self, fields: RequestFields, events: RunEvents) -> None:
         self._fields = fields
@@ -306,11 +328,12 @@ class _Encoder:
         ]
 
     def _encode_end(self, end: AnswerEnd) -> list[bytes]:
-        items = select_items(end, self._fields.tools)
-        if end.status != "COMPLETED" and not items:
+        call_items = select_items(end, self._fields.tools)
+        if end.status != "COMPLETED" and not call_items:
             return [self._event("response.failed", response=self._build(end))]
 
-        parts = [] if items else self._open_message()
+        # An answer without a text is an empty message, unless it has calls.
+        parts = [] if call_items else self._open_message()
         status = STATUSES[end.finish_reason]
 
         if self._has_message:
@@ -323,30 +346,29 @@ class _Encoder:
                 self._event("response.output_item.done", output_index=0, item=item),
             ]
 
-        for index, item in enumerate(items, start=int(self._has_message)):
+        for index, item in enumerate(call_items, start=int(self._has_message)):
             parts += self._encode_item(item, index)
 
         return [*parts, self._event(f"response.{status}", response=self._build(end))]
 
     def _encode_item(self, item: Mapping[str, Any], index: int) -> list[bytes]:
+        """Return the events of an item of a call. They are numbered in the order of this list."""
+        if item["type"] != "function_call":
+            return [
+                self._event("response.output_item.added", output_index=index, item=item),
+                self._event("response.output_item.done", output_index=index, item=item),
+            ]
+
         place = {"item_id": item["id"], "output_index": index}
         arguments = item["arguments"]
-        begun_item = item
-        pieces = list[bytes]()
-
-        if item["type"] == "function_call":
-            begun_item = {**item, "status": "in_progress", "arguments": ""}
-
-        added_event = self._event("response.output_item.added", output_index=index, item=begun_item)
-
-        if begun_item is not item:
-            name = "response.function_call_arguments"
-            pieces.append(self._event(f"{name}.delta", **place, delta=arguments))
-            arguments_done = {"name": item["name"], "arguments": arguments}
-            pieces.append(self._event(f"{name}.done", **place, **arguments_done))
-
-        done_event = self._event("response.output_item.done", output_index=index, item=item)
-        return [added_event, *pieces, done_event]
+        arguments_event = "response.function_call_arguments"
+        begun_item = {**item, "status": "in_progress", "arguments": ""}
+        return [
+            self._event("response.output_item.added", output_index=index, item=begun_item),
+            self._event(f"{arguments_event}.delta", **place, delta=arguments),
+            self._event(f"{arguments_event}.done", **place, name=item["name"], arguments=arguments),
+            self._event("response.output_item.done", output_index=index, item=item),
+        ]
 
 
 def _read_format(parameters: OpenAIParameters) -> dict[str, Any] | None:

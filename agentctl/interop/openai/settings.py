@@ -1,4 +1,4 @@
-"""The table `[openai]`, and the routes of the face. Each request is one of an operation."""
+"""The table `[openai]`, and the routes of the face. An operation decides about each request."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ DEFAULT_IGNORED = (
 
 
 class OpenAIRoute(NamedTuple):
-    """A route of the face: `decision` is the operation whose policy decides its requests."""
+    """A route of the face."""
 
     route: Route
+
     decision: str
+    """The operation whose policy decides its requests, in words for `auth explain`."""
 
 
 _RUN = "POST /agents/{agent_id}/runs"
@@ -81,5 +83,5 @@ class OpenAI:
     enabled: bool = False
 
     ignored_parameters: tuple[IgnoredParameter, ...] = DEFAULT_IGNORED
-    """Parameters of requests that have no effect instead of an error; the name of one that is
-    honoured changes nothing."""
+    """Parameters of requests that have no effect instead of an error. The name of a parameter that
+    is honoured changes nothing here."""

@@ -17,7 +17,7 @@ from agentctl.interop.openai.chat import ChatCompletion
 from agentctl.interop.openai.events import Answer, LegStart, RunEvents, read_answer, read_leg_id
 from agentctl.interop.openai.failures import RefusedParameter, build_end_response, describe_end
 from agentctl.interop.openai.responses import RESPONSE_ID, ModelResponse
-from agentctl.records.approvals import ApprovalRecord
+from agentctl.records.approvals import ApprovalRecord, Verb
 from agentctl.records.events import END_STATUSES, EventKind, find_event_kind, parse_event
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.logs import add_log_context
@@ -36,11 +36,15 @@ SESSION_HEADER = "X-Session-ID"
 """Header field of requests with a session, and of all responses of runs."""
 
 RUN_HEADER = "X-Run-ID"
+"""Header field of all responses of runs."""
 
 Portions = AsyncGenerator[list[requests.StreamEvent]]
+"""Events of a run, as they become known together."""
+
 Turn = ChatCompletion | ModelResponse
 
 _SETTLED = frozenset({EventKind.PAUSED, *END_STATUSES})
+"""The events after which a leg is not at work any more."""
 
 
 class AnsweredCall(Conflict):
@@ -71,7 +75,15 @@ async def start_turn(
     request: requests.RunRequest,
     earlier: list[requests.EarlierMessage],
 ) -> Response:
-    """Start a run, and respond with its answer, or with what it asks its caller for."""
+    """Start a run, and respond with its answer, or with the calls that its caller has to make.
+
+    Args:
+        earlier: messages before the message of the run, next to the history of its session.
+
+    Raises:
+        RefusedParameter: a tool of the request cannot be used.
+        AgentctlError: the run is refused, or has not ended.
+    """
     kind = requested.kind
     model = requested.model
     operations = call.operations
@@ -80,6 +92,7 @@ async def start_turn(
         if requested.is_stream:
             events = operations.runs.stream_portions(kind, model, request, earlier=earlier)
             return await _stream(call, requested, _expand_pauses(call, events), LegStart())
+
         async with cancelling_on_disconnect(call.receive):
             document = await operations.runs.create(kind, model, request, earlier=earlier)
 
@@ -91,11 +104,12 @@ async def start_turn(
         raise build_unread_outcome(run_id, Unavailable("The run has not ended"))
 
     async def list_waiting() -> list[ApprovalRecord]:
-        return await operations.approvals.list_pending(
-            run_id, await operations.sessions.find_turn(run_id)
-        )
+        found_turn = await operations.sessions.find_turn(run_id)
+        return await operations.approvals.list_pending(run_id, found_turn)
 
-    waiting_approvals = await read_after_change(list_waiting, run_id) if status == "PAUSED" else []
+    waiting_approvals = list[ApprovalRecord]()
+    if status == "PAUSED":
+        waiting_approvals = await read_after_change(list_waiting, run_id)
     return _respond(requested, read_answer(run, waiting_approvals))
 
 
@@ -105,10 +119,11 @@ def _naming_tools(turn: Turn) -> Iterator[None]:
     try:
         yield
     except ValidationFailed as error:
-        if turn.tools.tools and error.detail.startswith(("client_tools", "tool_choice")):
-            param = "tool_choice" if error.detail.startswith("tool_choice") else "tools"
+        if turn.tools.tools and error.detail.startswith("client_tools"):
             detail = error.detail.removeprefix("client_")
-            raise RefusedParameter(detail, param, "invalid_value") from None
+            raise RefusedParameter(detail, "tools", "invalid_value") from None
+        if turn.tools.tools and error.detail.startswith("tool_choice"):
+            raise RefusedParameter(error.detail, "tool_choice", "invalid_value") from None
         raise
 
 
@@ -122,16 +137,18 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     """
     operations = call.operations
     turn = requested.turn
+    results = turn.messages.results
     run_id, found_turn = await _find_run(call, requested)
     run = (await operations.sessions.read_turn(run_id, found_turn)).value
-    pending = await operations.approvals.list_pending(run_id, found_turn)
-    asked_approvals = {approval["approval_id"]: approval for approval in pending}
 
-    results = turn.messages.results
+    # Each result counts as a leg, so that the answers of two requests have different ids.
     decided_count = sum(approval["status"] != "pending" for approval in run["approvals"])
     start = LegStart(1 + decided_count + len(results), run["metrics"])
+
+    pending_list = await operations.approvals.list_pending(run_id, found_turn)
+    pending_approvals = {approval["approval_id"]: approval for approval in pending_list}
     request = ContinueRequest(
-        decisions=tuple(_build_ruling(result, asked_approvals) for result in results),
+        decisions=tuple(_build_ruling(result, pending_approvals) for result in results),
         background=turn.background,
         idempotency_key=requested.key,
     )
@@ -142,41 +159,55 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
         )
     except Conflict as conflict:
         raise AnsweredCall(conflict.detail) from None
+
     if continued is not None and turn.background and not requested.is_stream:
-        return _respond(requested, read_answer(run)._replace(text="", end=None, leg=start.leg))
+        answer = read_answer(run)._replace(text="", end=None, leg=start.leg)
+        return _respond(requested, answer)
 
     if continued is None:
+        # The run waits for the results of further calls.
         events = _announce_pause(run_id, found_turn, read_answer(run).created_at)
     else:
         if continued.after == requests.BEFORE_FIRST_EVENT:
-            # A repeated request: the run has gone on with the results before.
+            # A repeated request: the run has continued with the results before.
             start = start._replace(metrics=None, approval_id=results[0].approval_id)
-        on_disconnect = call.caller.app_state.settings.server.on_disconnect
-        keeps = turn.background or requested.key is not None or on_disconnect == "detach"
-        following = operations.runs.follow_continuation(continued)
-        events = following if keeps else _cancel_when_left(call, run_id, found_turn, following)
+        events = operations.runs.follow_continuation(continued)
+        if not _outlives_its_client(call, requested):
+            events = _cancel_when_left(call, run_id, found_turn, events)
 
-    expanded = _expand_pauses(call, events)
+    expanded_events = _expand_pauses(call, events)
     if requested.is_stream:
-        return await _stream(call, requested, expanded, start)
+        return await _stream(call, requested, expanded_events, start)
 
-    async with cancelling_on_disconnect(call.receive), contextlib.aclosing(expanded):
-        first = await anext(expanded)
-        answer = await RunEvents(first[0], start).collect(first, expanded)
+    async with cancelling_on_disconnect(call.receive), contextlib.aclosing(expanded_events):
+        first = await anext(expanded_events)
+        answer = await RunEvents(first[0], start).collect(first, expanded_events)
     return _respond(requested, answer)
 
 
+def _outlives_its_client(call: Call, requested: Requested) -> bool:
+    """Return True if the run continues when its client disconnects."""
+    if requested.turn.background:
+        return True
+    # The client can repeat the request and get the same run.
+    if requested.key is not None:
+        return True
+    return call.caller.app_state.settings.server.on_disconnect == "detach"
+
+
 async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
+    """Return the run that waits for the results of a request; for errors see `continue_turn`."""
     turn = requested.turn
     operations = call.operations
-    run_ids: set[str] = set()
     results = turn.messages.results
 
+    run_ids: set[str] = set()
     for result in results:
         try:
-            run_ids.add((await operations.approvals.find_asked(result.approval_id))["root_run_id"])
+            approval = await operations.approvals.find_asked(result.approval_id)
         except NotFound:
             raise CallNotFound(result.at) from None
+        run_ids.add(approval["root_run_id"])
 
     if len(run_ids) > 1:
         raise RefusedParameter(
@@ -201,14 +232,15 @@ async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
     return run_id, found_turn
 
 
-def _build_ruling(result: CallResult, pending: Mapping[str, Mapping[str, Any]]) -> Ruling:
+def _build_ruling(result: CallResult, pending_approvals: Mapping[str, Mapping[str, Any]]) -> Ruling:
     # An approval never changes, so its id names the call that the caller has seen.
     decided_approval = {"approval_id": result.approval_id, "arguments_hash": None}
-    approval = pending.get(result.approval_id, decided_approval)
+    approval = pending_approvals.get(result.approval_id, decided_approval)
 
     if result.result is not None:
         return build_ruling(approval, "complete", result.result)
-    return build_ruling(approval, "approve" if result.is_approved else "reject", note=result.note)
+    verb: Verb = "approve" if result.is_approved else "reject"
+    return build_ruling(approval, verb, note=result.note)
 
 
 async def _announce_pause(run_id: str, found_turn: FoundTurn, created_at: int) -> Portions:
@@ -251,18 +283,19 @@ def _is_settled(event: requests.StreamEvent, run_id: str) -> bool:
 
 
 async def _expand_pauses(call: Call, events: Portions) -> Portions:
-    """Yield the events; that of the pause of a turn names all that its members wait for, too."""
+    """Yield the events of a run; the event of its pause names the approvals of its members too."""
     async with contextlib.aclosing(events):
         async for portion in events:
-            yield [
-                await _expand(call, event)
-                if find_event_kind(event.name) is EventKind.PAUSED
-                else event
-                for event in portion
-            ]
+            expanded_portion = list[requests.StreamEvent]()
+            for event in portion:
+                if find_event_kind(event.name) is EventKind.PAUSED:
+                    event = await _expand(call, event)
+                expanded_portion.append(event)
+            yield expanded_portion
 
 
 async def _expand(call: Call, event: requests.StreamEvent) -> requests.StreamEvent:
+    """Return the event of a pause with all approvals and counters of the leg; of a member as is."""
     data = parse_event(event.name, event.data).data
     run_id = data["run_id"]
     operations = call.operations
@@ -276,17 +309,17 @@ async def _expand(call: Call, event: requests.StreamEvent) -> requests.StreamEve
         }
 
     try:
-        body = orjson.dumps({**data, **await read_after_change(read_leg, run_id)})
-    except NotFound:  # a member
+        leg = await read_after_change(read_leg, run_id)
+    except NotFound:
+        # A member is no turn of a session.
         return event
-    return requests.StreamEvent(event.seq, event.name, body)
+    return requests.StreamEvent(event.seq, event.name, orjson.dumps({**data, **leg}))
 
 
 async def _stream(
     call: Call, requested: Requested, events: Portions, start: LegStart
 ) -> EventStreamResponse[requests.StreamEvent]:
     first = await wait_for_first_events(call.receive, events)
-
     run_events = RunEvents(first[0], start)
     add_log_context(session_id=run_events.session_id, run_id=run_events.run_id)
     headers = _build_headers(requested, run_events.session_id, run_events.run_id)
@@ -298,10 +331,10 @@ def _respond(requested: Requested, answer: Answer) -> Response:
     body = requested.turn.build(answer)
     if body is not None:
         return json_response(body, headers=headers)
+
     assert answer.end is not None
-    return build_end_response(
-        describe_end(answer.end, requested.turn.paused_code), answer.end.status, headers
-    )
+    error = describe_end(answer.end, requested.turn.paused_code)
+    return build_end_response(error, answer.end.status, headers)
 
 
 def _build_headers(requested: Requested, session_id: str, run_id: str) -> dict[str, str]:
