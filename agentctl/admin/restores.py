@@ -18,7 +18,7 @@ from agentctl.config.files import Files
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError, Conflict, Unavailable
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerMonitor
-from agentctl.runs.workers.recovery import Settled, settle
+from agentctl.runs.workers.recovery import SettledWork, settle
 from agentctl.store.blobs import lock_folder
 from agentctl.store.databases import Databases, open_sqlite
 from agentctl.store.sqlite.backup import CopiedRows
@@ -61,7 +61,7 @@ async def restore(
         SchemaMismatch: the backup has a newer schema than this version works with.
     """
     path = sqlite_path(entry.url)
-    settled_work: list[Settled] = []
+    settled_work: list[SettledWork] = []
     copied = NO_FILES
     with_folder = files.store == "folder"
 

@@ -4,10 +4,9 @@ A run that waits for a person is PAUSED between two legs: `RUNNING -> PAUSED -> 
 It has no owner, no task and no slot then. Each leg has a new attempt, so that late writes of an
 earlier one are refused (decision 79).
 
-A background run begins as PENDING, every other run as RUNNING. A cancel
-request is a column of the run's row and not a state. A final status never changes: every transition
-is one conditional update on (status, attempt), and the number of affected rows decides which writer
-succeeds.
+A background run begins as PENDING, every other run as RUNNING. A cancel request is a column of the
+run's row and not a state. A final status never changes: every transition is one conditional update
+on (status, attempt), and the number of affected rows decides which writer succeeds.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ SHUTTING_DOWN = "The server is shutting down"
 
 
 def is_final(status: str) -> bool:
+    """Return True for a status that never changes again."""
     return status in FINAL_STATUSES
 
 
@@ -52,19 +52,19 @@ def is_settled(status: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The end of a leg: the run waits.
-
-    Attributes:
-        asks: what the component asks for; empty if only members of the run do.
-        state: the JSON value that the next leg of the component gets.
-        event: name and data of `RunPaused`, once the pause is stored.
-        continues: True if everything was decided before the pause was stored.
-    """
+    """The end of a leg: the run waits."""
 
     asks: Sequence[Ask] = ()
+    """The questions of the component; empty if only members of the run ask."""
+
     state: Any = None
+    """The JSON value that the next leg of the component gets."""
+
     event: tuple[str, bytes] | None = None
+    """Name and data of `RunPaused`, once the pause is stored."""
+
     continues: bool = False
+    """True if everything was decided before the pause was stored."""
 
     status: ClassVar[Literal["PAUSED"]] = "PAUSED"
     error_code: ClassVar[None] = None
@@ -73,22 +73,27 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A final status and its cause.
-
-    Attributes:
-        status: the final status.
-        error_code, error_detail: cause of an ERROR (docs/contract.md "Failures of a run"); public
-        actor, reason: principal that requested the cancel, and its reason, of a CANCELLED.
-        requested_at: time of the cancel request in microseconds, once it was read from the row. It
-            is ignored when two endings are compared.
-    """
+    """A final status and its cause."""
 
     status: FinalStatus
+
     error_code: str | None = None
+    """The code of an ERROR (docs/contract.md "Failures of a run")."""
+
     error_detail: str | None = None
+    """The public text of an ERROR."""
+
     actor: str | None = None
+    """The principal that requested the cancel of a CANCELLED."""
+
     reason: str | None = None
+    """The reason of this cancel; None without one."""
+
     requested_at: int | None = field(default=None, compare=False)
+    """The time of the cancel request in microseconds UTC, once it was read from the row.
+
+    It is ignored when two endings are compared.
+    """
 
     @classmethod
     def completed(cls) -> Ending:
@@ -136,13 +141,10 @@ WORKER_LOST = Ending.failed("WORKER_LOST", "The process that worked on the run i
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The end of a leg of a durable run whose process ends: another process goes on.
-
-    Attributes:
-        lost: True if it was interrupted in a step; False if it is between two.
-    """
+    """The end of a leg of a durable run whose process ends: another process continues the run."""
 
     lost: bool = False
+    """True if it was interrupted in a step; False if it is between two steps."""
 
     status: ClassVar[Literal["PENDING"]] = "PENDING"
     error_code: ClassVar[None] = None
@@ -194,31 +196,43 @@ WAIT_BUCKETS = (1.0, 10.0, 60.0, 300.0, 1_800.0, 7_200.0, 28_800.0, 86_400.0, 60
 
 
 class RunCounters:
-    """Counts of runs since the process started, runs of members included.
-
-    Attributes:
-        started: committed rows, by kind of component.
-        finished: by kind and final status, once that is stored by this process: also of runs that
-            it ends for a dead one, or that wait. Runs that another process has ended are not
-            counted, and neither are members that end because their parent waits and is ended.
-        waiting: what waits in each open database, by its id; empty without metrics.
-        decided: decisions that this process has stored, by the status that they gave.
-        wait_seconds: from the pause of a run to a decision about what it waits for.
-        queue_seconds: from the time at which a run began to wait in the queue to its begin.
-        deleted: rows that this process has deleted for their age, by their kind.
-        cancel_seconds: from the cancel request, on the clock of the process that recorded it, to
-            the stored final status.
-    """
+    """Counts of runs since the process started, runs of members included."""
 
     def __init__(self) -> None:
         self.started = Counter[ComponentKind]()
+        """Committed rows, by kind of component."""
+
         self.finished = Counter[tuple[ComponentKind, FinalStatus]]()
+        """Final statuses that this process has stored, by kind.
+
+        Also of runs that waited, or that it has ended for a dead process. Runs that another process
+        has ended are not counted, and neither are members that end because their parent waits and
+        is ended.
+        """
+
         self.cancel_seconds = DurationHistogram(CANCEL_BUCKETS)
+        """From the cancel request to the stored end.
+
+        The request has the clock of the process that recorded it.
+        """
+
         self.waiting: dict[str, WaitingCounts] = {}
+        """The runs and approvals that wait in each open database, by its id.
+
+        Empty without metrics.
+        """
+
         self.decided = Counter[ApprovalStatus]()
+        """Decisions that this process has stored, by the status that they gave."""
+
         self.deleted = Counter[str]()
+        """Rows that this process has deleted for their age, by their kind."""
+
         self.wait_seconds = DurationHistogram(WAIT_BUCKETS)
+        """From the pause of a run to a decision about what it waits for."""
+
         self.queue_seconds = DurationHistogram(WAIT_BUCKETS)
+        """From the time at which a run began to wait in the queue to its begin."""
 
     def count_decision(self, row: ApprovalRow) -> None:
         """Count a stored decision and the time that its run waited for it."""

@@ -94,7 +94,7 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
         Job("stalled", advance, leased=True, seconds=ADVANCE_SECONDS, look="waiting"),
         Job("usage", sums.add_ended_runs, leased=True, look="usage"),
         Job("audit_heads", sign, leased=True),
-        Job("claims", claims.claim_found),
+        Job("claims", claims.claim_in_open_databases),
         Job("counts", count, seconds=COUNT_SECONDS),
     ]
 

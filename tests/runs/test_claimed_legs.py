@@ -153,7 +153,7 @@ async def test_claimed_member_has_no_effects_and_lets_no_run_begin(deployment: D
         claimed = await bench.database.write(claim_member("member", OWNER, "v2", None))
         assert claimed is not None
         assert (claimed.has_effects, claimed.lets_begin) == (False, False)
-        assert claimed.new.version == "v2"
+        assert claimed.new_version.version == "v2"
 
 
 CLIENT_TOOLS = '[{"name": "browse"}]'

@@ -588,7 +588,7 @@ async def test_cancel_of_an_ended_run_makes_the_other_writes(
             reason=None,
             wait=0.0,
             extra_write=lambda: rename.execute(session_id=run["session_id"]),
-            known=first[1] if is_known else None,
+            known_state=first[1] if is_known else None,
         )
         assert (result.outcome, result.state) == ("already_final", first[1])
         session = await database.read(sessions.get(run["session_id"], EVERYONE))

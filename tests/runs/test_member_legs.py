@@ -364,7 +364,7 @@ async def test_cancel_of_an_ended_run_has_its_further_writes(deployment: Deploym
                 reason=None,
                 wait=0,
                 extra_write=partial(mark.execute, mark=mark_text),
-                known=known,
+                known_state=known,
             )
             assert (result.outcome, result.state.status) == ("already_final", "COMPLETED")
             marked = Sql("SELECT count(*) FROM runs WHERE request_id = :mark")

@@ -116,7 +116,7 @@ async def test_end_of_abandoned_work_is_stored_after_an_outage(quick_retries: No
 
     run: Any = SimpleNamespace(run_id="r1", database=SimpleNamespace(write=write))
     work: Any = "the end of the work"
-    await supervision._record(run, work, "its abandoned work")
+    await supervision._record_stopped_work(run, work, "its abandoned work")
 
     assert stored == ["the end of the work"]
 
@@ -130,4 +130,4 @@ async def test_end_of_abandoned_work_is_not_retried_after_the_shutdown(
     work: Any = "the end of the work"
 
     async with asyncio.timeout(RETRY_LIMIT_SECONDS / 2):
-        await supervision._record(run, work, "its abandoned work")
+        await supervision._record_stopped_work(run, work, "its abandoned work")

@@ -42,7 +42,7 @@ from agentctl.records.text import check_text, dump_checked_json, new_id
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import append_event, release_if_decided
 from agentctl.runs.log import event_rows
-from agentctl.runs.log.event_rows import LOST_SEQ_STEP, describe
+from agentctl.runs.log.event_rows import LOST_SEQ_STEP, describe_approval
 from agentctl.runs.log.fold import StoredLog, load_log
 from agentctl.runs.log.results import to_json
 from agentctl.runtime.json_schema import find_schema_problem
@@ -180,7 +180,7 @@ def append_pause_event(root_id: str, questions: Sequence[ApprovalRow]) -> Steps[
 
     component_name = StoredLog(checkpoint).body["component_name"]
     identity = event_rows.identify_run(run, component_name)
-    event = event_rows.format_paused(identity, [describe(row) for row in questions], now())
+    event = event_rows.format_paused(identity, [describe_approval(row) for row in questions], now())
     # The lost worker may have delivered events that were never stored.
     yield from append_event(run, last_seq + LOST_SEQ_STEP, event)
 
@@ -188,7 +188,7 @@ def append_pause_event(root_id: str, questions: Sequence[ApprovalRow]) -> Steps[
 CHANGE_TOOL = "agentctl.change_version"
 """The name of the call in a question about another version."""
 
-_ID_PREFIX = "version:"
+_VERSION_PREFIX = "version:"
 
 
 BUDGET_TOOL = "agentctl.raise_budget"
@@ -225,7 +225,7 @@ def is_question(row: ApprovalRow) -> bool:
 
 def is_version_question(row: ApprovalRow) -> bool:
     """Return True if an approval asks about another version."""
-    return row.tool_name == CHANGE_TOOL and row.tool_call_id.startswith(_ID_PREFIX)
+    return row.tool_name == CHANGE_TOOL and row.tool_call_id.startswith(_VERSION_PREFIX)
 
 
 def build_question(
@@ -250,7 +250,7 @@ def build_question(
         calls: its approved calls whose tools have changed.
         expires_at: the time at which the question is rejected, microseconds UTC; None for never.
     """
-    call_id = f"{_ID_PREFIX}{state.version}:{version}:{state.attempt}"
+    call_id = f"{_VERSION_PREFIX}{state.version}:{version}:{state.attempt}"
     question = f"Go on with version {version} in place of {state.version}?"
     if calls:
         tool_names = ", ".join(dict.fromkeys(row.tool_name for row in calls))
@@ -289,7 +289,7 @@ def find_answer(rows: Sequence[ApprovalRow], version: str) -> ApprovalRow | None
     for row in reversed(rows):
         if is_version_question(row) and row.execution is None and row.status != "pending":
             # `build_question` has the versions before and after in the id of the call.
-            _, asked_version, *_ = row.tool_call_id.removeprefix(_ID_PREFIX).split(":")
+            _, asked_version, *_ = row.tool_call_id.removeprefix(_VERSION_PREFIX).split(":")
             return row if asked_version == version else None
     return None
 

@@ -19,9 +19,10 @@ from agentctl.records.times import now
 from agentctl.runs.desk.messages import settle_messages
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP, encode_event
-from agentctl.runs.log.fold import fold_run
+from agentctl.runs.log.fold import FoldedRun, fold_run
 from agentctl.runs.log.results import build_run_end, take_counters
 from agentctl.runs.states import PARENT_ENDED, AlreadyFinished, Ending, is_final
+from agentctl.runtime.tracing import SpanStatus
 from agentctl.runtime.transcript.history import StateChanges
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Outbox, Steps, unit
@@ -44,7 +45,7 @@ class End:
     ending: Ending
     """The status of the row, and who has caused it."""
 
-    last: Batch | None = None
+    last_events: Batch | None = None
     """The last events.
 
     None for a run whose events are not stored, or are part of the events of its root run.
@@ -95,9 +96,9 @@ def write_end(outbox: Outbox, end: End) -> Steps[bool]:
     """
     run_id = end.row.run_id
     at = end.row.finished_at
-    if end.last is not None:
+    if end.last_events is not None:
         # Before the row: events of a run that is final are refused.
-        yield from events.append_batch(run_id, *end.last[1:])
+        yield from events.append_batch(run_id, *end.last_events[1:])
 
     finished = yield from runs.finish(end.row, lost=end.is_lost)
     if finished is None:
@@ -182,37 +183,47 @@ def end_stored_run(
     began_at = max(run.created_at, run.started_at or 0, run.queued_at or 0)
     at = max(now(), began_at, run.cancel_requested_at or 0)
 
-    left = yield from fold_run(run, at)
-    transcript = left.transcript
+    folded_run = yield from fold_run(run, at)
+    transcript = folded_run.transcript
     take_counters(transcript, (yield from quotas.read_counters(run.run_id)))
-    transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
+    span_status: SpanStatus = "failed" if ending.status == "ERROR" else "cancelled"
+    transcript.spans.end_all(span_status, at)
 
-    last: Batch | None = None
-    seq = -1
+    last_events: Batch | None = None
+    state_changes: StateChanges | None = None
     if run.parent_run_id is None:
-        seq = yield from events.get_last_seq(run.run_id)
-    if seq >= 0:
-        # A worker that died may have delivered events that were never stored.
-        has_lost_events = is_lost or left.has_lost_leg
-        seq += LOST_SEQ_STEP if has_lost_events else 1
-        identity = event_rows.identify_run(run, left.component_name)
-        event = event_rows.format_end(identity, ending, transcript, at)
-        last = Batch(run.run_id, run.attempt, seq, seq, encode_event(*event))
+        last_events = yield from _build_last_events(run, folded_run, ending, at, is_lost=is_lost)
+        state_changes = folded_run.state_changes
 
     row = build_run_end(
         run,
         run.attempt,
         ending,
         transcript,
-        previous_instructions=left.previous_instructions,
+        previous_instructions=folded_run.previous_instructions,
         finished_at=at,
         stopped_at=None if may_still_run else at,
         cancel_reason=ending.reason if is_lost else None,
     )
-    state_changes = left.state_changes if run.parent_run_id is None else None
-    end = End(row, ending, last, is_lost=is_lost, state_changes=state_changes)
+    end = End(row, ending, last_events, is_lost=is_lost, state_changes=state_changes)
     yield from write_end(outbox, end)
     return EndedRun(run, ending, transcript)
+
+
+def _build_last_events(
+    run: RunRow, folded_run: FoldedRun, ending: Ending, at: int, *, is_lost: bool
+) -> Steps[Batch | None]:
+    """Build the last event of a root run; None if its events are not stored."""
+    seq = yield from events.get_last_seq(run.run_id)
+    if seq < 0:
+        return None
+
+    # A worker that died may have delivered events that were never stored.
+    has_lost_events = is_lost or folded_run.has_lost_leg
+    seq += LOST_SEQ_STEP if has_lost_events else 1
+    identity = event_rows.identify_run(run, folded_run.component_name)
+    event = event_rows.format_end(identity, ending, folded_run.transcript, at)
+    return Batch(run.run_id, run.attempt, seq, seq, encode_event(*event))
 
 
 @unit

@@ -38,14 +38,20 @@ MAXIMUM_MESSAGES = 1_000
 """Messages to one run."""
 
 ENDED = "The run had made its last model call"
+"""The reason of a message that its run could not get any more."""
+
 CANCELLED = "The run was cancelled"
+"""The reason of a message whose run was cancelled before it got the message."""
+
 RESTORED = "The database was restored to a time at which the message waited"
+"""The reason of a message that a restore refuses: its sender may have sent it again."""
 
 
 class StoredMessage(NamedTuple):
-    """A stored message."""
+    """A message that was stored."""
 
     row: RunMessageRow
+    """The message with its number, waiting or with its fate."""
 
     may_begin: bool = False
     """True if it became a run that any server may begin now."""
@@ -115,7 +121,7 @@ def _send_as_run(message: RunMessageRow, session_id: str, reason: str) -> Steps[
         message, status="next_run", settled_at=message.created_at, reason=reason, next_run=None
     )
     row = yield from run_messages.send(became_run)
-    may_begin = yield from _enqueue(spec, component_name, message.created_at)
+    may_begin = yield from _create_queued_run(spec, component_name, message.created_at)
     return StoredMessage(row, may_begin)
 
 
@@ -128,8 +134,8 @@ def settle_messages(
     Args:
         ending: how the run ends, or has ended.
         at: the time of the end, in microseconds UTC.
-        part_ids: the ids of the messages that are part of the run. Other delivered ones wait again:
-            their model call was not made. None if that is not known.
+        part_ids: the ids of the messages that are part of the run. The other delivered messages
+            wait again: their model call was not made. None if that is not known.
 
     Returns:
         True if a run of the session may begin now.
@@ -141,15 +147,19 @@ def settle_messages(
             is_waiting = message.message_id not in part_ids
             if is_waiting:
                 yield from run_messages.take_back(message.message_id)
-        if is_waiting:
-            may_begin = (yield from _settle(message, ending, at)) or may_begin
+        if is_waiting and (yield from _settle(message, ending, at)):
+            may_begin = True
 
     yield from run_messages.forget_next(run_id)
     return may_begin
 
 
 def _settle(message: RunMessageRow, ending: Ending, at: int) -> Steps[bool]:
-    """Let a message that waits become the next run, or refuse it."""
+    """Let a message that waits become the next run, or refuse it.
+
+    Returns:
+        True if a run of the session may begin now.
+    """
     assert message.next_run is not None
     spec, component_name = _load_next_run(message.next_run)
 
@@ -165,7 +175,7 @@ def _settle(message: RunMessageRow, ending: Ending, at: int) -> Steps[bool]:
         yield from run_messages.refuse(message.message_id, refusal, at)
         return False
     yield from run_messages.follow(message.message_id, ENDED, at)
-    return (yield from _enqueue(spec, component_name, at))
+    return (yield from _create_queued_run(spec, component_name, at))
 
 
 def _load_next_run(text: str) -> tuple[RunSpec, str]:
@@ -173,7 +183,7 @@ def _load_next_run(text: str) -> tuple[RunSpec, str]:
     return RunSpec.from_json(body["spec"]), body["component_name"]
 
 
-def _enqueue(spec: RunSpec, component_name: str, at: int) -> Steps[bool]:
+def _create_queued_run(spec: RunSpec, component_name: str, at: int) -> Steps[bool]:
     """Store a run that waits for the end of the earlier runs of its session, which is locked."""
     run = NewRun(spec, None, at, queue_turn=queue.AFTER_RUNS)
     if (yield from runs.create(run)) is None:
@@ -183,7 +193,7 @@ def _enqueue(spec: RunSpec, component_name: str, at: int) -> Steps[bool]:
 
 
 @unit
-def settle_left(run_id: str) -> Steps[bool]:
+def settle_left_messages(run_id: str) -> Steps[bool]:
     """Give the messages that a server of an earlier version has left their fate.
 
     Returns:

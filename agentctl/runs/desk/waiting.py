@@ -90,8 +90,8 @@ def cancel_run(
         # Its worker ends it.
         yield from runs.request_cancel(run_id, now(), actor, reason)
     else:
-        ended = yield from cancel_waiting_run(outbox, run_id, actor, reason, now())
-        if ended is not None and root_id != run_id:
+        ended_run = yield from cancel_waiting_run(outbox, run_id, actor, reason, now())
+        if ended_run is not None and root_id != run_id:
             # The root run may have waited for this member only.
             yield from release_if_decided(root_id)
 

@@ -45,7 +45,9 @@ class CancelResult:
     """The outcome of a cancel and the stored state of the run."""
 
     outcome: CancelOutcome
+
     state: RunState
+    """The last state that was read."""
 
 
 class Canceller:
@@ -66,7 +68,7 @@ class Canceller:
         reason: str | None,
         wait: float,
         extra_write: Callable[[], Work[None]] | None = None,
-        known: RunState | None = None,
+        known_state: RunState | None = None,
     ) -> CancelResult:
         """Request a cancel and wait up to `wait` seconds for the final status.
 
@@ -75,17 +77,17 @@ class Canceller:
             reason: shown with the end of the run; None without one.
             wait: maximum time in seconds; 0 to return at once.
             extra_write: builds further writes for the transaction of the request.
-            known: the state of the run, if it was read before.
+            known_state: the state of the run, if it was read before.
 
         Raises:
             NotFound: there is no such run; nothing is stored.
             Unavailable: the database does not answer.
         """
-        if known is not None and is_final(known.status):
+        if known_state is not None and is_final(known_state.status):
             # A final status is never replaced.
             if extra_write is not None:
                 await database.write(extra_write())
-            return CancelResult("already_final", known)
+            return CancelResult("already_final", known_state)
 
         before, state = await database.write(
             _request_cancel(database.outbox, run_id, actor, reason, extra_write)
@@ -108,7 +110,9 @@ class Canceller:
 
         if state.status == "CANCELLED":
             return CancelResult("stopped", state)
-        return CancelResult("already_final" if is_final(state.status) else "requested", state)
+        if is_final(state.status):
+            return CancelResult("already_final", state)
+        return CancelResult("requested", state)
 
     @contextlib.asynccontextmanager
     async def cancelling_on_leave(
@@ -153,19 +157,19 @@ class Canceller:
                     )
                 next_check = loop.time() + OWNER_CHECK_SECONDS
 
-            stored = await _read_state(database, state.run_id)
-            if stored is None:
+            stored_state = await _read_state(database, state.run_id)
+            if stored_state is None:
                 # The run was deleted with its session: no end will be stored.
                 return state
 
-            state = stored
-            left = deadline - loop.time()
-            if is_final(state.status) or left <= 0:
+            state = stored_state
+            seconds_left = deadline - loop.time()
+            if is_final(state.status) or seconds_left <= 0:
                 return state
 
             is_early = loop.time() - began < EARLY_SECONDS
             pause = READ_SECONDS if is_early else OWNER_CHECK_SECONDS
-            await changes.wait_for_change(min(left, pause))
+            await changes.wait_for_change(min(seconds_left, pause))
 
 
 @unit

@@ -66,6 +66,7 @@ class DatabaseChanges:
 
         Args:
             topic: `run_topic` or `worker_topic`; writes that do not concern it may be left out.
+            notify: called after each notification, from any thread; None without a call.
         """
         if database.id not in self._pollers:
             self._pollers[database.id] = _Poller()
@@ -78,13 +79,13 @@ class ChangeTracker:
     def __init__(self, poller: _Poller, version: Callable[[], int]) -> None:
         self._poller = poller
         self._version = version
-        self._seen = version()
+        self._seen_version = version()
 
     def has_changed(self) -> bool:
         """Return True if the database has changed since the last check."""
         version = self._version()
-        has_changed = version != self._seen
-        self._seen = version
+        has_changed = version != self._seen_version
+        self._seen_version = version
         return has_changed
 
     async def wait_for_change(self, timeout: float) -> bool:
@@ -101,18 +102,17 @@ class ChangeTracker:
 
 
 class _Waiters:
-    """The callers that wait for the same changes.
+    """The callers that wait for the same changes."""
 
-    Attributes:
-        count: number of these callers.
-        seen: the last change number.
-        changed: set at the next change; then it is replaced.
-    """
-
-    def __init__(self, seen: int) -> None:
+    def __init__(self, seen_version: int) -> None:
         self.count = 0
-        self.seen = seen
+        """Number of these callers."""
+
+        self.seen_version = seen_version
+        """The last change number."""
+
         self.changed = asyncio.Event()
+        """Set at the next change; then it is replaced."""
 
     def notify(self) -> None:
         self.changed.set()
@@ -155,8 +155,8 @@ class _Poller:
             try:
                 for version, waiters in list(self._waiters.items()):
                     present_version = version()
-                    if present_version != waiters.seen:
-                        waiters.seen = present_version
+                    if present_version != waiters.seen_version:
+                        waiters.seen_version = present_version
                         waiters.notify()
             except errors.AgentctlError:
                 # Wake the callers: their own read raises the error.
@@ -234,16 +234,14 @@ async def _read_requests(engine: Engine, database: Database) -> None:
 
 
 class LegWatch:
-    """The watch for runs that other processes let begin.
-
-    Attributes:
-        notified: set when a database has notified of such a run.
-    """
+    """The watch for runs that other processes let begin."""
 
     def __init__(
         self, claims: LegClaims, databases: Databases, changes: DatabaseChanges, halts: Halts
     ) -> None:
         self.notified = asyncio.Event()
+        """Set when a database has notified of such a run, or of a change of halts."""
+
         self._halts = halts
         self._is_watching = False
         self._claims = claims

@@ -19,7 +19,7 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunState
 from agentctl.records.times import now
 from agentctl.runs.desk.decisions import EXPIRY
-from agentctl.runs.desk.messages import settle_left
+from agentctl.runs.desk.messages import settle_left_messages
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run
 from agentctl.runs.engine.versions import VersionGate
 from agentctl.runs.life import legs
@@ -68,13 +68,7 @@ _rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
 
 
 class LegClaims:
-    """Claims legs for an engine.
-
-    Attributes:
-        is_serving: True if this process claims what other processes have admitted. A local command
-            does not: its runs end with it.
-        waiting: the databases with runs that wait for a free slot of this process, by their ids.
-    """
+    """Claims legs for an engine."""
 
     def __init__(
         self,
@@ -85,17 +79,26 @@ class LegClaims:
         run_tasks: Tasks,
     ) -> None:
         self.is_serving = False
+        """True if this process claims what other processes have admitted.
+
+        A local command does not: its runs end with it.
+        """
+
         self._host = host
         self._gate = host.services.gate
-        self._seen: Heartbeat | None = None
+        self._seen_heartbeat: Heartbeat | None = None
         self._databases = databases
         self._catalog = catalog
         self._worker = worker
         self._run_tasks = run_tasks
         self._versions = VersionGate(catalog, databases)
+        # The ids of the runs that this process claims at the moment.
         self._claiming: set[str] = set()
+
         self.waiting: dict[str, Database] = {}
-        # By the ids of the databases: the passes that have to be repeated.
+        """The databases with runs that wait for a free slot of this process, by their ids."""
+
+        # The passes under way by the ids of their databases; True if it has to be repeated.
         self._passes: dict[str, bool] = {}
 
     def handle_end(self, run: LiveRun) -> None:
@@ -168,10 +171,10 @@ class LegClaims:
             state = await database.read(run_reads.get_state(run_id))
             if state is None or self._gate.has_held(state, ended_halts):
                 continue
-            ended = await database.write(end_overdue_run(database.outbox, run_id, before))
-            if ended is not None:
+            ended_run = await database.write(end_overdue_run(database.outbox, run_id, before))
+            if ended_run is not None:
                 counters = self._host.counters
-                counters.count_finished(ended.run.component_type, ended.ending)
+                counters.count_finished(ended_run.run.component_type, ended_run.ending)
             database.outbox.wake()
 
     async def advance_stalled(self, database: Database) -> None:
@@ -181,7 +184,7 @@ class LegClaims:
                 self.wake(database)
 
         for run_id in await database.read(run_messages.list_left(), size="large"):
-            if await database.write(settle_left(run_id)):
+            if await database.write(settle_left_messages(run_id)):
                 self.wake(database)
 
         listing = run_reads.list_cancelled_without_owner()
@@ -189,14 +192,14 @@ class LegClaims:
             await database.write(cancel_run(database.outbox, run_id, "system", None))
             database.outbox.wake()
 
-    async def claim_found(self) -> None:
+    async def claim_in_open_databases(self) -> None:
         """Claim what waits in the open databases.
 
         The system database is asked only if a new heartbeat has shown that a run waits there.
         """
-        earlier_heartbeat = self._seen
+        earlier_heartbeat = self._seen_heartbeat
         heartbeat = self._worker.heartbeat
-        self._seen = heartbeat
+        self._seen_heartbeat = heartbeat
         waits_in_system = False
         if heartbeat is not None and heartbeat is not earlier_heartbeat:
             waits_in_system = heartbeat.has_waiting_runs
@@ -227,19 +230,19 @@ class LegClaims:
 
     async def _claim_some(self, database: Database, states: Sequence[RunState]) -> bool:
         """Claim runs; return True if more wait than this process has slots for."""
-        find = self._versions.find_component
-        executable = [
-            state
-            for state in states
-            if find(database, state) is not None and self._gate.may_claim(state)
-        ]
-        while executable:
+        executable_states = list[RunState]()
+        for state in states:
+            is_configured = self._versions.find_component(database, state) is not None
+            if is_configured and self._gate.may_claim(state):
+                executable_states.append(state)
+
+        while executable_states:
             count = min(self._host.free_slots, PARALLEL_CLAIMS)
             if count <= 0:
                 return True
 
-            group = executable[:count]
-            executable = executable[count:]
+            group = executable_states[:count]
+            executable_states = executable_states[count:]
             await asyncio.gather(*(self.claim(database, state.run_id, state) for state in group))
         return False
 

@@ -81,14 +81,7 @@ _log = logging.getLogger("agentctl.runs")
 
 
 class Engine:
-    """The runs that this process executes.
-
-    Attributes:
-        closing: set when the process shuts down and waiting callers have to return.
-        draining: True if new runs are refused because the process shuts down.
-        services: what the process gives to each run.
-        uploads: the files that this process receives, and their store.
-    """
+    """The runs that this process executes."""
 
     def __init__(
         self,
@@ -117,7 +110,11 @@ class Engine:
 
         # How it shuts down.
         self.closing = asyncio.Event()
+        """Set when the process shuts down and waiting callers have to return."""
+
         self.draining = False
+        """True if new runs are refused because the process shuts down."""
+
         self._shutdown: Ending | None = None
         self._abandons_at: float | None = None
 
@@ -126,6 +123,8 @@ class Engine:
         self._search_tasks = Tasks()
 
         self.uploads = Uploads(settings.files)
+        """The files that this process receives, and their store."""
+
         self._members = Members(self, self._run_tasks, catalog)
         self.services = RunServices(
             databases=databases,
@@ -267,26 +266,27 @@ class Engine:
                 hint="try again; see pool_size of [[databases]]",
             )
 
-    def handle_message(self, database: Database, sent: StoredMessage) -> None:
+    def handle_message(self, database: Database, message: StoredMessage) -> None:
         """Act on a message that was stored for a run, which any process may execute."""
-        live = self._live.get(sent.row.run_id)
-        if live is not None:
-            live.note_messages()
-        if sent.may_begin:
+        row = message.row
+        live_run = self._live.get(row.run_id)
+        if live_run is not None:
+            live_run.note_messages()
+        if message.may_begin:
             self.claims.wake(database)
         if not self.claims.is_serving:
-            self._search_tasks.start(self._attend_message(database, sent.row.message_id, live))
+            self._search_tasks.start(self._attend_message(database, row.message_id, live_run))
 
     async def _attend_message(
-        self, database: Database, message_id: str, live: LiveRun | None
+        self, database: Database, message_id: str, live_run: LiveRun | None
     ) -> None:
         """Begin the run that a message becomes, as soon as it may; for a local command.
 
         Args:
-            live: the run that the message was sent to, if this process executes it.
+            live_run: the run that the message was sent to, if this process executes it.
         """
-        if live is not None:
-            await asyncio.wait({live.ended})
+        if live_run is not None:
+            await asyncio.wait({live_run.ended})
         await self.claims.attend(database, message_id)
 
     def complete_start(self, run: LiveRun) -> None:
@@ -415,10 +415,12 @@ class Engine:
         `_live`, or was before, and then it is found below.
         """
         self._live[run.run_id] = run
-        run.ended.add_done_callback(partial(self._leave, run))
-        self._root_count += run.parent is None
         self._has_live.set()
-        self.counters.started[run.component.kind] += run.attempt == 1
+        run.ended.add_done_callback(partial(self._leave, run))
+        if run.parent is None:
+            self._root_count += 1
+        if run.attempt == 1:
+            self.counters.started[run.component.kind] += 1
         run.mark_stored(admission)
 
         if self.draining:
@@ -440,7 +442,8 @@ class Engine:
         # The next leg of the run may have begun already.
         if self._live.get(run.run_id) is run:
             del self._live[run.run_id]
-        self._root_count -= run.parent is None
+        if run.parent is None:
+            self._root_count -= 1
         if not self._live:
             self._has_live.clear()
 

@@ -140,7 +140,7 @@ class VersionGate:
             return component
 
         changes = await self._describe_changes(component, state.version)
-        question = _ask(
+        question = _ask_about_version(
             database.outbox, state.run_id, version, changes, changed_calls, self._expire_seconds
         )
         await database.write(question)
@@ -170,11 +170,11 @@ class VersionGate:
 
             asking_run = await database.read(run_reads.get_state(row.run_id))
             asking_version = None if asking_run is None else asking_run.version
-            place = (component.key, asking_version)
-            if place not in configurations:
+            key = (component.key, asking_version)
+            if key not in configurations:
                 before = await self._read_configuration(component, asking_version)
-                configurations[place] = (before, self._find_configuration(component))
-            before, after = configurations[place]
+                configurations[key] = (before, self._find_configuration(component))
+            before, after = configurations[key]
 
             policy = self._catalog.find_policy(component, row.tool_name)
             is_own = row.decided_by in (row.user_id, row.started_by)
@@ -243,7 +243,7 @@ def _end_run(outbox: Outbox, run_id: str, ending: Ending) -> Steps[None]:
 
 
 @unit
-def _ask(
+def _ask_about_version(
     outbox: Outbox,
     run_id: str,
     version: str,

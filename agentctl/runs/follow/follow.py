@@ -25,7 +25,7 @@ from agentctl.records.logs import RateLimitedLog
 from agentctl.records.run_reader import RunChange, RunReader
 from agentctl.runs.engine.changes import DatabaseChanges
 from agentctl.runs.engine.engine import Engine
-from agentctl.runs.log.event_rows import describe, format_stored_run
+from agentctl.runs.log.event_rows import describe_approval, format_stored_run
 from agentctl.runs.log.hub import FollowedRun
 from agentctl.runs.log.stream import Stream, limit_size
 from agentctl.runs.states import SHUTTING_DOWN, is_settled
@@ -161,11 +161,18 @@ class _Follower:
         self._database = database
         self._changes = changes
         self._run_id = run_id
+        # Number of the last event that was yielded.
         self._position = after
+
+        # Its place in the hub, once it has read all stored events of a run of another process.
         self._followed: FollowedRun | None = None
+        # The last read of stored events, with its batches that were not yielded yet.
         self._read: tuple[StoredPart, deque[EventRow]] | None = None
+        # True if the state of the run in this read is not older than the request for it.
         self._is_fresh = False
+        # The events in memory, once this process was found to execute the run.
         self._stream: Stream | None = None
+
         self._has_yielded = False
         self._done = False
 
@@ -275,9 +282,9 @@ class _Follower:
         is_settled_now = self._is_fresh and is_settled(part.status)
         if is_settled_now and part.newest < 0:
             self._done = True
-            row = _build_events_from_row(self._run_id)
-            built = await self._retry(partial(self._database.read, row, size="large"))
-            return [event for event in built if event.seq > self._position]
+            build = _build_events_from_row(self._run_id)
+            row_events = await self._retry(partial(self._database.read, build, size="large"))
+            return [event for event in row_events if event.seq > self._position]
 
         portion = list[StreamEvent]()
         size = 0
@@ -324,9 +331,12 @@ def _build_events_from_row(run_id: str) -> Steps[list[StreamEvent]]:
 
     pending_approvals: list[dict[str, Any]] = []
     if run.status == "PAUSED":
-        find = approvals.list_of_root if run.parent_run_id is None else approvals.list_of_run
-        rows = yield from find(run_id)
-        pending_approvals = [describe(row) for row in rows if row.status == "pending"]
+        # A root run waits for the approvals of its members as well.
+        if run.parent_run_id is None:
+            rows = yield from approvals.list_of_root(run_id)
+        else:
+            rows = yield from approvals.list_of_run(run_id)
+        pending_approvals = [describe_approval(row) for row in rows if row.status == "pending"]
 
     events = format_stored_run(run, component_name or run.component_id, pending_approvals)
     return [StreamEvent(*event) for event in events]
@@ -357,12 +367,12 @@ async def stream_items(
 
 
 def _build_change(reader: RunReader, change: RunChange) -> dict[str, Any]:
+    """Return the JSON of a change: of the record of a run, of the text of an item, or an item."""
     run = reader.runs[change.run_id]
-    built: dict[str, Any] = {"run_id": change.run_id}
     if change.position is None:
-        return {**built, "run": run.record}
+        return {"run_id": change.run_id, "run": run.record}
 
-    built["position"] = change.position
+    place = {"run_id": change.run_id, "position": change.position}
     if change.added is not None:
-        return {**built, "added": change.added}
-    return {**built, "item": run.items[change.position]}
+        return {**place, "added": change.added}
+    return {**place, "item": run.items[change.position]}

@@ -87,13 +87,13 @@ class BudgetPeriods:
                 seconds=(period.before - now()) / 1_000_000,
             )
 
-        asked = approvals.is_asked(
+        was_asked = approvals.is_asked(
             name_budget_question(budget.id, period.since, to_units(budget, limit)),
             user_id=user_id or "" if budget.per == "user" else None,
             component_id=component_id if budget.per == "agent" else None,
         )
         for database in self._databases.values():
-            if await database.read(asked):
+            if await database.read(was_asked):
                 raise errors.BudgetExceeded(
                     f"{detail}; a person was asked to continue",
                     budget=budget.id,
@@ -103,7 +103,7 @@ class BudgetPeriods:
     async def check(
         self, budget: Budget, period: Period, amount: float, run: ExecutedRun, *, may_ask: bool
     ) -> Ask | None:
-        """Return the question that a run has to ask before it goes on; None if it may go on.
+        """Return the question that a run has to ask before it continues; None if it may continue.
 
         Raises:
             ExecutionError: the limit is reached, and the run cannot ask, or a person has refused.
@@ -123,7 +123,7 @@ class BudgetPeriods:
 
     def _build_question(self, budget: Budget, period: Period, limit: float, detail: str) -> Ask:
         amount_type = "integer" if budget.unit == "tokens" else "number"
-        shown: Mapping[str, Any] = {
+        shown_values: Mapping[str, Any] = {
             "budget": budget.id,
             "period": budget.period,
             "since": format_rfc3339(period.since),
@@ -132,12 +132,12 @@ class BudgetPeriods:
         }
 
         # A person can edit only the amount: what the question says is fixed.
-        fixed = {name: {"const": value} for name, value in shown.items()}
-        amount = {"type": amount_type, "exclusiveMinimum": 0, "maximum": MAXIMUM_AMOUNT}
+        fixed_schemas = {name: {"const": value} for name, value in shown_values.items()}
+        amount_schema = {"type": amount_type, "exclusiveMinimum": 0, "maximum": MAXIMUM_AMOUNT}
         schema = {
             "type": "object",
-            "properties": {**fixed, "further": amount},
-            "required": [*shown, "further"],
+            "properties": {**fixed_schemas, "further": amount_schema},
+            "required": [*shown_values, "further"],
             "additionalProperties": False,
         }
 
@@ -145,7 +145,7 @@ class BudgetPeriods:
             kind="approval",
             tool_call_id=name_budget_question(budget.id, period.since, to_units(budget, limit)),
             tool_name=BUDGET_TOOL,
-            arguments={**shown, "further": budget.limit},
+            arguments={**shown_values, "further": budget.limit},
             # No user raises its own budget, unless everyone is the same user.
             policy="other" if self._has_approvers else "user",
             question=f"{detail}. Continue with a further {_format(budget, budget.limit)}?",
@@ -225,8 +225,8 @@ class BudgetPeriods:
             run.emit(BudgetWarned(budget.id, budget.period, warned.unit, warned.limit, level))
 
     def _remember(self, key: PeriodKey) -> None:
-        # Those of past periods are of no use.
-        self._warned = {known for known in self._warned if known.since >= key.since}
+        # The keys of past periods are of no use any more.
+        self._warned = {warned_key for warned_key in self._warned if warned_key.since >= key.since}
         self._warned.add(key)
 
 
@@ -285,12 +285,18 @@ def find_warning(budget: Budget) -> float | None:
 
 
 def describe_exceeded(budget: Budget, period: Period, limit: float) -> str:
-    """Return the public text for a budget that is used up. It has no sum: that may be of others."""
-    whose = {"user": "of each user", "agent": "of each component", "server": "of the server"}
-    of = f"of {budget.component}" if budget.per == "agent" and budget.component else None
+    """Return the public text for a budget that is used up.
+
+    It does not have the sum: the use of other users may be part of it.
+    """
+    owners = {"user": "each user", "agent": "each component", "server": "the server"}
+    owner = owners[budget.per]
+    if budget.per == "agent" and budget.component:
+        owner = budget.component
+
     return (
         f"The budget {budget.id} is used up: {_format(budget, limit)} a {budget.period}"
-        f" {of or whose[budget.per]};"
+        f" of {owner};"
         f" the next {budget.period} begins at {format_rfc3339(period.before)}"
     )
 

@@ -86,6 +86,7 @@ class Prices:
         # Reversed: of several entries with the same name, the first one counts.
         priced_models = [model for model in reversed(settings.models) if model.price is not None]
         self._named = {model.model: model for model in priced_models}
+        # The prices that were looked up, by the id or the name of the model.
         self._known: dict[str, Price | None] = {}
 
     async def run(self, work: Callable[[CostOf], Work[T]], execute: Callable[[Work[T]], Any]) -> T:
@@ -257,7 +258,7 @@ class Budgets:
                 if such a budget ends it. None leaves these budgets to the next call of a model.
 
         Returns:
-            The question that the run has to ask before it goes on; None if it may go on.
+            The question that the run has to ask before it continues; None if it may continue.
 
         Raises:
             ExecutionError: a budget is used up, or a price is not known.

@@ -137,11 +137,11 @@ class Gate:
             return True
         return any((row.scope, row.scope_id) in scopes for row in ended_halts)
 
-    async def check_work(self, run: ExecutedRun, *, goes_on: bool) -> Ask | None:
+    async def check_work(self, run: ExecutedRun, *, is_continued: bool) -> Ask | None:
         """Check the budgets of a run whose work begins, and let decisions about them take effect.
 
         Args:
-            goes_on: True if an earlier leg has done a part of its work.
+            is_continued: True if an earlier leg has done a part of its work.
 
         Returns:
             The question that the run has to ask before it begins; None if it may begin.
@@ -150,7 +150,7 @@ class Gate:
             ExecutionError: a budget is used up, or a price is not known.
         """
         await self.budgets.periods.settle(run)
-        if goes_on:
+        if is_continued:
             return await self.budgets.check(run, may_ask=None)
         # Nobody sees a pause of background work.
         may_ask = run.spec.purpose is None

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from agentctl import errors
 from agentctl.records.halts import HaltScope
@@ -88,26 +88,31 @@ class Starting:
 
 
 class Halts:
-    """The halts that this process obeys. Belongs to one event loop, except `find` and `starting`.
+    """The halts that this process obeys.
 
-    Attributes:
-        on_change: called on the event loop after the halts have changed.
+    Belongs to one event loop, except `find` and `starting`.
     """
 
     def __init__(
         self, databases: Databases, worker: Worker, *, clock: Callable[[], float] = read_boot_clock
     ) -> None:
         self.on_change: Callable[[], None] = lambda: None
+        """Called on the event loop after the halts have changed."""
+
         self._databases = databases
         self._worker = worker
         self._clock = clock
 
+        # The last read: its halts, their change number, its begin, and the worker of this process
+        # then, which has no row if it is None.
         self._active: tuple[HaltRow, ...] = ()
         self._number = -1
         self._read_at = float("-inf")
         self._reader: str | None = ""
+        # The worker and the change number that were confirmed last.
         self._confirmed: tuple[str | None, int] = (None, 0)
 
+        # Held while the halts are read.
         self._lock = asyncio.Lock()
         self._changed = asyncio.Event()
         self._starting: set[Starting] = set()
@@ -186,33 +191,41 @@ class Halts:
     async def wait_until(self, is_open: Callable[[], bool]) -> None:
         """Wait until a condition on the halts is true. It may be cancelled at any time."""
         while True:
+            # Before the look: a change after it sets this event.
             changed = self._changed
-            if not self._has_row:
-                _rate_limited.log("runs wait: the heartbeat of this process cannot be stored")
-                await asyncio.sleep(RETRY_SECONDS)
+            retry_seconds = await self._try_to_learn()
+            if retry_seconds is not None:
+                await asyncio.sleep(retry_seconds)
                 continue
-            if not self.is_known:
-                try:
-                    await self.refresh()
-                except errors.AgentctlError as error:
-                    _rate_limited.log("runs wait: the halts cannot be read: %s", error.detail)
-                    await asyncio.sleep(RETRY_SECONDS)
-                    continue
-                if not self.is_known:
-                    # Another change is under way.
-                    await asyncio.sleep(POLL_SECONDS)
-                    continue
             if is_open():
                 return
 
             moment = now()
             ends = [row.until for row in self._active if row.until and row.until > moment]
             seconds = (min(ends) - moment) / 1_000_000 if ends else None
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await changed.wait()
-            except TimeoutError:
-                continue
+
+    async def _try_to_learn(self) -> float | None:
+        """Read the halts unless they are known.
+
+        Returns:
+            None if they are known now; otherwise the seconds after which to try again.
+        """
+        if not self._has_row:
+            _rate_limited.log("runs wait: the heartbeat of this process cannot be stored")
+            return RETRY_SECONDS
+        if self.is_known:
+            return None
+
+        try:
+            await self.refresh()
+        except errors.AgentctlError as error:
+            _rate_limited.log("runs wait: the halts cannot be read: %s", error.detail)
+            return RETRY_SECONDS
+        # If they are not known now, another change is under way.
+        return None if self.is_known else POLL_SECONDS
 
     @contextmanager
     def starting(self, seconds: float) -> Iterator[None]:
@@ -248,13 +261,14 @@ class Halts:
             # Before the read: what happens during it is not known afterwards.
             reader = self._worker.registered_id
             at = self._clock()
-            found = await self._databases.system.read(halts.list_active())
-            self._take(found, reader, at)
+            active_halts = await self._databases.system.read(halts.list_active())
+            self._take(active_halts, reader, at)
 
-    def _take(self, found: ActiveHalts, reader: str | None, at: float) -> None:
-        has_changed = found.change_number != self._number
-        self._number = found.change_number
-        self._active = tuple(found.halts)
+    def _take(self, active_halts: ActiveHalts, reader: str | None, at: float) -> None:
+        """Replace the halts by those of a read, and wake the callers that wait for a change."""
+        has_changed = active_halts.change_number != self._number
+        self._number = active_halts.change_number
+        self._active = tuple(active_halts.halts)
         self._reader = reader
         self._read_at = at
 
@@ -340,24 +354,24 @@ class Halts:
         await self.refresh()
         await self._confirm()
 
-        exited = set[str]()
+        exited_ids = set[str]()
         next_check = began + EXIT_CHECK_SECONDS
         while True:
-            unconfirmed = await self._databases.system.read(halts.list_unconfirmed(number))
-            waiting = [worker_id for worker_id in unconfirmed if worker_id not in exited]
-            if not waiting:
+            unconfirmed_ids = await self._databases.system.read(halts.list_unconfirmed(number))
+            living_ids = [worker_id for worker_id in unconfirmed_ids if worker_id not in exited_ids]
+            if not living_ids:
                 return
 
             at = self._clock()
             if at >= latest:
                 # Whatever they do: what they know is too old to start a call with.
-                _log.warning("a halt was not confirmed by the workers %s", ", ".join(waiting))
+                _log.warning("a halt was not confirmed by the workers %s", ", ".join(living_ids))
                 return
             if at >= next_check:
                 next_check = at + EXIT_CHECK_SECONDS
-                for worker_id in waiting:
+                for worker_id in living_ids:
                     if await monitor.check_exit(worker_id) is WorkerDeath.EXITED:
-                        exited.add(worker_id)
+                        exited_ids.add(worker_id)
             await asyncio.sleep(POLL_SECONDS)
 
     async def end_due(self) -> None:

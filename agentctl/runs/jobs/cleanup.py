@@ -72,27 +72,32 @@ class ClockGuard:
     Args:
         wall: the wall clock in microseconds.
         steady: a clock that is never set, in microseconds.
-
-    Attributes:
-        is_compared: True once `compare` was called.
-        present: the time of the wall clock at the last observation, in microseconds UTC.
     """
 
     def __init__(
         self, *, wall: Callable[[], int] = now, steady: Callable[[], int] = read_steady_clock
     ) -> None:
         self.is_compared = False
+        """True once `compare` was called."""
+
+        self.present = wall()
+        """The time of the wall clock at the last observation, in microseconds UTC."""
+
         self._wall = wall
         self._steady = steady
-        self._seen = steady()
-        self.present = wall()
-        self._offset = self.present - self._seen
-        self._before_jump: int | None = None
-        self._trusted_from = self._seen + HOLD
+        # The time of the steady clock at the last observation.
+        self._observed_at = steady()
+        # The distance of the wall clock from the steady clock: at the last observation, and before
+        # the first jump of those that made the clock doubtful.
+        self._offset = self.present - self._observed_at
+        self._offset_before_jump: int | None = None
+        # On the steady clock.
+        self._trusted_from = self._observed_at + HOLD
 
     @property
     def is_trusted(self) -> bool:
-        return self._seen >= self._trusted_from
+        """False if rows may not be deleted for their age."""
+        return self._observed_at >= self._trusted_from
 
     def compare(self, newest: int | None) -> None:
         """Trust the clock of a new process if it is at most a day ahead of the newest row.
@@ -102,7 +107,7 @@ class ClockGuard:
         """
         self.is_compared = True
         if newest is not None and self._wall() - newest <= HOLD:
-            self._trusted_from = self._seen
+            self._trusted_from = self._observed_at
 
     def observe(self) -> bool:
         """Read both clocks. Call it every few seconds.
@@ -110,29 +115,28 @@ class ClockGuard:
         Returns:
             True if the wall clock has jumped ahead since the last call.
         """
-        steady = self._steady()
+        observed_before = self._observed_at
+        offset_before = self._offset
+        self._observed_at = self._steady()
         self.present = self._wall()
-        offset = self.present - steady
-        advance = offset - self._offset
-        passed = steady - self._seen
-        self._seen = steady
-        before = self._offset
-        self._offset = offset
+        self._offset = self.present - self._observed_at
 
+        advance = self._offset - offset_before
+        passed = self._observed_at - observed_before
         # After a day without an observation, nobody has seen if the clock has jumped.
         if advance > JUMP or passed > HOLD:
-            if self._before_jump is None:
-                self._before_jump = before
-            self._trusted_from = steady + HOLD
+            if self._offset_before_jump is None:
+                self._offset_before_jump = offset_before
+            self._trusted_from = self._observed_at + HOLD
             return True
 
-        if self._before_jump is not None:
-            if offset - self._before_jump <= JUMP:
+        if self._offset_before_jump is not None:
+            if self._offset - self._offset_before_jump <= JUMP:
                 # It was set back.
-                self._before_jump = None
-                self._trusted_from = steady
+                self._offset_before_jump = None
+                self._trusted_from = self._observed_at
             elif self.is_trusted:
-                self._before_jump = None
+                self._offset_before_jump = None
         return False
 
 
@@ -224,9 +228,11 @@ async def delete_idle_sessions(
                 work = retention.list_idle(choice, PAGE_SESSIONS, after)
                 page = await database.read(work, size="large")
 
-                for session_ids in _divide(page.rows):
+                for session_ids in _divide_into_units(page.rows):
                     removal = _remove(session_ids, choice.before)
-                    removed_count += await _write(databases, database, record, session_ids, removal)
+                    removed_count += await _remove_with_entry(
+                        databases, database, record, session_ids, removal
+                    )
                     # Not before the first unit: reads alone may take that long.
                     if clock() >= end:
                         return removed_count
@@ -252,7 +258,7 @@ async def _choose_sessions(
         yield IdleSessions(moment - default_days * DAY, without_component=True)
 
 
-def _divide(rows: Sequence[IdleRow]) -> Iterator[list[str]]:
+def _divide_into_units(rows: Sequence[IdleRow]) -> Iterator[list[str]]:
     """Yield the ids of the sessions that can be removed, in units."""
     session_ids = list[str]()
     run_count = 0
@@ -310,7 +316,7 @@ async def delete_decided_approvals(
             return removed_count
 
         deletion = approvals.delete_decided(ids, before)
-        deleted_count = await _write(databases, database, record, ids, deletion)
+        deleted_count = await _remove_with_entry(databases, database, record, ids, deletion)
         removed_count += deleted_count
         # None deleted: other processes have deleted them, or somebody holds their sessions now.
         if not deleted_count or clock() >= end:
@@ -365,7 +371,7 @@ def append_cleanup_entry(
     return audit.append_entry(entry)
 
 
-async def _write(
+async def _remove_with_entry(
     databases: Databases,
     database: Database,
     record: _Record,
@@ -484,7 +490,7 @@ async def _delete_rows(
     async def delete_older(kind: str, has_older: Work[bool], delete: Work[int]) -> None:
         counts[kind] += await _delete_older(database, has_older, delete, seconds)
 
-    # The ages of these are settings.
+    # The ages of sessions and approvals are settings.
     deletions = [("sessions", delete_idle_sessions), ("approvals", delete_decided_approvals)]
     for noun, delete_aged in deletions:
         removed_count = await delete_aged(databases, database, ages, moment, seconds)
@@ -548,11 +554,11 @@ def _delete_and_record(before: int) -> Steps[int]:
     # Of a signed audit log, only what a signed head allows: verifiers miss everything else.
     head = yield from audit.get_newest_head()
     last = audit.LAST_NUMBER if head is None else head.expired_seq
-    deleted = yield from audit.delete_older(before, last)
-    if deleted:
+    deleted_count = yield from audit.delete_older(before, last)
+    if deleted_count:
         reason = f"older than {format_rfc3339(before)}"
-        yield from append_cleanup_entry(EXPIRE, deleted, reason)
-    return deleted
+        yield from append_cleanup_entry(EXPIRE, deleted_count, reason)
+    return deleted_count
 
 
 async def delete_unused_bytes(uploads: Uploads, databases: Databases, guard: ClockGuard) -> None:

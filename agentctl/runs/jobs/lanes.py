@@ -37,6 +37,7 @@ The lease of the sweep, which its lane extends, lasts three times as long as the
 """
 
 JOB_ENDS = ("completed", "failed")
+"""The ends of the run of a job, as the metrics name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +89,14 @@ class Lane:
 
 
 class Jobs:
-    """The jobs of this process.
-
-    Attributes:
-        times: durations of the runs in this process, by job and end.
-    """
+    """The jobs of this process."""
 
     def __init__(self, lease: SweepLease) -> None:
         self.lease = lease
+
         self.times: dict[tuple[str, str], DurationHistogram] = {}
+        """Durations of the runs in this process, by job and end (`JOB_ENDS`)."""
+
         self._tasks = Tasks()
         self._rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
 

@@ -34,7 +34,7 @@ async def sweep_dead_workers(
         Ids of the runs that this sweep has ended.
 
     Raises:
-        Unavailable: the system database does not answer. Failures of the others are logged.
+        Unavailable: the system database does not answer. A failure of another one is logged.
     """
     if survey is not None:
         owners = {databases.system.id: set(survey.owners)}

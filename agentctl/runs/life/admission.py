@@ -56,8 +56,13 @@ class Idempotency:
     """The identity of a repeatable request: two requests with equal fields are the same request."""
 
     principal: str
+    """The caller: a key counts for its principal only."""
+
     key: str
+    """The header `Idempotency-Key`."""
+
     body_hash: str
+    """The hash of all that the request asks for; with another one, the key is refused."""
 
 
 class IdempotentReplay(Exception):
@@ -168,28 +173,31 @@ class StoredVersions:
         """
         new_rows = list[VersionRow]()
         for component in components:
-            place = (component.id, component.key)
-            if place in self._stored:
+            identity = (component.id, component.key)
+            if identity in self._stored:
                 continue
 
-            description = describe_version(self._catalog, component)
-            if description is not None:
-                listing = component_versions.list_known(component.kind, component.id)
-                known_versions = await self._databases.system.read(listing)
-                if description.version not in known_versions:
-                    row = VersionRow(
-                        0,
-                        component.kind,
-                        component.id,
-                        description.version,
-                        now(),
-                        description.configuration,
-                    )
-                    new_rows.append(row)
-            self._stored.add(place)
+            new_row = await self._build_new_row(component)
+            if new_row is not None:
+                new_rows.append(new_row)
+            self._stored.add(identity)
 
         if new_rows:
             await self._databases.system.write(component_versions.add(new_rows))
+
+    async def _build_new_row(self, component: Component) -> VersionRow | None:
+        """Build the row of a version; None if the component has none, or its row is stored."""
+        description = describe_version(self._catalog, component)
+        if description is None:
+            return None
+
+        listing = component_versions.list_known(component.kind, component.id)
+        known_versions = await self._databases.system.read(listing)
+        if description.version in known_versions:
+            return None
+        return VersionRow(
+            0, component.kind, component.id, description.version, now(), description.configuration
+        )
 
 
 def admit_run(
@@ -379,7 +387,9 @@ def _change_state(
 
 
 def _with_user(spec: RunSpec, user_id: str | None) -> RunSpec:
-    return spec if spec.user_id == user_id else replace(spec, user_id=user_id)
+    if spec.user_id == user_id:
+        return spec
+    return replace(spec, user_id=user_id)
 
 
 def build_key_conflict() -> errors.ValidationFailed:

@@ -86,7 +86,7 @@ async def store_end(
         try:
             row = await _build_live_end(run, ending)
             store = partial(_store_or_read_end, run, ending, row)
-            stored = await _write_when_available(store, on_unavailable)
+            stored_ending = await _write_when_available(store, on_unavailable)
             break
         except Exception:
             # The transcript cannot be stored: store the ending without it.
@@ -109,7 +109,7 @@ async def store_end(
 
     run.database.announce(run.run_id)
     run.database.outbox.wake()
-    return stored
+    return stored_ending
 
 
 async def store_pause(
@@ -216,8 +216,8 @@ async def _store_or_read_end(run: LiveRun, ending: Ending, row: RunEnd) -> Endin
 
 
 def _build_last_batch(run: LiveRun, ending: Ending, at: int) -> events.Batch:
-    last = event_rows.format_end(run.identity, ending, run.transcript, at)
-    return run.stream.last_batch(last)
+    last_event = event_rows.format_end(run.identity, ending, run.transcript, at)
+    return run.stream.last_batch(last_event)
 
 
 @unit
@@ -247,27 +247,34 @@ def _write_end(
         stopped_at = None if row.stopped_at is None else max(row.stopped_at, run.finished_at)
         row = replace(row, finished_at=run.finished_at, stopped_at=stopped_at)
 
-    durable = run.spec.durable
+    last_events: events.Batch | None = None
+    if run.recorder is not None:
+        last_events = _build_last_batch(run, ending, row.finished_at)
+
+    summary: str | None = None
+    if ending.status == "COMPLETED":
+        summary = build_summary(run)
+
     # A member that has tried to pause, not only one that is known to be paused: its pause may be
     # committed while this process does not know that yet. If it comes after this end, it finds the
     # status of this run, and is refused.
     members_may_wait = any(child.has_asked for child in run.children)
     has_waited = run.has_asked or run.leg is not None
-    run.lets_begin = yield from write_end(
-        run.database.outbox,
-        End(
-            row,
-            ending,
-            last=None if run.recorder is None else _build_last_batch(run, ending, row.finished_at),
-            begins_in_doubt=run.begins_in_doubt,
-            state_changes=run.state_changes,
-            summary=build_summary(run) if ending.status == "COMPLETED" else None,
-            message_ids=run.transcript.message_ids,
-            may_wait=durable or has_waited or members_may_wait,
-            has_journal=durable,
-            has_checkpoint=run.has_checkpoint,
-        ),
+    durable = run.spec.durable
+
+    end = End(
+        row,
+        ending,
+        last_events=last_events,
+        begins_in_doubt=run.begins_in_doubt,
+        state_changes=run.state_changes,
+        summary=summary,
+        message_ids=run.transcript.message_ids,
+        may_wait=durable or has_waited or members_may_wait,
+        has_journal=durable,
+        has_checkpoint=run.has_checkpoint,
     )
+    run.lets_begin = yield from write_end(run.database.outbox, end)
     return ending
 
 
@@ -328,9 +335,10 @@ def _write_hand_over(run: LiveRun, *, lost: bool) -> Steps[HandOverOutcome]:
         yield from return_members(run.database.outbox, run.run_id)
         return "cancelled"
 
-    batch = run.stream.unstored_batch() if run.recorder is not None else None
-    if batch is not None:
-        yield from events.append_batch(run.run_id, *batch[1:])
+    if run.recorder is not None:
+        batch = run.stream.unstored_batch()
+        if batch is not None:
+            yield from events.append_batch(run.run_id, *batch[1:])
 
     if lost:
         # As after the death of this process: a call under way is in doubt.

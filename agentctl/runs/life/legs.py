@@ -7,7 +7,7 @@ continue it. Every transition is one transaction (decision 79).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Protocol, cast
 
@@ -24,7 +24,7 @@ from agentctl.runs.desk.waiting import lock_queue
 from agentctl.runs.life.admission import Admission, HeldSlots, LegInput
 from agentctl.runs.life.live import LiveRun, RunServices
 from agentctl.runs.log import event_rows
-from agentctl.runs.log.event_rows import describe
+from agentctl.runs.log.event_rows import describe_approval
 from agentctl.runs.log.fold import PAUSE, START, StoredLog, find_root_id, load_log
 from agentctl.runs.log.results import encode_counters, encode_requests, take_counters, to_json
 from agentctl.runs.states import Pause, RunCounters, is_final, is_settled
@@ -98,10 +98,11 @@ def prepare_pause(
     rows = [
         build_approval(run, ask, at + number, settings) for number, ask in enumerate(pause.asks)
     ]
-    event = event_rows.format_paused(run.identity, [describe(row) for row in rows], at)
+    event = event_rows.format_paused(run.identity, [describe_approval(row) for row in rows], at)
 
     transcript = run.transcript
     transcript.end_answer([])
+    earlier_runs, earlier_facts = _dump_earlier_runs(run.earlier_runs)
 
     values = RunPause(
         run_id=run.run_id,
@@ -123,9 +124,8 @@ def prepare_pause(
         "component_name": run.component.name,
         "is_first": run.is_first,
         "next_step": 0 if run.journal is None else run.journal.next_step,
-        # A program of an earlier release knows no other members.
-        "earlier_runs": [_pick(earlier, known=True) for earlier in run.earlier_runs],
-        "earlier_facts": [_pick(earlier, known=False) for earlier in run.earlier_runs],
+        "earlier_runs": earlier_runs,
+        "earlier_facts": earlier_facts,
         "summary": run.summary,
         "previous_instructions": run.previous_instructions,
     }
@@ -162,7 +162,38 @@ def build_approval(run: LiveRun, ask: Ask, at: int, settings: Approvals) -> Appr
     )
 
 
+def _dump_earlier_runs(
+    earlier_runs: Sequence[EarlierRun],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return earlier runs as two lists of JSON objects, which `_load_earlier_runs` joins again.
+
+    A program of an earlier release knows only the fields in the first list. The second list has the
+    other fields of each run.
+    """
+    known_names = ("messages", "native", "from_request")
+    known_fields: list[dict[str, Any]] = []
+    other_fields: list[dict[str, Any]] = []
+
+    for earlier_run in earlier_runs:
+        values = asdict(earlier_run)
+        known_fields.append({name: values.pop(name) for name in known_names})
+        other_fields.append(values)
+    return known_fields, other_fields
+
+
+def _load_earlier_runs(body: Mapping[str, Any]) -> list[EarlierRun]:
+    """Return the earlier runs of a checkpoint; see `_dump_earlier_runs`."""
+    known_fields = body["earlier_runs"] or ()
+    # The checkpoint of an earlier release has no such list.
+    other_fields = body.get("earlier_facts") or itertools.repeat({})
+    return [
+        EarlierRun(**known, **other)
+        for known, other in zip(known_fields, other_fields, strict=False)
+    ]
+
+
 def _list_client_tools(spec: RunSpec) -> set[str]:
+    """Return the names of the tools that the request of a run defines, and its caller executes."""
     return {tool["name"] for tool in orjson.loads(spec.client_tools or "[]")}
 
 
@@ -263,7 +294,7 @@ class ClaimedLeg:
     lets_begin: bool = False
     """True if the claim lets another run of the session begin."""
 
-    new: NewVersion = NewVersion(None)
+    new_version: NewVersion = NewVersion(None)
     """The version of the component that executes it."""
 
     counters: Counters = Counters()
@@ -281,19 +312,18 @@ class ClaimedLeg:
 
 
 class LegHost(Protocol):
-    """The engine of this process, as members and claims start runs with it.
-
-    Attributes:
-        services: what the process gives to each run.
-        free_slots: number of root runs that the process would start now.
-    """
+    """The engine of this process, as members and claims start runs with it."""
 
     counters: RunCounters
+
     held_slots: HeldSlots
+
     services: RunServices
+    """The objects that the process gives to each of its runs."""
 
     @property
-    def free_slots(self) -> int: ...
+    def free_slots(self) -> int:
+        """Number of root runs that the process would start now."""
 
     async def start(self, run: LiveRun, admit: Callable[[str], Work[Admission]]) -> Admission:
         """Commit the row of a run, and start its work unless it waits in the queue."""
@@ -341,7 +371,7 @@ def claim_leg(
     claimed = yield from _load_leg(run_id, has_effects=has_effects)
     if claimed is None:
         return None
-    return replace(claimed, lets_begin=lets_begin, new=new_version)
+    return replace(claimed, lets_begin=lets_begin, new_version=new_version)
 
 
 def build_new_version(state: RunState, version: str | None, at: int) -> NewVersion:
@@ -430,7 +460,7 @@ def claim_member(
     claimed = yield from _load_leg(run_id)
     if claimed is None:
         return None
-    return replace(claimed, new=new_version)
+    return replace(claimed, new_version=new_version)
 
 
 def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | None]:
@@ -461,7 +491,7 @@ def build_leg_input(claimed: ClaimedLeg) -> tuple[RunSpec, LegInput]:
         # It is claimed already.
         background=False,
     )
-    spec = replace(spec, version=claimed.new.version or spec.version)
+    spec = replace(spec, version=claimed.new_version.version or spec.version)
 
     last_event = claimed.last_event
     if claimed.log.checkpoint.kind != START:
@@ -490,19 +520,11 @@ def build_leg_input(claimed: ClaimedLeg) -> tuple[RunSpec, LegInput]:
         first_step=body.get("next_step", 0),
         session_changes=state_changes,
         changed_at=changed_at,
-        earlier_runs=[
-            EarlierRun(**earlier, **facts)
-            for earlier, facts in zip(
-                body["earlier_runs"] or (),
-                # An earlier release has stored none.
-                body.get("earlier_facts") or itertools.repeat({}),
-                strict=False,
-            )
-        ],
+        earlier_runs=_load_earlier_runs(body),
         summary=body["summary"],
         previous_instructions=body["previous_instructions"],
         is_first=body["is_first"],
-        version_change=claimed.new.version_change,
+        version_change=claimed.new_version.version_change,
         has_messages=claimed.state.messages_sent > 0,
     )
 
@@ -522,23 +544,13 @@ def _build_leg(claimed: ClaimedLeg, state: Any) -> Leg | None:
         if row.status != "pending" and row.kind != "outcome" and not is_question(row):
             decisions.append(to_decision(row))
 
-    has_new_version = claimed.new.version_change is not None
+    has_new_version = claimed.new_version.version_change is not None
     return Leg(state, decisions, has_new_version)
-
-
-def _pick(earlier: EarlierRun, *, known: bool) -> dict[str, Any]:
-    """Return the members of an earlier run that a program of an earlier release knows, or others.
-
-    Args:
-        known: False for the others.
-    """
-    known_names = ("messages", "native", "from_request")
-    values = asdict(earlier)
-    return {name: value for name, value in values.items() if (name in known_names) is known}
 
 
 def to_decision(row: ApprovalRow) -> Decided:
     """Return a decided approval as the next leg reads it."""
+    # Most fields are the columns of the same names. The row has JSON texts for the others.
     values: dict[str, Any] = {
         field.name: getattr(row, field.name, None) for field in fields(Decided)
     }

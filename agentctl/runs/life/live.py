@@ -106,39 +106,13 @@ class LiveRun:
     Args:
         parent: the run that requested this one; None for a root run and for background work.
         start: where the leg begins; None for the first leg.
-
-    Attributes:
-        spec: its specification; its user is known when the row is committed.
-        root: the root run of its tree; the run itself if it has no parent.
-        worker_id: owner in the row of the run, once it is committed.
-        is_first: True if the session of a root run was created with the run.
-        recorder: stores the events of a recorded root run, once its row is committed.
-        reported: the runs of members that a library executes, also before their rows are committed.
-        requested_end: the ending that the first stop request asks for; None before that.
-        is_handed_over: True if another process continues, although a step was interrupted.
-        has_ended: True once all further events of the work are ignored.
-        finished_at: time when the work ended or was abandoned, in microseconds. The row, the stored
-            event and the published event have the same time.
-        ended: the stored end of the leg, or the expected one if the database has not stored it yet.
-        previous_instructions: system message of the session's previous run, if any.
-        state_changes: the changes of a root run to the state, once the work has ended.
-        attempt: number that fences the writes of this leg; 1 in the first leg.
-        has_checkpoint: True if the run has a checkpoint, which goes with its end.
-        has_asked: True if this leg has tried to store a pause, which may be committed.
-        begins_in_doubt: the times of begins of approved calls that may be committed, by the ids of
-            the approvals. Their calls were not made.
-        lets_begin: True if its end let another run of the session begin, which waited.
-        was_ended_elsewhere: True if its end was refused, because another process has ended it.
-        version_change: JSON of the change of the version before this leg; None without a change.
-        trace: the trace of this leg, once it has begun; None if it is not traced.
-        has_messages: True if messages may wait for the run, so that its next model call looks.
-        on_messages: called when a message waits; None if nothing has to know it at once.
-        start_place: the place of the first event of the leg in the stream; None for the next place.
-        end_place: the place of the last event of the leg, as `start_place`.
     """
 
     start_place: EventPlace | None = None
+    """The place of the first event of the leg in the stream; None for the next place."""
+
     end_place: EventPlace | None = None
+    """The place of the last event of the leg; None for the next place."""
 
     def __init__(
         self,
@@ -154,12 +128,21 @@ class LiveRun:
 
         # What it is, and its place in the tree.
         self.spec = spec
+        """Its specification; its user is known when the row is committed."""
+
         self.run_id = spec.run_id
         self.component = component
         self.parent = parent
+
         self.root: LiveRun = parent.root if parent is not None else self
+        """The root run of its tree; the run itself if it has no parent."""
+
         self.children: list[LiveRun] = []
+        """The runs of members and steps whose rows are committed."""
+
         self.reported: list[ReportedRun] = []
+        """The runs of members that a library executes, also before their rows are committed."""
+
         self.identity = RunIdentity(
             spec.run_id,
             spec.session_id,
@@ -179,19 +162,50 @@ class LiveRun:
 
         # This leg.
         self.attempt = start.attempt
+        """Number that fences the writes of this leg; 1 in the first leg."""
+
         self.leg = start.leg
+        """The state and the decisions for the component; None if the run begins."""
+
         self.is_first = start.is_first
+        """True if the session of a root run was created with the run."""
+
         self.version_change = start.version_change
+        """JSON of the change of the version before this leg; None without a change."""
+
         self.previous_instructions = start.previous_instructions
+        """The system message of the session's previous run, or None."""
+
         self.earlier_runs = start.earlier_runs
+        """The earlier runs of the session that the component gets, oldest first."""
+
         self.summary = start.summary
+        """The summary of the session that the component gets, or None."""
+
         self.has_checkpoint = start.has_checkpoint
+        """True if the run has a checkpoint, which its end deletes."""
+
         self.has_asked = False
+        """True if this leg has tried to store a pause, which may be committed."""
+
         self.has_messages = start.has_messages
+        """True if messages may wait for the run, so that its next model call reads them."""
+
         self.on_messages: Callable[[], None] | None = None
+        """Called when a message waits; None if nothing has to know it at once."""
+
         self.begins_in_doubt: dict[str, int] = {}
+        """The times of begins of approved calls that may be committed, by the approval's id.
+
+        Microseconds UTC. Their calls were not made.
+        """
+
         self.trace: LegTrace | None = None
+        """The trace of this leg, once it has begun; None if it is not traced."""
+
         self.worker_id = ""
+        """Owner in the row of the run, once it is committed."""
+
         self._stored_at = 0
 
         # What it does.
@@ -201,12 +215,20 @@ class LiveRun:
             self.stream = Stream(
                 spec.run_id, self.attempt, recorded=spec.recorded, first=start.first_event
             )
+
         self.recorder: Recorder | None = None
+        """Stores the events of a recorded root run, once its row is committed."""
+
         self.transcript = start.transcript
         if spec.stop:
             self.transcript.stop = StopTexts(spec.stop, self.complete)
+
         self.state: SessionState = parent.state if parent else SessionState(None, 0)
+        """The state of the session, which all runs of a tree share."""
+
         self.state_changes: StateChanges | None = None
+        """The changes of a root run to the state, once the work has ended."""
+
         self._changed_at = 0
         self._effects: asyncio.Task[bool] | None = None
 
@@ -219,16 +241,35 @@ class LiveRun:
         # How it ends.
         loop = asyncio.get_running_loop()
         self.stop_requested: asyncio.Future[None] = loop.create_future()
+
         self.ended: asyncio.Future[LegEnd] = loop.create_future()
+        """The stored end of the leg, or the expected one if the database has not stored it yet."""
+
         self.requested_end: Ending | None = None
+        """The ending that the first stop request asks for; None before that."""
+
         self.is_handed_over = False
+        """True if another process continues, although a step was interrupted."""
+
         self.has_ended = False
+        """True once all further events of the work are ignored."""
+
         self.finished_at: int | None = None
+        """The time when the work ended or was abandoned, in microseconds UTC.
+
+        The row, the stored event and the published event have the same time.
+        """
+
         self.lets_begin = False
+        """True if a queued run of the session can begin now, because this run has ended."""
+
         self.was_ended_elsewhere = False
+        """True if its end was refused, because another process has ended it."""
 
         # These read the run.
-        self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
+        self.journal: RunJournal | None = None
+        if spec.durable:
+            self.journal = RunJournal(self, start.steps, start.first_step)
         self.files = services.open_files(self)
 
     @property
@@ -255,7 +296,7 @@ class LiveRun:
         return self.requested_end is not None or self.has_ended
 
     @property
-    def goes_on(self) -> bool:
+    def is_continued(self) -> bool:
         """True if an earlier leg has done a part of its work."""
         return self.leg is not None or bool(self._start.steps)
 
@@ -349,8 +390,10 @@ class LiveRun:
     def emit(self, event: RunEvent) -> None:
         if self.stream.recorded and not self.has_ended:
             name, data, piece = event_rows.format_event(self.identity, event)
-            as_text = self.root.database.version.allows_text_rows
-            self.stream.publish(name, data, piece if as_text else None, start=self.start_place)
+            if not self.root.database.version.allows_text_rows:
+                # A server of an earlier release could not read such a row.
+                piece = None
+            self.stream.publish(name, data, piece, start=self.start_place)
 
     def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
         if not self.has_ended:
@@ -394,9 +437,11 @@ class LiveRun:
     @contextmanager
     def _holding(self) -> Iterator[None]:
         """Stop the time limits of the run, and of the runs above it, while the block lasts."""
-        runs: list[LiveRun] = [self]
-        while (parent := runs[-1].parent) is not None:
-            runs.append(parent)
+        runs = list[LiveRun]()
+        ancestor: LiveRun | None = self
+        while ancestor is not None:
+            runs.append(ancestor)
+            ancestor = ancestor.parent
 
         for run in runs:
             if not run._holders:
@@ -594,13 +639,10 @@ class ReportedRun(LiveRun):
     stored, published, cancelled and recovered as other runs. Later events of its tree are published
     after its start and its end, which wait for their commit. A stop of this run alone stops its
     parent: the library cannot stop one member.
-
-    Attributes:
-        begun: done when the row is committed and the start is published.
-        result: waits for the stored end.
     """
 
     result: asyncio.Task[MemberResult]
+    """Waits for the stored end; set by `wait_for_result`."""
 
     def __init__(
         self,
@@ -614,6 +656,8 @@ class ReportedRun(LiveRun):
         super().__init__(spec, component, services, parent, start=start)
         loop = asyncio.get_running_loop()
         self.begun: asyncio.Future[None] = loop.create_future()
+        """Done when the row is committed and the start is published."""
+
         self._report: asyncio.Future[None] = loop.create_future()
         # A stop may be requested before `execute` is called; the library works on all the same.
         self.transcript.unstopped.add(self._report, has_result=False)

@@ -129,7 +129,7 @@ class Members:
                 await start
             end = await asyncio.shield(run.ended)
         except asyncio.CancelledError:
-            run.stop(_end_below(parent))
+            run.stop(_build_abandoned_end(parent))
             raise
 
         status: MemberStatus
@@ -177,8 +177,8 @@ class Members:
         parent: LiveRun,
         component: Component,
         run_id: str,
-        kind: type[R],
-        begin: Callable[[R], None] = lambda run: None,
+        run_class: type[R],
+        on_begun: Callable[[R], None] | None = None,
     ) -> R | None:
         """Claim the paused run of a member and start its work; None if it does not wait.
 
@@ -186,13 +186,13 @@ class Members:
         supervisor. The work of the member is stopped before its first step then.
 
         Args:
-            kind: the class of the run.
-            begin: called with the run once its work has started.
+            run_class: `LiveRun`, or `ReportedRun` for a member that a library executes.
+            on_begun: called with the run once its work has started.
         """
         is_wanted = True
 
         async def claim() -> R | None:
-            if kind is LiveRun:
+            if run_class is LiveRun:
                 version = find_version(self._catalog, component)
                 component_ref = (component.kind, component.id)
                 claimed = await self._claim_leg(parent, run_id, version, component_ref)
@@ -203,11 +203,12 @@ class Members:
                 return None
 
             spec, start = legs.build_leg_input(claimed)
-            run = kind(spec, component, self._host.services, parent, start=start)
+            run = run_class(spec, component, self._host.services, parent, start=start)
             if not is_wanted:
-                run.stop(_end_below(parent))
+                run.stop(_build_abandoned_end(parent))
             self._host.execute_leg(run, claimed)
-            begin(run)
+            if on_begun is not None:
+                on_begun(run)
             return run
 
         claiming = self._run_tasks.start(claim())
@@ -218,7 +219,7 @@ class Members:
             # Claimed and cancelled in one step of the event loop.
             run = claiming.result() if claiming.done() else None
             if run is not None:
-                run.stop(_end_below(parent))
+                run.stop(_build_abandoned_end(parent))
             raise
 
     async def _claim_leg(
@@ -283,12 +284,12 @@ class Members:
         """Continue the paused run of a member that a library executes; None if it does not wait."""
         spans = parent.transcript.spans
 
-        def wait(run: ReportedRun) -> None:
+        def wait_for_end(run: ReportedRun) -> None:
             span = spans.find_open(run_id) or spans.start_member(run_id, component.id)
             run.wait_for_result(self._run_tasks.start(self._wait(run, span)))
 
         with outside_run():
-            return await self._claim(parent, component, run_id, ReportedRun, wait)
+            return await self._claim(parent, component, run_id, ReportedRun, wait_for_end)
 
 
 class _Slot(NamedTuple):
@@ -326,13 +327,16 @@ class MemberSlots:
 
         The wait can be cancelled at any time.
         """
-        slot = self._try_take(parent) or await self._wait(parent)
+        slot = self._try_take(parent)
+        if slot is None:
+            slot = await self._wait(parent)
         try:
             yield
         finally:
             self._release(slot)
 
     def _try_take(self, parent: LiveRun) -> _Slot | None:
+        """Take the place of a parent, or a slot that counts; None if neither is free."""
         if parent not in self._lending:
             self._lending.add(parent)
             return _Slot(parent, None)
@@ -397,8 +401,11 @@ class MemberSlots:
         return True
 
 
-def _end_below(parent: LiveRun) -> Ending:
-    """Return the end of a member whose parent does not wait for it any more."""
+def _build_abandoned_end(parent: LiveRun) -> Ending:
+    """Return the end of a member whose parent does not wait for it any more.
+
+    It is the end that was requested for the parent, or a cancel if the parent continues.
+    """
     reason = "The parent run continued without it"
     return parent.requested_end or Ending.cancelled("system:parent", reason)
 

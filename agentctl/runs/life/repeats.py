@@ -40,7 +40,8 @@ from agentctl.store.visibility import EVERYONE, Visibility
 Message = Mapping[str, Any]
 
 
-def _load(text: str | None) -> list[dict[str, Any]]:
+def _parse_list(text: str | None) -> list[dict[str, Any]]:
+    """Return the objects of a stored JSON array; none for a column that is NULL."""
     return require(parse_records(text or "[]"))
 
 
@@ -50,10 +51,10 @@ class StoredOrigin:
 
     row: RunRow
 
-    below: Sequence[RunRow]
+    runs_below: Sequence[RunRow]
     """The runs of its members and steps and the runs below them, without background work."""
 
-    asked: Sequence[ApprovalRow]
+    approvals: Sequence[ApprovalRow]
     """The approvals of all these runs."""
 
     retries: Sequence[str]
@@ -67,17 +68,19 @@ class StoredOrigin:
     @property
     def files(self) -> list[dict[str, Any]]:
         """The references of the files of its message, without the files that it has saved."""
-        return [file for file in _load(self.row.files) if "created_at" not in file]
+        return [file for file in _parse_list(self.row.files) if "created_at" not in file]
 
     @property
     def was_lost(self) -> bool:
         """True if its server died, so that its last calls may not be known."""
-        runs = (self.row, *self.below)
-        return any(
-            run.error_code == "WORKER_LOST"
-            or (run.cancel_reason or "").lower().endswith(WORKER_LOST_REASON.lower())
-            for run in runs
-        )
+        for run in (self.row, *self.runs_below):
+            if run.error_code == "WORKER_LOST":
+                return True
+            # A run that was to be cancelled when its server died is CANCELLED: its reason says so.
+            cancel_reason = run.cancel_reason or ""
+            if cancel_reason.lower().endswith(WORKER_LOST_REASON.lower()):
+                return True
+        return False
 
 
 @unit
@@ -123,16 +126,18 @@ def copy_files(
     all_files = [*files]
     for message in origin.messages:
         all_files += message.get("files", ())
-    copies = {file["file_id"]: new_id() for file in all_files}
+    copy_ids = {file["file_id"]: new_id() for file in all_files}
 
-    def copy(files: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        return [{**file, "file_id": copies[file["file_id"]]} for file in files]
+    def refer_to_copies(references: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [{**file, "file_id": copy_ids[file["file_id"]]} for file in references]
 
-    messages = tuple(
-        {**message, "files": copy(message["files"])} if "files" in message else message
-        for message in origin.messages
-    )
-    return replace(origin, messages=messages), copy(files), copies
+    messages = list[Mapping[str, Any]]()
+    for message in origin.messages:
+        if "files" in message:
+            message = {**message, "files": refer_to_copies(message["files"])}
+        messages.append(message)
+
+    return replace(origin, messages=tuple(messages)), refer_to_copies(files), copy_ids
 
 
 def can_continue(component: Component, catalog: Catalog) -> bool:
@@ -161,7 +166,7 @@ def plan_retry(stored: StoredOrigin, component: Component, catalog: Catalog) -> 
             break
 
     if can_continue(component, catalog):
-        at = _find_last_step(messages, _load(row.tools))
+        at = _find_last_step(messages, _parse_list(row.tools))
         while at and at < len(messages) and "message_id" in messages[at]:
             # A message that was sent to the run after these results.
             at += 1
@@ -240,11 +245,11 @@ def _find_last_step(messages: Sequence[Message], tools: Sequence[Message]) -> in
             answered_ids.add(messages[index]["tool_call_id"])
             index += 1
 
-        # The calls of the run that this one repeats were checked then.
-        is_kept = "origin_run_id" in message
-        call_states = [
-            "done" if is_kept else states.get(call_id, "unknown") for call_id in call_ids
-        ]
+        if "origin_run_id" in message:
+            # The calls of the run that this one repeats were checked then.
+            call_states: list[CallState] = ["done"]
+        else:
+            call_states = [states.get(call_id, "unknown") for call_id in call_ids]
         if "unknown" in call_states or not answered_ids.issuperset(call_ids):
             break
         if "done" in call_states:
@@ -262,10 +267,10 @@ def _find_step(stored: StoredOrigin, steps: Sequence[tuple[str, Component]]) -> 
     Args:
         steps: the name and the component of each step in the configuration.
     """
-    runs = {run.run_id: run for run in stored.below}
+    runs = {run.run_id: run for run in stored.runs_below}
     spans = {
         int(str(span["id"]).removeprefix("step-")): span
-        for span in _load(stored.row.spans)
+        for span in _parse_list(stored.row.spans)
         if span.get("kind") == "step"
     }
 
@@ -341,14 +346,14 @@ def _list_calls(stored: StoredOrigin, origin: Origin) -> Iterator[RepeatedCallRe
     kept_steps = 0 if origin.step_input is None else origin.at
     kept_span_ids = kept_call_ids | {f"step-{index}" for index in range(kept_steps)}
     kept_run_ids: set[str] = set()
-    for span in _load(stored.row.spans):
+    for span in _parse_list(stored.row.spans):
         if span.get("member_run_id") and kept_span_ids & {span["id"], span["parent"]}:
             kept_run_ids.add(span["member_run_id"])
 
-    approval_rows = {(row.run_id, row.tool_call_id): row for row in stored.asked}
+    approval_rows = {(row.run_id, row.tool_call_id): row for row in stored.approvals}
     yield from _list_calls_of(stored.row, kept_call_ids, approval_rows)
     # Parents come before their children.
-    for run in stored.below:
+    for run in stored.runs_below:
         if run.run_id in kept_run_ids or run.parent_run_id in kept_run_ids:
             kept_run_ids.add(run.run_id)
             continue
@@ -360,7 +365,7 @@ def _list_calls_of(
     kept_call_ids: Collection[str],
     approval_rows: Mapping[tuple[str, str], ApprovalRow],
 ) -> Iterator[RepeatedCallRecord]:
-    for tool in _load(run.tools):
+    for tool in _parse_list(run.tools):
         call_id = tool["tool_call_id"]
         approval = approval_rows.get((run.run_id, call_id))
         if call_id in kept_call_ids or tool["tool_name"] in DELEGATIONS:

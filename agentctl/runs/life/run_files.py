@@ -60,8 +60,8 @@ class RunItems:
         items = await self._read(store_items.get(self._space, namespace, key, now()), refresh)
         return items[0] if items else None
 
-    async def search(self, wanted: ItemSearch, *, refresh: bool) -> list[StoreItem]:
-        return await self._read(store_items.search(self._space, wanted, now()), refresh)
+    async def search(self, item_search: ItemSearch, *, refresh: bool) -> list[StoreItem]:
+        return await self._read(store_items.search(self._space, item_search, now()), refresh)
 
     async def list_namespaces(self) -> list[Namespace]:
         work = store_items.list_namespaces(self._space, now())
@@ -120,7 +120,8 @@ class RunMemories:
             team_id=run.component_id if run.component_type == "team" else None,
             run_id=run.run_id,
         )
-        return _to_memory(await self._write(_create_once(row, self._quotas)))
+        stored_row = await self._write(_create_once(row, self._quotas))
+        return _to_memory(stored_row)
 
     async def recall(self, text: str = "", *, limit: int = 10) -> list[Memory]:
         if not 1 <= limit <= MAXIMUM_FOUND:

@@ -93,8 +93,23 @@ _rate_limited = RateLimitedLog(_log)
 
 
 class _Start(NamedTuple):
+    """An incomplete start."""
+
     number: int
+    """Its number among all starts of the process, from 1."""
+
     began: float
+    """Its time by `time.monotonic`, in seconds."""
+
+
+class _Waiter(NamedTuple):
+    """Work that waits for the starts before it."""
+
+    number: int
+    """The number of the last start that it waits for."""
+
+    turn: asyncio.Future[None]
+    """Done when these starts are complete."""
 
 
 class Starts:
@@ -105,24 +120,25 @@ class Starts:
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, _Start] = OrderedDict()
-        self._number = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._last_number = 0
+        # In the order of their numbers.
+        self._waiting: deque[_Waiter] = deque()
 
     def begin(self, run_id: str) -> None:
-        self._number += 1
-        self._open[run_id] = _Start(self._number, time.monotonic())
+        """Count a start until `end`, or until it takes longer than `START_LIMIT_SECONDS`."""
+        self._last_number += 1
+        self._open[run_id] = _Start(self._last_number, time.monotonic())
 
     def end(self, run_id: str) -> None:
         """Complete a start. Work that waits for no other start continues."""
         if self._open.pop(run_id, None) is None:
             return
 
-        oldest_number = self._number + 1
+        oldest_number = self._last_number + 1
         if self._open:
             oldest_number = next(iter(self._open.values())).number
-        while self._waiting and self._waiting[0][0] < oldest_number:
-            _, turn = self._waiting.popleft()
-            turn.set_result(None)
+        while self._waiting and self._waiting[0].number < oldest_number:
+            self._waiting.popleft().turn.set_result(None)
 
     async def wait_for_earlier(self) -> None:
         """Wait until the starts that are incomplete now are complete, if they are many."""
@@ -133,8 +149,8 @@ class Starts:
         if len(self._open) <= CROWD:
             return
 
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((self._number, turn))
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiter(self._last_number, turn))
         await asyncio.wait({turn}, timeout=START_LIMIT_SECONDS)
 
 
@@ -172,7 +188,7 @@ class Supervision:
                 extend_log_context(trace_id=trace.own.trace_id, span_id=trace.own.span_id)
 
         ending: LegEnd = _FAILED
-        stored: LegEnd | None = None
+        stored_ending: LegEnd | None = None
         try:
             ending = await self._execute(run)
             # Before its results are read: abandoned work may still report.
@@ -180,7 +196,7 @@ class Supervision:
             if run.is_handed_over and ending == run.requested_end:
                 ending = HandOver(lost=True)
             ending = _keep_state(run, ending)
-            stored = await self._store(run, ending)
+            stored_ending = await self._store(run, ending)
         except asyncio.CancelledError:
             # A tool cancelled every task of the process: store the end in a new one, for which
             # nothing waits. If another end is stored already, it remains.
@@ -195,20 +211,21 @@ class Supervision:
         except Exception:
             _log.exception("run %s ended with an unexpected error", run.run_id)
         finally:
-            self._end(run, ending, stored)
+            self._end(run, ending, stored_ending)
 
-    def _end(self, run: LiveRun, ending: LegEnd, stored: LegEnd | None) -> None:
+    def _end(self, run: LiveRun, ending: LegEnd, stored_ending: LegEnd | None) -> None:
         """Publish the end of a leg, unless the wait for its database has ended before.
 
         Args:
-            stored: None if it is not stored: then it has no last event.
+            ending: the expected end, for a leg whose end is not stored yet.
+            stored_ending: the stored end; None if it is not stored: then it has no last event.
         """
         if run.ended.done():
             return
 
         # After the commit: a status that a follower has seen cannot be lost.
-        _publish_end(run, stored)
-        run.ended.set_result(stored or ending)
+        _publish_end(run, stored_ending)
+        run.ended.set_result(stored_ending or ending)
 
         folder = run.files.folder
         if folder is not None:
@@ -232,10 +249,10 @@ class Supervision:
             if timer is None:
                 timer = loop.call_at(latest, self._end, run, ending, None)
 
-        stored = await self._store_end(run, ending, on_unavailable)
+        stored_ending = await self._store_end(run, ending, on_unavailable)
         # After the end is published: the followers of the run do not wait for this.
-        loop.call_soon(self._report_leg, run, stored)
-        return stored
+        loop.call_soon(self._report_leg, run, stored_ending)
+        return stored_ending
 
     def _report_leg(self, run: LiveRun, ending: LegEnd) -> None:
         """Count the model calls of a leg that has ended, and export its spans."""
@@ -250,11 +267,12 @@ class Supervision:
         self, run: LiveRun, ending: LegEnd, on_unavailable: Callable[[], None]
     ) -> LegEnd:
         def on_stopped(late: bool) -> None:
-            work_stopped = runs.record_work_stopped(run.run_id, run.attempt, now(), late)
-            self._run_tasks.start(_record(run, work_stopped, "its abandoned work"))
+            write = runs.record_work_stopped(run.run_id, run.attempt, now(), late)
+            self._run_tasks.start(_record_stopped_work(run, write, "its abandoned work"))
 
         def on_change() -> None:
-            self._run_tasks.start(_record(run, _replace_holding(run), "a part of its work"))
+            write = _replace_holding(run)
+            self._run_tasks.start(_record_stopped_work(run, write, "a part of its work"))
 
         # A pause or a hand-over that the row does not allow becomes an end.
         if isinstance(ending, Pause):
@@ -269,13 +287,13 @@ class Supervision:
                 return ending
 
         assert isinstance(ending, Ending)
-        stored = await store_end(run, ending, on_stopped, on_change, on_unavailable)
+        stored_ending = await store_end(run, ending, on_stopped, on_change, on_unavailable)
         # The process that has written the end counts it.
         if not run.was_ended_elsewhere:
-            self._counters.count_finished(run.component.kind, stored)
-            # Before the end is published: who reads it, and tries again, finds the halt.
-            await self._gate.breakers.count_run(run.spec, stored)
-        return stored
+            self._counters.count_finished(run.component.kind, stored_ending)
+            # Before the end is published: a client that reads it, and tries again, finds the halt.
+            await self._gate.breakers.count_run(run.spec, stored_ending)
+        return stored_ending
 
     async def _execute(self, run: LiveRun) -> LegEnd:
         """Execute the component until it ends, is stopped, or exceeds its time limit.
@@ -302,7 +320,7 @@ class Supervision:
                     run.transcript.unstopped.add(work)
 
             await _stop_children(run)
-            ending = _ending_of_work(run, work)
+            ending = _find_ending(run, work)
             # A background task of a completed run continues, and the record of the run names it.
             await run.transcript.unstopped.end_started(cancel=ending.status != "COMPLETED")
             await _end_reported(run)
@@ -326,7 +344,7 @@ class Supervision:
         if run.parent is None:
             await self._starts.wait_for_earlier()
         await run.wait_while_halted()
-        ask = await self._gate.check_work(run, goes_on=run.goes_on)
+        ask = await self._gate.check_work(run, is_continued=run.is_continued)
         if ask is not None:
             # Without a state: the next leg begins as the first one.
             raise Paused([ask], None)
@@ -355,17 +373,20 @@ class Supervision:
 async def _wait_for_end(run: LiveRun, work: asyncio.Task[None]) -> None:
     """Wait for the end of the work, a stop, or the time limit, which halts prolong."""
     began = time.monotonic()
-    left = run.spec.time_limit
-    while left > 0:
+    seconds_left = run.spec.time_limit
+    while seconds_left > 0:
+        timeout = seconds_left
+        if run.is_held:
+            # The rest of its time stays the same: without a minimum, this would be a busy loop.
+            timeout = max(seconds_left, HELD_LOOK_SECONDS)
         await asyncio.wait(
-            {work, run.stop_requested},
-            # While a halt holds the run, what is left stays the same.
-            timeout=max(left, HELD_LOOK_SECONDS) if run.is_held else left,
-            return_when=asyncio.FIRST_COMPLETED,
+            {work, run.stop_requested}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
         )
         if work.done() or run.stop_requested.done():
             return
-        left = run.spec.time_limit - (time.monotonic() - began - run.held_seconds)
+
+        worked_seconds = time.monotonic() - began - run.held_seconds
+        seconds_left = run.spec.time_limit - worked_seconds
 
 
 async def _claim_run(run: LiveRun) -> bool:
@@ -552,17 +573,22 @@ def _add_unstopped(run: LiveRun, child: LiveRun) -> None:
 
 
 def _format_begin(run: LiveRun) -> tuple[str, bytes]:
-    at = run.start_place.at if run.start_place is not None else None
-    version = {} if run.spec.version is None else {"version": run.spec.version}
+    at: int | None = None
+    if run.start_place is not None:
+        at = run.start_place.at
+
+    version_fields: dict[str, Any] = {}
+    if run.spec.version is not None:
+        version_fields["version"] = run.spec.version
     if run.version_change is not None:
-        version["version_change"] = orjson.loads(run.version_change)
+        version_fields["version_change"] = orjson.loads(run.version_change)
 
     if run.attempt == 1:
-        return event_rows.format_started(run.identity, run.spec.origin, at, version)
+        return event_rows.format_started(run.identity, run.spec.origin, at, version_fields)
 
     decisions = run.leg.decisions if run.leg else []
     return event_rows.format_continued(
-        run.identity, run.attempt, run.transcript.content, decisions, at, version
+        run.identity, run.attempt, run.transcript.content, decisions, at, version_fields
     )
 
 
@@ -578,33 +604,47 @@ def _keep_state(run: LiveRun, ending: LegEnd) -> LegEnd:
 
 
 def _publish_end(run: LiveRun, ending: LegEnd | None) -> None:
-    last = None
-    if isinstance(ending, Pause):
-        last = ending.event if run.stream.recorded else None
-    elif run.stream.recorded and isinstance(ending, Ending):
-        last = event_rows.format_end(run.identity, ending, run.transcript, run.finished_at)
+    """Publish the last event of a leg, and close the stream of a root run.
+
+    A hand-over, and an end that is not stored, have no last event: followers read on elsewhere.
+    """
+    last_event: tuple[str, bytes] | None = None
+    if run.stream.recorded:
+        if isinstance(ending, Pause):
+            last_event = ending.event
+        elif isinstance(ending, Ending):
+            last_event = event_rows.format_end(
+                run.identity, ending, run.transcript, run.finished_at
+            )
+
     if run.parent is None:
-        run.stream.close(last)
-    elif last is not None:
-        run.stream.publish(*last, place=run.end_place)
+        run.stream.close(last_event)
+    elif last_event is not None:
+        run.stream.publish(*last_event, place=run.end_place)
 
 
-async def _record(run: LiveRun, work: Work[object], ended: str) -> None:
+async def _record_stopped_work(run: LiveRun, write: Work[object], stopped_work: str) -> None:
+    """Store that work which continued after the end of its run has stopped.
+
+    Args:
+        stopped_work: names the work in the log.
+    """
     try:
         # Nothing else would record it: the run would seem to hold this work for ever.
-        await retry_while_unavailable(lambda: run.database.write(work))
+        await retry_while_unavailable(lambda: run.database.write(write))
     except errors.AgentctlError:
-        _log.warning("run %s: could not record that %s has ended", run.run_id, ended)
+        _log.warning("run %s: could not record that %s has ended", run.run_id, stopped_work)
 
 
 @unit
 def _replace_holding(run: LiveRun) -> Steps[None]:
     # Read the names now: more work may have ended since the unit was scheduled.
-    if names := run.transcript.unstopped.names:
+    names = run.transcript.unstopped.names
+    if names:
         yield from runs.set_holding(run.run_id, run.attempt, orjson.dumps(names).decode())
 
 
-def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> LegEnd:
+def _find_ending(run: LiveRun, work: asyncio.Task[None]) -> LegEnd:
     """Return how a leg ends by the outcome of its work.
 
     A result counts although a stop was requested. For everything else, the stop is the cause.

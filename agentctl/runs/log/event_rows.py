@@ -82,15 +82,15 @@ class TextFrame:
 
     Args:
         kind: `CONTENT`, or the kind of an event of thinking.
-
-    Attributes:
-        name: the name of the events.
+        members: more members of the JSON, after the text.
     """
 
     __slots__ = ("_head", "_members", "_middle", "_run", "_tail", "name")
 
     def __init__(self, run: RunIdentity, kind: EventKind, members: Members = ()) -> None:
         self.name = EVENT_NAMES[run.kind][kind]
+        """The name of the events."""
+
         self._run = run
         self._members = members
 
@@ -243,9 +243,12 @@ def _find_source_frame(
     root_id: str, session_id: str, kind: EventKind, source: tuple[Any, ...]
 ) -> TextFrame:
     """Return the frame for the result of `TextFrame.list_source`."""
-    component, component_id, name, run_id, parent_id = [*source[:5], None, None][:5]
-    run = RunIdentity(run_id or root_id, session_id, parent_id, component, component_id, name)
-    return TextFrame(run, kind, tuple(zip(source[5::2], source[6::2], strict=True)))
+    component_kind, component_id, name = source[:3]
+    # A source has no None at its end: both of these ids may be missing.
+    run_id, parent_id = (*source[3:5], None, None)[:2]
+    run = RunIdentity(run_id or root_id, session_id, parent_id, component_kind, component_id, name)
+    members = zip(source[5::2], source[6::2], strict=True)
+    return TextFrame(run, kind, tuple(members))
 
 
 LOST_SEQ_STEP = 1_000_000
@@ -446,7 +449,7 @@ def _format(
     return name, bytes(memoryview(orjson.dumps(body)))
 
 
-def describe(row: ApprovalRow) -> dict[str, Any]:
+def describe_approval(row: ApprovalRow) -> dict[str, Any]:
     """Return the part of the event of a pause about an approval."""
     return {name: getattr(row, name) for name in AskedApproval.__annotations__} | {
         "arguments": orjson.loads(row.arguments),

@@ -496,31 +496,34 @@ def _load_body(step: StepRow) -> dict[str, Any]:
     return body
 
 
-def begin_transcript(run: RunRow, kept: Sequence[Mapping[str, Any]] = ()) -> Transcript:
+def begin_transcript(run: RunRow, kept_messages: Sequence[Mapping[str, Any]] = ()) -> Transcript:
     """Return the transcript with which a run began, so that its session continues from it.
 
     For a run that no process finished. A workflow has no messages, so its transcript is empty.
 
     Args:
-        kept: the messages of its origin with which it began. If the last one is the result of a
-            tool, or was sent to its origin while it worked, the run has no message of its own.
+        kept_messages: the messages of its origin with which it began. If the last one is the result
+            of a tool, or was sent to its origin while it worked, the run has no message of its own.
     """
     transcript = Transcript()
     if run.component_type == "workflow":
         return transcript
 
-    transcript.add_kept(kept)
-    goes_on = bool(kept) and (kept[-1]["role"] == "tool" or "message_id" in kept[-1])
-    if not goes_on:
-        question: dict[str, Any] = {
-            "role": "user",
-            "content": run.input,
-            "created_at": whole_seconds(run.created_at),
-        }
-        files = [file for file in orjson.loads(run.files or "[]") if not is_saved(file)]
-        if files:
-            question["files"] = files
-        transcript.add_kept([question])
+    transcript.add_kept(kept_messages)
+    if kept_messages:
+        last_message = kept_messages[-1]
+        if last_message["role"] == "tool" or "message_id" in last_message:
+            return transcript
+
+    question: dict[str, Any] = {
+        "role": "user",
+        "content": run.input,
+        "created_at": whole_seconds(run.created_at),
+    }
+    files = [file for file in orjson.loads(run.files or "[]") if not is_saved(file)]
+    if files:
+        question["files"] = files
+    transcript.add_kept([question])
     return transcript
 
 
@@ -534,13 +537,12 @@ class EventFold:
         leg_only: True if the transcript has all legs before the present one. Events before the
             begin of the present leg are left out then, and so are the events of a lost leg that was
             repeated.
-
-    Attributes:
-        component_name: name of the component in the events; None without events.
     """
 
     def __init__(self, run: RunRow, transcript: Transcript, *, leg_only: bool = False) -> None:
         self.component_name: str | None = None
+        """The name of the component in the events; None without events."""
+
         self.transcript = transcript
         self._run = run
         self._has_begun = not leg_only
@@ -735,13 +737,15 @@ def fold_run(run: RunRow, at: int) -> Steps[FoldedRun]:
             body = {}
 
     if not transcript.messages:
-        first_transcript = begin_transcript(run, (yield from _read_kept(run)))
+        kept_messages = yield from _read_kept_messages(run)
+        first_transcript = begin_transcript(run, kept_messages)
         transcript.add_kept(first_transcript.messages)
 
-    has_leg = run.status == "RUNNING" and not (log is not None and log.is_durable)
     is_later_leg = log is not None and log.checkpoint.kind == PAUSE
     fold = EventFold(run, transcript, leg_only=is_later_leg)
-    if log is None or has_leg:
+    # A run that waits has all of its legs in its checkpoint, a durable run in its journal.
+    has_unfolded_leg = run.status == "RUNNING" and (log is None or not log.is_durable)
+    if log is None or has_unfolded_leg:
         root_id = yield from find_root_id(run)
         yield from _replay(root_id, fold.apply, run_id=run.run_id)
 
@@ -775,7 +779,7 @@ def _add_messages(run_id: str, transcript: Transcript) -> Steps[None]:
 
 
 @unit
-def _read_kept(run: RunRow) -> Steps[Sequence[Mapping[str, Any]]]:
+def _read_kept_messages(run: RunRow) -> Steps[Sequence[Mapping[str, Any]]]:
     """Return the messages of its origin with which a run began; none if they are gone."""
     if run.origin_run_id is None or run.component_type == "workflow":
         return ()

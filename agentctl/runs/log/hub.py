@@ -121,19 +121,20 @@ class StateReads:
 
 
 class StoredEvents:
-    """The stored events of the runs that followers of this process have not read yet.
-
-    Attributes:
-        size: bytes of the kept reads.
-    """
+    """The stored events of the runs that followers of this process have not read yet."""
 
     def __init__(self) -> None:
+        # The events of the batches that were decoded last, the oldest first.
         self._decoded: dict[EventRow, list[StreamEvent]] = {}
         self._decoded_size = 0
+        # The read under way of each run.
         self._running: dict[_Key, asyncio.Task[_Read]] = {}
+        # The kept reads by run, and those of all runs; the oldest first.
         self._kept: defaultdict[_Key, deque[_Read]] = defaultdict(deque)
         self._oldest: deque[_Read] = deque()
+
         self.size = 0
+        """Bytes of the kept reads."""
 
     async def read(self, database: Database, run_id: str, position: int) -> tuple[StoredPart, bool]:
         """Return a part of a run with all that is stored after a position, limited in size.
@@ -269,52 +270,63 @@ class News(NamedTuple):
 
 
 class _KeptBatch(NamedTuple):
+    """The events of a batch after the position at which it was read."""
+
     last_seq: int
     size: int
     events: list[StreamEvent]
 
 
 class _Run:
-    """A run with its followers. Times are seconds on the clock of the event loop.
-
-    Attributes:
-        version: returns a number that changes with each notification about the run.
-        seen: this number at the last read; None before the first read.
-        position: number of the last event that was read.
-        floor: all events after this number and up to `position` are kept.
-        size: bytes of the kept events.
-        settled_at: time of the read that found the run settled or deleted; None before.
-        read_at: time of the last read.
-        requested_at: time of the last request for notifications.
-        followers: number of its followers.
-        changed: set when there is news; then it is replaced.
-    """
+    """A run with its followers. Times are seconds on the clock of the event loop."""
 
     def __init__(self, run_id: str, version: Callable[[], int], position: int) -> None:
         self.run_id = run_id
+
         self.version = version
-        self.seen: int | None = None
+        """Returns a number that changes with each notification about the run."""
+
+        self.seen_version: int | None = None
+        """This number at the last read; None before the first read."""
+
         self.position = position
+        """Number of the last event that was read."""
+
         self.floor = position
-        self.kept: deque[_KeptBatch] = deque()
+        """All events after this number and up to `position` are kept."""
+
+        self.kept_batches: deque[_KeptBatch] = deque()
+
         self.size = 0
+        """Bytes of the kept events."""
+
         self.settled_at: float | None = None
+        """Time of the read that found the run settled or deleted; None before."""
+
         self.is_deleted = False
+
         self.read_at = float("-inf")
+        """Time of the last read."""
+
         self.requested_at = float("-inf")
+        """Time of the last request for notifications."""
+
         self.followers = 0
+        """Number of its followers."""
+
         self.changed = asyncio.Event()
+        """Set when there is news; then it is replaced."""
 
     def add(self, row: EventRow) -> None:
         """Keep the events of a batch after `position`."""
         new_events = [event for event in decode_events(row) if event.seq > self.position]
         size = sum(len(event.data) for event in new_events)
-        self.kept.append(_KeptBatch(row.last_seq, size, new_events))
+        self.kept_batches.append(_KeptBatch(row.last_seq, size, new_events))
         self.position = row.last_seq
         self.size += size
 
-        while self.size > KEPT_BYTES and len(self.kept) > 1:
-            dropped_batch = self.kept.popleft()
+        while self.size > KEPT_BYTES and len(self.kept_batches) > 1:
+            dropped_batch = self.kept_batches.popleft()
             self.floor = dropped_batch.last_seq
             self.size -= dropped_batch.size
 
@@ -368,7 +380,9 @@ class FollowedRun:
         if position < run.floor or (settled and run.is_deleted):
             return News(None, settled)
 
-        new_batches = list(takewhile(lambda batch: batch.last_seq > position, reversed(run.kept)))
+        # From the newest batch back, so that the cost depends only on what the follower lacks.
+        newest_first = reversed(run.kept_batches)
+        new_batches = list(takewhile(lambda batch: batch.last_seq > position, newest_first))
         new_events: list[StreamEvent] = []
         for batch in reversed(new_batches):
             new_events += [event for event in batch.events if event.seq > position]
@@ -410,6 +424,7 @@ class _Reader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # By id, and True if the followers of the run read its events.
         self._runs: dict[tuple[str, bool], _Run] = {}
         self._task: asyncio.Task[None] | None = None
         self._clock = asyncio.get_running_loop().time
@@ -486,12 +501,12 @@ class _Reader:
         for run in self._runs.values():
             age = now - run.read_at
             version = run.version()
-            if version != run.seen or age >= POLL_SECONDS:
+            if version != run.seen_version or age >= POLL_SECONDS:
                 must_read = True
             elif age < JOINED_SECONDS:
                 continue
 
-            run.seen = version
+            run.seen_version = version
             due_runs.append(run)
 
         if not must_read:

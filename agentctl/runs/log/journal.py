@@ -15,6 +15,7 @@ from agentctl.runs.log.results import to_json
 from agentctl.runs.states import ExecutedRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import ApprovedEnd, CallOutcome, JournaledCall, dump_outcome
+from agentctl.runtime.transcript.history import StateChanges
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import approvals, steps
 from agentctl.store.repositories.steps import StepRow
@@ -25,24 +26,26 @@ class RunJournal:
     """The journal of one run in this process, a `runtime.pauses.Journal`.
 
     Args:
-        stored: the steps of earlier attempts, in their order.
+        stored_rows: the steps of earlier attempts, in their order.
         first_step: number of the first step after the checkpoint; earlier steps are part of it.
-
-    Attributes:
-        is_parking: True once the run is to be handed over to another process.
-        next_step: number of the next step.
     """
 
-    def __init__(self, run: ExecutedRun, stored: Sequence[StepRow], first_step: int) -> None:
+    def __init__(self, run: ExecutedRun, stored_rows: Sequence[StepRow], first_step: int) -> None:
         self.is_parking = False
-        self.next_step = stored[-1].seq + 1 if stored else 0
+        """True once the run is to be handed over to another process."""
+
+        self.next_step = stored_rows[-1].seq + 1 if stored_rows else 0
+        """Number of the next step."""
+
         self._run = run
 
-        new_rows = [row for row in stored if row.seq >= first_step]
+        new_rows = [row for row in stored_rows if row.seq >= first_step]
         # The newest step of each call after the last answer.
         self._begun = {row.call_id: row for row in new_rows if row.call_id is not None}
+        # The only answer of a graph, which each superstep replaces.
         self._replaced = next((row for row in new_rows if row.kind == "answer"), None)
-        self._has_begin = any(row.kind in ("answer", "step") for row in stored)
+        # The first step of a run has what the component was given.
+        self._has_begin = any(row.kind in ("answer", "step") for row in stored_rows)
 
     async def add_answer(
         self, body: Mapping[str, Any], calls: Sequence[JournaledCall] = ()
@@ -56,8 +59,9 @@ class RunJournal:
         await self._keep([answer_row, *call_rows])
 
     async def replace_answer(self, body: Mapping[str, Any]) -> None:
-        row = self._replaced or self._build_row("answer", None, "done", now(), None)
-        self._replaced = row
+        if self._replaced is None:
+            self._replaced = self._build_row("answer", None, "done", now(), None)
+        row = self._replaced
         self._begun.clear()
 
         # The steps before this number are part of the answer; see `log.fold`.
@@ -114,7 +118,8 @@ class RunJournal:
         Returns:
             None for a member without a step here.
         """
-        changes = None
+        changes: StateChanges | None = None
+        # A state that cannot be stored fails the run at its own end.
         with suppress(ExecutionError):
             changes = self._run.state.find_changes()
 
@@ -201,6 +206,7 @@ class RunJournal:
         return row.state == "started" and row.attempt == self._run.attempt
 
     def _begin(self, call: JournaledCall, at: int) -> StepRow:
+        """Build the row of a call that begins, and keep it as the newest step of the call."""
         earlier_row = self._begun.get(call.call_id)
         row = self._build_row(call.kind, call, "started", at, None)
         if earlier_row is not None:

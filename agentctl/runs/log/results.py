@@ -119,19 +119,19 @@ def take_counters(transcript: Transcript, stored: Counters) -> None:
     if stored.metrics is None:
         return
 
-    known = count_by_model(transcript)
-    reported = parse_stored(stored.model_metrics or "", dict)
-    if reported is None:
+    known_counters = count_by_model(transcript)
+    reported_counters = parse_stored(stored.model_metrics or "", dict)
+    if reported_counters is None:
         # Stored at a pause, by a version that stored no counters by model.
-        known = {"": transcript.metrics}
-        reported = {"": parse_stored(stored.metrics, dict) or {}}
+        known_counters = {"": transcript.metrics}
+        reported_counters = {"": parse_stored(stored.metrics, dict) or {}}
 
-    for model, counters in reported.items():
-        before = known.get(model, {})
+    for model, counters in reported_counters.items():
+        known_counts = known_counters.get(model, {})
         additions: dict[str, int] = {}
         for name, count in counters.items():
             # A counter that the model did not report counts as 0.
-            additions[name] = max(0, (count or 0) - (before.get(name) or 0))
+            additions[name] = max(0, (count or 0) - (known_counts.get(name) or 0))
         transcript.add_usage(additions, model)
 
 

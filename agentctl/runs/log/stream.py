@@ -54,9 +54,6 @@ class EventPlace:
     Args:
         event: name, data and piece of the event; None to reserve the place.
         start: for an event of a member, the place of the start of the member; None otherwise.
-
-    Attributes:
-        at: the time in microseconds UTC at which it was reserved.
     """
 
     __slots__ = ("at", "event", "is_open", "start")
@@ -67,7 +64,9 @@ class EventPlace:
         self.event = event
         self.is_open = event is None
         self.start = start
+
         self.at: int | None = None
+        """The time in microseconds UTC at which it was reserved; None if it was not."""
 
 
 def limit_size(portion: list[StreamEvent], limit: int) -> list[StreamEvent]:
@@ -88,22 +87,24 @@ class Stream:
         recorded: False for a plain run: no client can follow it while it executes, so its events
             are not created at all (docs/contract.md "Events").
         first: number of the first event; the events of earlier legs of the run are stored.
-
-    Attributes:
-        next: number of the next event.
-        closed: True once the last event has been published.
-        unstored_bytes: size of the events that are only in memory.
-        on_publish: callback after each event, with the name of the event; set by the recorder.
     """
 
     def __init__(self, run_id: str, attempt: int = 1, *, recorded: bool, first: int = 0) -> None:
         self.run_id = run_id
         self._attempt = attempt
         self.recorded = recorded
+
         self.next = first
+        """Number of the next event."""
+
         self.closed = False
+        """True once the last event has been published."""
+
         self.unstored_bytes = 0
+        """Size of the events that are only in memory."""
+
         self.on_publish: Callable[[str], None] | None = None
+        """Called after each event, with the name of the event; set by the recorder."""
 
         # The window: its events, the number of the first one, and their size.
         self._events: list[StreamEvent] = []
@@ -114,7 +115,9 @@ class Stream:
         self._stored = first
         self._pieces: list[Piece | None] = []
 
+        # The places from the first open one on, in the order of their events.
         self._places: list[EventPlace] = []
+        # The followers that wait for a change.
         self._waiting: set[asyncio.Future[None]] = set()
         self._sealed = False
         self._abandoned = False
@@ -185,11 +188,11 @@ class Stream:
         self.leave(*self._places)
         self._sealed = True
 
-    def close(self, last: tuple[str, bytes] | None) -> None:
+    def close(self, last_event: tuple[str, bytes] | None) -> None:
         """Add the last event, if any, and end the stream for followers that have read it all."""
         self.seal()
-        if last is not None and self.recorded and not self.closed:
-            self._add(*last)
+        if last_event is not None and self.recorded and not self.closed:
+            self._add(*last_event)
         self.closed = True
         self._notify()
 
@@ -231,12 +234,12 @@ class Stream:
             return None
         return self._build_batch(portion, self._pieces[: len(portion)])
 
-    def last_batch(self, last: tuple[str, bytes]) -> Batch:
+    def last_batch(self, last_event: tuple[str, bytes]) -> Batch:
         """Return all events that are not stored, followed by the last event.
 
         The stream does not publish the last event here: followers get it after it is stored.
         """
-        end = StreamEvent(self._first + len(self._events), *last)
+        end = StreamEvent(self._first + len(self._events), *last_event)
         portion = [*self._events[self._stored - self._first :], end]
         return self._build_batch(portion, [*self._pieces, None])
 
@@ -251,12 +254,13 @@ class Stream:
         lines = encode_events(self.run_id, portion, pieces)
         return Batch(self.run_id, self._attempt, portion[0].seq, portion[-1].seq, lines)
 
-    def mark_stored(self, last: int) -> None:
-        """Mark the events up to number `last` as stored, and drop events to shrink the window."""
-        for event in self._events[self._stored - self._first : last + 1 - self._first]:
+    def mark_stored(self, last_seq: int) -> None:
+        """Mark the events up to a number as stored, and drop events to shrink the window."""
+        first_unstored = max(self._stored, last_seq + 1)
+        for event in self._events[self._stored - self._first : first_unstored - self._first]:
             self.unstored_bytes -= len(event.data)
-        del self._pieces[: max(0, last + 1 - self._stored)]
-        self._stored = max(self._stored, last + 1)
+        del self._pieces[: first_unstored - self._stored]
+        self._stored = first_unstored
 
         # Only stored events may leave memory: followers read them in the database.
         dropped_count = 0
@@ -277,7 +281,7 @@ class Stream:
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
-        # Kept as in `Turns`.
+        # Kept: in Python 3.11 a system call is necessary to find the running event loop.
         return asyncio.get_running_loop()
 
     def _notify(self) -> None:
@@ -309,6 +313,7 @@ class _EventWriter:
     """Appends the batches of the runs of one database."""
 
     def __init__(self) -> None:
+        # The batches of the next write, each with the result of `append`.
         self._waiting: list[tuple[events.Batch, asyncio.Future[bool]]] = []
         self._task: asyncio.Task[None] | None = None
         self._next_look = 0.0

@@ -73,8 +73,13 @@ class ProcessIdentity(NamedTuple):
 
 
 class _ProcessState(NamedTuple):
-    ended: bool
+    """The state of a process as the system shows it."""
+
+    has_ended: bool
+    """True if it has ended, and its parent has not waited for it."""
+
     start: int
+    """Start time in clock ticks since boot."""
 
 
 def identify_this_process() -> ProcessIdentity:
@@ -103,7 +108,7 @@ def has_exited(process: ProcessIdentity) -> bool:
     state = _read_process_state(process.pid)
     if state is None:
         return False
-    if state.ended:
+    if state.has_ended:
         return True
     # Another start time: the pid belongs to a later process.
     return process.process_start != 0 and state.start != process.process_start
@@ -174,6 +179,7 @@ def is_lock_free(folder: Path | None, worker_id: str) -> bool:
 
 
 def remove_lock(folder: Path | None, worker_id: str) -> None:
+    """Remove the lock file of a dead worker; a file that is gone is fine."""
     if folder is None:
         return
     with suppress(OSError):
@@ -237,12 +243,6 @@ class WorkerMonitor:
         dead_after_seconds: maximum time without a heartbeat. At most a third of it counts between
             two looks, so it must be more than three times the heartbeat interval and the sweep
             interval.
-
-    Attributes:
-        oldest_heartbeat: the oldest heartbeat of the last `check_all`, in microseconds UTC; None
-            without workers.
-        is_long_lived: True in a process that lives long enough to observe heartbeats.
-        on_lost_run: called for each run that this process ends for a dead worker, unless None.
     """
 
     def __init__(
@@ -257,17 +257,28 @@ class WorkerMonitor:
         self._clock = clock
         self.rate_limited_log = RateLimitedLog(logging.getLogger("agentctl.runs"))
         self.oldest_heartbeat: int | None = None
+        """The oldest heartbeat of the last `check_all`, in microseconds UTC.
+
+        None without workers.
+        """
+
         self.is_long_lived = False
+        """True in a process that lives long enough to observe heartbeats."""
+
         self.on_lost_run: Callable[[EndedRun], None] | None = None
+        """Called for each run that this process ends for a dead worker, unless None."""
+
         # By worker: a heartbeat, and the observed seconds when it was written.
         self._heartbeats: dict[str, tuple[int, float]] = {}
         # The stored heartbeats of this process, with the observed seconds at their times.
-        self._own: deque[tuple[int, float]] = deque(maxlen=OWN_HEARTBEATS)
+        self._own_heartbeats: deque[tuple[int, float]] = deque(maxlen=OWN_HEARTBEATS)
+        # The clock of this monitor (`advance_clock`), and the change number at its last advance.
         self._observed_seconds = 0.0
         self._advanced_at = clock()
         self._version: int | None = None
-        self._observed: Heartbeat | None = None
-        self._known: WorkerRow | None = None
+        self._last_heartbeat: Heartbeat | None = None
+        # The last worker that `check_exit` has read.
+        self._checked_row: WorkerRow | None = None
 
     async def check_owner(self, owner: str | None) -> WorkerDeath | None:
         """Return the evidence that the owner of a run is dead; None if it may live.
@@ -292,9 +303,9 @@ class WorkerMonitor:
         if is_lock_free(self._databases.system.lock_folder, worker_id):
             return WorkerDeath.EXITED
 
-        if self._known is None or self._known.worker_id != worker_id:
-            self._known = await self._databases.system.read(workers.get(worker_id))
-        if self._known is None or has_exited(_identify(self._known)):
+        if self._checked_row is None or self._checked_row.worker_id != worker_id:
+            self._checked_row = await self._databases.system.read(workers.get(worker_id))
+        if self._checked_row is None or has_exited(_identify(self._checked_row)):
             return WorkerDeath.EXITED
         return None
 
@@ -305,21 +316,21 @@ class WorkerMonitor:
             heartbeat: the last one; None before the first one.
             at: the time after which it was stored, on the clock of this monitor.
         """
-        if heartbeat is None or heartbeat is self._observed:
+        if heartbeat is None or heartbeat is self._last_heartbeat:
             return
 
-        self._observed = heartbeat
+        self._last_heartbeat = heartbeat
         self.advance_clock()
         seconds = self._observed_seconds - max(self._clock() - at, 0.0)
 
-        if self._own and heartbeat.beat < self._own[-1][0]:
+        if self._own_heartbeats and heartbeat.beat < self._own_heartbeats[-1][0]:
             # The clock was set back: the times before cannot be compared.
-            self._own.clear()
-        if self._own:
+            self._own_heartbeats.clear()
+        if self._own_heartbeats:
             # The observed seconds advance in steps: a later heartbeat never counts as earlier.
-            _, last_seconds = self._own[-1]
+            _, last_seconds = self._own_heartbeats[-1]
             seconds = max(seconds, last_seconds)
-        self._own.append((heartbeat.beat, seconds))
+        self._own_heartbeats.append((heartbeat.beat, seconds))
 
     async def check_all(self) -> dict[str, WorkerDeath | None]:
         """Return the evidence of death, or None, for every worker that has a row."""
@@ -378,29 +389,29 @@ class WorkerMonitor:
         else:
             beat, written_at = self._heartbeats.get(row.worker_id, (None, 0.0))
             if beat != row.beat:
-                written_at = self._find_observed(row.beat)
+                written_at = self._find_observed_seconds(row.beat)
                 self._heartbeats[row.worker_id] = (row.beat, written_at)
             silent_seconds = self._observed_seconds - written_at
 
         return WorkerDeath.NO_HEARTBEAT if silent_seconds >= self._dead_after_seconds else None
 
-    def _find_observed(self, beat: int) -> float:
+    def _find_observed_seconds(self, beat: int) -> float:
         """Return the observed seconds at the time of a heartbeat.
 
         A heartbeat that is newer than all heartbeats of this process counts from now. An older
         heartbeat counts from the first one that this process remembers.
         """
-        own_beats = [own_beat for own_beat, _ in self._own]
+        own_beats = [own_beat for own_beat, _ in self._own_heartbeats]
         if beat > max(own_beats, default=beat - 1):
             return self._observed_seconds
 
         index = bisect_left(own_beats, beat)
-        _, next_seconds = self._own[index]
+        _, next_seconds = self._own_heartbeats[index]
         if index == 0 or own_beats[index] == beat:
             return next_seconds
 
         # Between two heartbeats of this process: never later than the second one.
-        earlier_beat, earlier_seconds = self._own[index - 1]
+        earlier_beat, earlier_seconds = self._own_heartbeats[index - 1]
         return min(earlier_seconds + (beat - earlier_beat) / 1_000_000, next_seconds)
 
 

@@ -57,6 +57,7 @@ MAXIMUM_RETURNS = 2
 """Times that a leg is run again from its checkpoint after its worker was lost."""
 
 WORKER_LOST_REASON = "The worker was lost"
+"""The reason of a cancelled run whose worker died before it had ended the run."""
 
 
 async def recover_runs(
@@ -93,20 +94,15 @@ async def recover_runs(
     checkpointed_ids = set[str]()
     if lost_runs and returns:
         checkpointed_ids |= set(await database.read(approvals.list_checkpoints_of_owner(owner)))
-    root_ids = [
-        run.run_id
-        for run in lost_runs
-        if run.parent_run_id is None
-        and run.run_id in checkpointed_ids
-        and run.cancel_requested_at is None
-    ]
+    root_ids = list[str]()
+    for run in lost_runs:
+        is_root = run.parent_run_id is None
+        if is_root and run.run_id in checkpointed_ids and run.cancel_requested_at is None:
+            root_ids.append(run.run_id)
     for first in range(0, len(root_ids), PARALLEL_RUNS):
-        await asyncio.gather(
-            *(
-                database.write(return_tree(database.outbox, root_id, owner))
-                for root_id in root_ids[first : first + PARALLEL_RUNS]
-            )
-        )
+        group_ids = root_ids[first : first + PARALLEL_RUNS]
+        returns_of_group = [return_tree(database.outbox, root_id, owner) for root_id in group_ids]
+        await asyncio.gather(*map(database.write, returns_of_group))
 
     ended_run_ids: list[str] = []
     for level in _group_by_depth(lost_runs):
@@ -326,7 +322,7 @@ RESTORED_QUESTION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledWork:
     """The changes of a restored database."""
 
     ended_runs: int
@@ -339,7 +335,7 @@ class Settled:
     """Number of deliveries of webhooks that wait for `webhooks redeliver`."""
 
 
-async def settle(database: Database) -> Settled:
+async def settle(database: Database) -> SettledWork:
     """End live runs, ask about approved calls of paused runs, and hold deliveries.
 
     No other process may work with the database. After an interruption, another call does the rest.
@@ -358,7 +354,7 @@ async def settle(database: Database) -> Settled:
         ended_runs += len(await recover_runs(database, owner, returns=False))
 
     held_deliveries = await database.write(webhooks.hold_waiting("held by the restore of a backup"))
-    return Settled(ended_runs, unknown_calls, held_deliveries)
+    return SettledWork(ended_runs, unknown_calls, held_deliveries)
 
 
 @unit

@@ -88,17 +88,9 @@ class Worker:
     """A process that executes runs. Belongs to the event loop that registers it.
 
     Args:
-        has_live_runs: returns True while the process executes runs; called by the thread.
-
-    Attributes:
-        heartbeat: the last stored heartbeat, a new object each time; None before the first one.
-        beat_at: the time after which it was stored, in seconds on the monotonic clock.
-        permit: what that heartbeat has read of the halts; None before the first one.
-        alive_at: the time before the last write of its row, on the clock of `read_boot_clock`.
-        versions: the versions of the components of a server; set before `register`.
-        id: the owner of new runs. It changes when the worker was declared dead.
         on_lost: called on the event loop with an id whose runs this process must stop: other
             processes declared the worker dead, which is already registered under a new id.
+        has_live_runs: returns True while the process executes runs; called by the thread.
     """
 
     def __init__(
@@ -113,12 +105,25 @@ class Worker:
         self.on_lost = on_lost
         self._has_live_runs = has_live_runs
         self._heartbeat_seconds = heartbeat_seconds
+
         self.heartbeat: workers.Heartbeat | None = None
+        """The last stored heartbeat, a new object each time; None before the first one."""
+
         self.beat_at = 0.0
+        """The time after which it was stored, in seconds on the monotonic clock."""
+
         self.permit: Permit | None = None
+        """The number of the last change of halts that it has read; None before the first one."""
+
         self.alive_at = float("-inf")
+        """The time before the last write of its row, on the clock of `read_boot_clock`."""
+
         self.versions: str | None = None
+        """The versions of the components of a server; set before `register`."""
+
         self.id = new_id()
+        """The owner of new runs. It changes when the worker was declared dead."""
+
         self._lock: WorkerLock | None = None
         self._tasks = Tasks()
         self._registration: asyncio.Task[None] | None = None
@@ -298,11 +303,6 @@ class SweepLease:
 
     Args:
         monitor: recognizes processes of this machine that have exited.
-
-    Attributes:
-        is_held: True if this process has the lease, by the last answer of the database.
-        looks: the work that this answer and the answers of the other open databases have found;
-            None without the lease, or without an answer.
     """
 
     def __init__(self, databases: Databases, monitor: WorkerMonitor, worker: Worker) -> None:
@@ -310,7 +310,14 @@ class SweepLease:
         self._monitor = monitor
         self._worker = worker
         self.is_held = False
+        """True if this process has the lease, by the last answer of the database."""
+
         self.looks: workers.Looks | None = None
+        """The work that this answer and the answers of the other open databases have found.
+
+        None without the lease, or without an answer.
+        """
+
         self._survey: workers.Survey | None = None
 
     def may_find(self, *looks: str) -> bool:
@@ -341,15 +348,16 @@ class SweepLease:
             else:
                 sweeper = heartbeat.sweeper
 
-        exited: str | None = None
+        exited_sweeper: str | None = None
         if sweeper is not None and sweeper != self._worker.id:
             if await self._monitor.check_exit(sweeper) is not WorkerDeath.EXITED:
                 return False
-            exited = sweeper
+            exited_sweeper = sweeper
 
         # Before the heartbeats are read, so that one that arrives in between is seen.
         self._monitor.advance_clock()
-        survey = await system.write(workers.acquire_sweep(self._worker.id, now(), exited=exited))
+        acquire = workers.acquire_sweep(self._worker.id, now(), exited=exited_sweeper)
+        survey = await system.write(acquire)
         self._survey = survey
         self.is_held = survey is not None
         self.looks = None
@@ -368,7 +376,9 @@ class SweepLease:
         """
         survey = self._survey
         self._survey = None
-        return survey if len(self._databases.get_open()) == 1 else None
+        if len(self._databases.get_open()) != 1:
+            return None
+        return survey
 
     async def _look(self, system_looks: workers.Looks) -> workers.Looks | None:
         """Return the work that any database has; None if one does not answer."""

@@ -426,7 +426,7 @@ class RunOperations(RunReads, MessageOperations):
                     reason=request.reason,
                     wait=request.wait,
                     extra_write=note,
-                    known=state,
+                    known_state=state,
                 )
             return Document(build_cancel_document(result))
 
