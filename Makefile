@@ -304,13 +304,13 @@ compat: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 # Kill servers at each statement of approved calls, and at MOMENTS (default 100) random moments, on
 # both databases; then put AgentOS and LangGraph to the same kill. About an hour.
 kills: $(VENV)/.installed-test .peers/ledger/.installed
-	$(BIN)/python -m tests.kills.approvals --git .peers/ledger/bin/mcp-server-git \
-		--database sqlite --moments $(or $(MOMENTS),100)
-	$(BIN)/python -m tests.kills.approvals --git .peers/ledger/bin/mcp-server-git \
-		--database postgres --moments $(or $(MOMENTS),100)
-	$(BIN)/python -m tests.kills.peers
+	$(BIN)/python -m tests.lab approvals --git .peers/ledger/bin/mcp-server-git \
+		--deployment 'two on sqlite' --moments $(or $(MOMENTS),100)
+	$(BIN)/python -m tests.lab approvals --git .peers/ledger/bin/mcp-server-git \
+		--deployment 'three on postgresql' --moments $(or $(MOMENTS),100)
+	$(BIN)/python -m compat.kills.peers
 
-.peers/ledger/.installed: tests/kills/requirements.txt
+.peers/ledger/.installed: tests/lab/requirements-git.txt
 	@echo 'Creating an environment for the ledger in .peers'
 	@$(PYTHON) -m venv .peers/ledger
 	@.peers/ledger/bin/python -m pip --disable-pip-version-check --quiet install -r $<

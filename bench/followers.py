@@ -28,8 +28,8 @@ import uvloop
 from bench.postgres_meter import Meter
 from bench.scale_counts import ROLES, SCHEMA, create_roles, running_servers
 from bench.streams import Usage, raise_file_limit
-from tests.chaos.cluster import Server
 from tests.deployment import ADMIN
+from tests.lab.servers import Server
 from tests.postgres_server import PostgresServer, run_postgres_server
 
 CAUGHT_UP = 1.0

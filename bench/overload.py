@@ -28,7 +28,7 @@ from bench.reads import AGENT
 from bench.servers import RunningServer, serve_agentctl, serve_endpoint
 from bench.streams import raise_file_limit
 from bench.work import create_work
-from tests.outages.overload import SLOW_COMMITS
+from tests.lab.starts import SLOW_COMMITS
 from tests.postgres_server import run_postgres_server
 
 CALLERS = 32

@@ -19,8 +19,8 @@ import httpx2
 
 from bench.servers import serve_endpoint
 from bench.streams import AGENT, Reply
-from tests.chaos.cluster import Server
 from tests.deployment import ADMIN, SQLITE_DATABASES, create_deployment
+from tests.lab.servers import Server
 from tests.postgres_server import PostgresServer, run_postgres_server
 
 CALLERS = 32

@@ -23,8 +23,8 @@ import httpx2
 from bench.postgres_meter import Counters, Meter
 from bench.servers import serve_endpoint
 from bench.streams import AGENT
-from tests.chaos.cluster import Server
 from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.lab.servers import Server
 from tests.postgres_server import PostgresServer, execute, run_postgres_server
 from tests.server.concurrent_callers import read_events
 

@@ -16,10 +16,10 @@ import pytest
 
 from agentctl.runs.log.event_rows import decode_events
 from agentctl.store.repositories.events import PART_BYTES, EventRow
-from tests.chaos.cluster import Server
 from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
+from tests.lab.servers import Server
 from tests.postgres_server import PostgresServer
 from tests.server.concurrent_callers import read_events
 

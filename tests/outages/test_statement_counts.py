@@ -19,10 +19,10 @@ from typing import Any
 import asyncpg
 import httpx2
 
-from tests.chaos.cluster import Server
 from tests.conditions import PATIENCE, wait_until
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
+from tests.lab.servers import Server
 from tests.postgres_server import PostgresServer
 from tests.server.concurrent_callers import read_events
 

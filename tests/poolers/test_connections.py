@@ -11,9 +11,9 @@ import asyncpg
 import httpx2
 import pytest
 
-from tests.chaos.cluster import Server
 from tests.deployment import SQLITE_DATABASES, create_deployment
 from tests.endpoint import ModelEndpoint
+from tests.lab.servers import Server
 from tests.poolers.test_pgbouncer import as_role, client_of
 from tests.postgres_server import PostgresServer, execute
 

@@ -17,11 +17,11 @@ from agentctl import errors
 from agentctl.config.settings import Database
 from agentctl.store.database import ReadSize, Sql, Statement, Steps, unit
 from agentctl.store.postgres.database import PostgresDatabase
-from tests.chaos.cluster import Server
 from tests.commands import Result, run_command
 from tests.conditions import PATIENCE, wait_until
 from tests.deployment import ADMIN, SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
+from tests.lab.servers import Server
 from tests.poolers.pgbouncer import (
     MISSING,
     PgBouncer,

@@ -1,0 +1,1 @@
+"""AgentOS and LangGraph, killed in a call as agentctl is in `tests.lab`."""
