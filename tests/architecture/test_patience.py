@@ -74,6 +74,7 @@ BOUNDS = {
     "server/test_draining.py WORK_SECONDS": "the work of a tool",
     "server/test_http_limits.py SECONDS": "a setting of the server",
     "server/test_http_limits.py STALLED_SECONDS": "a setting of the server",
+    "service/test_halts.py CALL_SECONDS": "the work of a tool",
     "stops/work.py BEAT_SECONDS": "a pause of the work",
 }
 """Constants that name seconds and end no wait of a test, with what they are instead."""

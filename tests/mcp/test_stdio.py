@@ -18,6 +18,7 @@ from agentctl.config.settings import Limits
 from agentctl.runtime.mcp import actions, connection, stdio
 from tests.conditions import PATIENCE, wait_until
 from tests.endpoint import ModelEndpoint
+from tests.loops import pass_time
 from tests.mcp.hosting import host, stdio_spec
 from tests.runtime.fake_context import FakeContext
 
@@ -242,13 +243,14 @@ async def test_call_has_a_time_limit_and_notifies_the_server() -> None:
 async def test_cancel_is_forwarded_and_known_as_stopped_after_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(actions, "STOP_SECONDS", 2.0)
+    monkeypatch.setattr(actions, "STOP_SECONDS", 10 * PATIENCE)
     async with host(stdio_spec()) as hosted:
         context = await hosted.cancel_call("hang")
         stopped: list[bool] = []
         context.transcript.unstopped.notify_when_empty(stopped.append)
         assert context.transcript.unstopped.names == ["files_hang"]
         assert "notifications/cancelled" in await hosted.received()
+        await pass_time(10 * PATIENCE)
         await wait_until(lambda: stopped)
         assert stopped == [False]
 

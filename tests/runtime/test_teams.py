@@ -85,7 +85,7 @@ def test_failure_of_a_member_is_a_tool_result(
     told: str,
 ) -> None:
     if member == "hang":
-        monkeypatch.setattr(fake_context, "MEMBER_SECONDS", 1.0)
+        monkeypatch.setitem(fake_context.MEMBER_SECONDS, "writer", 0.1)
     configured = build_team(model_endpoint, mode, member=member)
 
     ended, failure = attempt(configured, "go", kind="team", component="news")

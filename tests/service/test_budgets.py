@@ -20,7 +20,7 @@ from agentctl.admin.doctor.runs import check_budgets
 from agentctl.auth.principal import Principal
 from agentctl.config import load_settings
 from agentctl.config.budgets import Budget
-from agentctl.interface.requests import RunRequest
+from agentctl.interface.requests import RunFilter, RunRequest
 from agentctl.runs.gate import budgets
 from agentctl.runs.gate.budgets import find_period
 from agentctl.service.service import Service, ServiceOperations
@@ -29,6 +29,7 @@ from tests.commands import run_command, stay_in_hour
 from tests.conditions import wait_for, wait_until
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
+from tests.loops import pass_time
 from tests.postgres import postgres_schemas
 from tests.process import serve_config
 from tests.service.callers import ALL, admin, open_service
@@ -373,8 +374,16 @@ async def test_queued_run_is_checked_when_it_begins(
     lined += 'on_busy = "enqueue"\n'
     deployment = deploy(tmp_path, model_endpoint, lined + budget(per="server", tokens=1))
     async with open_service(deployment) as service:
-        run = partial(run_agent, user(service), "lined", '{"seconds": 3}', session_id="s")
-        first, second = await asyncio.gather(run(), run())
+        run = partial(run_agent, user(service), "lined", '{"seconds": 200}', session_id="s")
+        running = asyncio.gather(run(), run())
+
+        async def has_both() -> bool:
+            page = (await user(service).runs.list(RunFilter())).value
+            return bool(page["meta"]["total_count"] == 2)
+
+        await wait_until(has_both)
+        await pass_time(200)
+        first, second = await running
         assert sorted([first["status"], second["status"]]) == ["COMPLETED", "ERROR"]
         failed = first if first["status"] == "ERROR" else second
         assert failed["error"]["code"] == "BUDGET_EXCEEDED"

@@ -31,6 +31,7 @@ from agentctl.store.sqlite import connection, database
 from tests.conditions import PATIENCE, wait_for_run, wait_until
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
+from tests.loops import pass_time, wait_for_timer
 from tests.service.callers import (
     admin,
     collect_run_events,
@@ -90,10 +91,11 @@ async def test_disconnect_does_not_wait_for_a_locked_database(
     monkeypatch.setattr(supervision, "STORE_WAIT_SECONDS", 0.1)
     async with open_service(deployment) as service:
         operations = user(service)
-        # The database is locked before the run ends.
-        request = {"message": '{"seconds": 2}', "session_id": "s1"}
+        request = {"message": '{"seconds": 200}', "session_id": "s1"}
         async with streamed_run(operations, "agent", "tool-wait", **request) as (run, events):
+            await wait_for_timer(200)
             with locked_database(deployment):
+                await pass_time(200)
                 assert "RunCompleted" not in [event.name for event in await events]
                 assert (await operations.runs.get(run["run_id"])).value["status"] == "RUNNING"
             assert (await wait_for_run(operations, run["run_id"]))["status"] == "COMPLETED"
@@ -129,19 +131,18 @@ async def test_closing_abandons_an_end_that_cannot_be_stored(
 async def test_a_stop_waits_once_for_an_end_that_cannot_be_stored(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "CLOSE_SECONDS", 1.5)
-    clock = asyncio.get_running_loop().time
+    monkeypatch.setattr(engine, "CLOSE_SECONDS", 10 * PATIENCE)
     async with open_service(deployment) as service:
         request = RunRequest("x", session_id="s1", background=True)
         await user(service).runs.create("agent", "hang", request)
         await wait_for_running(user(service))
         with locked_database(deployment):
             # As a server does: at the end of its drain, and when it ends.
-            times = [clock()]
-            for end in (service.hosting.engine.cancel_runs, service.hosting.engine.close):
-                await end()
-                times.append(clock())
-    assert times[1] - times[0] > times[2] - times[1]
+            drained = asyncio.create_task(service.hosting.engine.cancel_runs())
+            await pass_time(10 * PATIENCE)
+            await drained
+            async with asyncio.timeout(PATIENCE):
+                await service.hosting.engine.close()
 
 
 async def test_unencodable_content_does_not_prevent_the_end(deployment: Deployment) -> None:

@@ -19,6 +19,7 @@ from agentctl.service.service import Service
 from tests.conditions import wait_until
 from tests.deployment import Deploy, Deployment
 from tests.endpoint import ModelEndpoint
+from tests.loops import pass_time, wait_for_timer
 from tests.service.callers import admin, open_service, streamed_run, user, wait_for_running
 
 FALLBACK = """
@@ -47,6 +48,11 @@ approve = {{ add = "user" }}
 """
 
 CALL = '{"a": 1, "b": 2}'
+
+CALL_SECONDS = 200
+"""The time of a call that ends when the test lets it pass; less than the limit of calls."""
+
+LONG_CALL = f'{{"seconds": {CALL_SECONDS}}}'
 
 
 async def create_halt(service: Service, scope: Any, scope_id: str | None, **more: Any) -> str:
@@ -193,20 +199,12 @@ async def test_live_run_waits_before_its_next_call(
     model_endpoint.forget()
     async with open_service(deployment) as service:
         running = asyncio.create_task(
-            user(service).runs.create(
-                "agent", "tool-wait", RunRequest('{"seconds": 2}', session_id="s1")
-            )
+            user(service).runs.create("agent", "tool-wait", RunRequest(LONG_CALL, session_id="s1"))
         )
-        run = await wait_for_running(user(service), component_id="tool-wait")
-
-        async def has_called() -> bool:
-            live = service.hosting.engine.find_run(run["run_id"])
-            return live is not None and bool(live.transcript.open_calls)
-
-        await wait_until(has_called)
+        live = await wait_for_live_run(service)
+        await wait_for_timer(CALL_SECONDS)
         halt_id = await create_halt(service, "agent", "tool-wait")
-        live = service.hosting.engine.find_run(run["run_id"])
-        assert live is not None
+        await pass_time(CALL_SECONDS)
         await wait_until(lambda: live.is_held)
         assert len(model_endpoint.requests("tool:wait")) == 1
 
@@ -216,29 +214,47 @@ async def test_live_run_waits_before_its_next_call(
         assert len(model_endpoint.requests("tool:wait")) == 2
 
 
-async def test_held_run_does_not_reach_its_time_limit(deploy: Deploy) -> None:
-    deployment = deploy("[runs]\ntimeout_seconds = 2\n")
+async def test_held_run_does_not_reach_its_time_limit(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 2 * CALL_SECONDS
+    deployment = deploy(f"[runs]\ntimeout_seconds = {limit}\n")
     async with open_service(deployment) as service:
         running = asyncio.create_task(
-            user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 1}'))
+            user(service).runs.create("agent", "tool-wait", RunRequest(LONG_CALL))
         )
-        await wait_for_live_run(service)
+        live = await wait_for_live_run(service)
+        await wait_for_timer(CALL_SECONDS)
         halt_id = await create_halt(service, "agent", "tool-wait")
-        await asyncio.sleep(2.5)
+        await pass_time(CALL_SECONDS)
+        await wait_until(lambda: live.is_held)
+        looks = list[float]()
+        held_seconds = LiveRun.held_seconds.fget
+        assert held_seconds is not None
+
+        def look(run: LiveRun) -> float:
+            looks.append(held_seconds(run))
+            return looks[-1]
+
+        monkeypatch.setattr(LiveRun, "held_seconds", property(look))
+        await pass_time(limit - CALL_SECONDS)
+        await wait_until(lambda: looks)
+        assert looks[-1] >= limit - CALL_SECONDS
         assert not running.done()
         await admin(service).halts.end(halt_id)
         assert (await running).value["status"] == "COMPLETED"
 
 
 async def test_held_run_can_be_cancelled(deployment: Deployment) -> None:
-    request = {"message": '{"seconds": 2}', "session_id": "s1"}
+    request = {"message": LONG_CALL, "session_id": "s1"}
     async with (
         open_service(deployment) as service,
         streamed_run(user(service), "agent", "tool-wait", **request) as (run, _),
     ):
+        live = await wait_for_live_run(service)
+        await wait_for_timer(CALL_SECONDS)
         await create_halt(service, "agent", "tool-wait")
-        live = service.hosting.engine.find_run(run["run_id"])
-        assert live is not None
+        await pass_time(CALL_SECONDS)
         await wait_until(lambda: live.is_held)
         cancel = CancelRequest(session_id="s1", wait=30)
         answer = await user(service).runs.cancel("agent", "tool-wait", run["run_id"], cancel)

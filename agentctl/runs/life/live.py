@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -232,14 +231,15 @@ class LiveRun:
         self._changed_at = 0
         self._effects: asyncio.Task[bool] | None = None
 
+        loop = asyncio.get_running_loop()
         # How halts hold it.
+        self._clock = loop.time
         self._scopes: tuple[str | None, frozenset[Scope]] | None = None
         self._holders = 0
         self._held_since = 0.0
         self._held_seconds = 0.0
 
         # How it ends.
-        loop = asyncio.get_running_loop()
         self.stop_requested: asyncio.Future[None] = loop.create_future()
 
         self.ended: asyncio.Future[LegEnd] = loop.create_future()
@@ -445,7 +445,7 @@ class LiveRun:
 
         for run in runs:
             if not run._holders:
-                run._held_since = time.monotonic()
+                run._held_since = run._clock()
             run._holders += 1
         try:
             yield
@@ -453,7 +453,7 @@ class LiveRun:
             for run in runs:
                 run._holders -= 1
                 if not run._holders:
-                    run._held_seconds += time.monotonic() - run._held_since
+                    run._held_seconds += run._clock() - run._held_since
 
     @property
     def is_held(self) -> bool:
@@ -463,7 +463,7 @@ class LiveRun:
     @property
     def held_seconds(self) -> float:
         """The time that halts have held the run, or a run below it, until now."""
-        current = time.monotonic() - self._held_since if self._holders else 0.0
+        current = self._clock() - self._held_since if self._holders else 0.0
         return self._held_seconds + current
 
     async def measure_usage(self) -> tuple[int, int]:

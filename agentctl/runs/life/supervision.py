@@ -372,7 +372,9 @@ class Supervision:
 
 async def _wait_for_end(run: LiveRun, work: asyncio.Task[None]) -> None:
     """Wait for the end of the work, a stop, or the time limit, which halts prolong."""
-    began = time.monotonic()
+    # The clock of the wait itself: another one could differ from it.
+    clock = asyncio.get_running_loop().time
+    began = clock()
     seconds_left = run.spec.time_limit
     while seconds_left > 0:
         timeout = seconds_left
@@ -385,7 +387,7 @@ async def _wait_for_end(run: LiveRun, work: asyncio.Task[None]) -> None:
         if work.done() or run.stop_requested.done():
             return
 
-        worked_seconds = time.monotonic() - began - run.held_seconds
+        worked_seconds = clock() - began - run.held_seconds
         seconds_left = run.spec.time_limit - worked_seconds
 
 
