@@ -211,9 +211,12 @@ def test_metrics_of_models_on_the_page_and_by_otlp(
     served: Served, kept_collector: Collector
 ) -> None:
     record = served.run("echo", "one two").json()
-    text = httpx2.get(f"http://127.0.0.1:{served.metrics}/metrics", timeout=PATIENCE).text
+    count = 'agentctl_model_seconds_count{model="echo",worker="0"}'
+    page = f"http://127.0.0.1:{served.metrics}/metrics"
+    # The calls of a run are counted after its end is stored.
+    text = wait_for(lambda: text if count in (text := httpx2.get(page).text) else None)
     found = dict(re.findall(r'^(agentctl_\w+\{model="echo"[^}]*\}) (\S+)$', text, re.MULTILINE))
-    calls = float(found['agentctl_model_seconds_count{model="echo",worker="0"}'])
+    calls = float(found[count])
     assert calls >= 1
     first = found['agentctl_model_first_token_seconds_count{model="echo",worker="0"}']
     assert float(first) == calls
