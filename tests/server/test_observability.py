@@ -351,7 +351,8 @@ def test_metrics_show_a_blocked_worker(pair: ObservedServer) -> None:
     before = pair.value("agentctl_requests_total", operation="get_models")
     for _ in range(30):
         pair.client.get("/models", headers={"Connection": "close"})
-    assert pair.value("agentctl_requests_total", operation="get_models") == before + 30
+    # A request is counted when its response has been sent.
+    wait_for(lambda: pair.value("agentctl_requests_total", operation="get_models") == before + 30)
     up = {s.labels["worker"] for s in pair.scrape() if s.name == "agentctl_worker_up"}
     assert up == {"0", "1"}
     pid = children(pair.served.process.pid)[0]
