@@ -43,7 +43,6 @@ BOUNDS = {
     "lab/halts/experiment.py QUIET_SECONDS": "calls are counted after a halt for so long",
     "lab/halts/experiment.py RUN_SECONDS": "the time between two halts",
     "lab/halts/experiment.py SHORT_STOP_SECONDS": "the length of a stop",
-    "lab/markers/world.py RUN_SECONDS": "a setting of the server",
     "lab/received.py IDLE_SECONDS": "a run that is live later is a violation",
     "lab/requests.py PAUSE_SECONDS": "a pause of a client",
     "lab/requests.py RESPONSE_SECONDS": "a later response is a violation that the search reports",

@@ -212,8 +212,9 @@ async def test_time_limits_and_the_end_of_the_server_end_work(
     limits = "\n[runs]\ntimeout_seconds = 3\ntool_timeout_seconds = 1\n"
     with serve(tmp_path, model_endpoint, limits) as server:
         async with server.connect() as operations:
-            await check_each(check, ["task", "exec"])
-            await check_each(check_tool, ["command"])
+            await asyncio.gather(
+                check_each(check, ["task", "exec"]), check_each(check_tool, ["command"])
+            )
             tags = []
             for form in ("exec", "deaf", "task"):
                 _, tag = await start_run(operations, "function", form=form, leave=True)

@@ -8,6 +8,8 @@ then are answered at once, but for those of the path `takeover`, and the request
 paths has made a call after number N, or after some seconds. So a run makes a few calls between two
 halts, and most halts meet it where it goes on to the next one.
 
+`GET /finish` follows the last halt: from then on every call is answered at once.
+
 A run of the path `takeover` hangs in its second call until its process dies, if that process calls
 the models below `/victim`. Other processes do not, and their repetition of the call is answered.
 `GET /hanging` returns the number of calls that hang.
@@ -129,6 +131,10 @@ class EndpointClient:
         """Let the calls that wait be answered around a halt that follows."""
         self._get("/near")
 
+    def finish(self) -> None:
+        """Let every call be answered at once from now on."""
+        self._get("/finish")
+
     def count_hanging_runs(self) -> int:
         """Return the number of runs that hang in a call."""
         return int(self._get("/hanging"))
@@ -145,6 +151,7 @@ class _Endpoint:
     def __init__(self) -> None:
         self._calls: list[Call] = []
         self._hanging = 0
+        self._is_finishing = False
         self._near = asyncio.Event()
         self._after = asyncio.Event()
 
@@ -170,6 +177,10 @@ class _Endpoint:
             # A call that arrives from now on waits for the next halt.
             self._near.set()
             self._near = asyncio.Event()
+            return b""
+        if name == "/finish":
+            self._is_finishing = True
+            self._near.set()
             return b""
         if name == "/wait":
             self._after.set()
@@ -225,6 +236,8 @@ class _Endpoint:
 
     async def _pause(self, path: str) -> None:
         """Wait until a call may be answered."""
+        if self._is_finishing:
+            return
         near = asyncio.create_task(self._near.wait())
         waits = [near]
         # Runs of a takeover are to last: they go on around each halt only.
@@ -235,7 +248,7 @@ class _Endpoint:
         is_near = near.done()
         for task in waits:
             task.cancel()
-        if is_near:
+        if is_near and not self._is_finishing:
             await asyncio.sleep(random.uniform(0.0, NEAR_SECONDS))
 
 

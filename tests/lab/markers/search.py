@@ -46,6 +46,7 @@ class Plan:
         kill_every: average number of runs between two kills of a worker.
         parallel: number of runs at the same time.
         vendors: True if agents of the libraries of vendors run, too.
+        run_seconds: the time limit of a run, by which it ends if its model does not answer.
     """
 
     engine: str
@@ -56,6 +57,7 @@ class Plan:
     parallel: int = 16
     places: frozenset[str] = frozenset()
     vendors: bool = True
+    run_seconds: int = 8
 
 
 async def search(plan: Plan) -> Outcome:
@@ -64,7 +66,9 @@ async def search(plan: Plan) -> Outcome:
     users = [Marker(letter).new_run(chance) for letter in "ab"]
     outcome = Outcome()
     subjects = {each.user: f"user-{each}" for each in users}
-    async with open_marked_world(plan.engine, subjects, vendors=plan.vendors) as marked:
+    async with open_marked_world(
+        plan.engine, subjects, vendors=plan.vendors, run_seconds=plan.run_seconds
+    ) as marked:
         world = marked.world
         began = time.monotonic()
         clients = Clients(marked, users, chance, outcome)

@@ -24,9 +24,6 @@ LAYOUTS = {"sqlite": "two workers on sqlite", "postgresql": "two workers on post
 
 ROOT = Path(__file__).parents[3]
 
-RUN_SECONDS = 8
-"""Time limit of a run: those whose model does not answer end by it."""
-
 _TOOLS = '["tests.lab.markers.hosted:note", "mcp:inside", "mcp:outside"]'
 
 _CODE = (
@@ -166,7 +163,7 @@ class MarkedWorld:
 
 @contextlib.asynccontextmanager
 async def open_marked_world(
-    engine: str, users: dict[str, str], *, vendors: bool
+    engine: str, users: dict[str, str], *, vendors: bool, run_seconds: int
 ) -> AsyncIterator[MarkedWorld]:
     """Open a world with a server of two workers.
 
@@ -174,6 +171,7 @@ async def open_marked_world(
         engine: one of `LAYOUTS`.
         users: the subject of each user, by its letter.
         vendors: True if it runs `_VENDOR_AGENTS`, too.
+        run_seconds: the time limit of a run: those whose model does not answer end by it.
     """
     with tempfile.TemporaryDirectory(prefix="agentctl-markers-") as folder:
         certificate = create_certificate(Path(folder), "localhost")
@@ -188,7 +186,9 @@ async def open_marked_world(
         }
         async with open_world(
             LAYOUTS[engine],
-            config=partial(_format_config, vendors=_VENDORS if vendors else {}),
+            config=partial(
+                _format_config, vendors=_VENDORS if vendors else {}, run_seconds=run_seconds
+            ),
             server=AGENTOS,
             limits="",
             variables=variables,
@@ -203,13 +203,13 @@ async def open_marked_world(
             yield MarkedWorld(world, components, tokens)
 
 
-def _format_config(world: World, *, vendors: Mapping[str, str]) -> str:
+def _format_config(world: World, *, vendors: Mapping[str, str], run_seconds: int) -> str:
     base_url = world.endpoint.base_url
     root_url = world.endpoint.root_url
     tls_port = httpx2.get(f"{root_url}/").json()["tls"]
     tls = f"https://localhost:{tls_port}/v1"
     config = _CONFIG.format(
-        run_seconds=RUN_SECONDS,
+        run_seconds=run_seconds,
         python=sys.executable,
         root=ROOT,
         ledger_name=ledger.VARIABLE,
