@@ -93,6 +93,16 @@ SCENARIOS: dict[str, Scenario] = {
         ("worker killed", "models that fail, are slow or hang", "clients that cancel or leave"),
         "no user, model or tool gets the text of another user or session",
     ),
+    "failures": Scenario(
+        "tests.lab.failures.scenario",
+        ("one on sqlite", "one on postgresql"),
+        "messages in one session each, of every kind of agent",
+        (
+            "a failure of the model, a tool, the caller or stored data",
+            "the server killed or stopped",
+        ),
+        "the failure blames the right part; the next message reaches a strict model",
+    ),
     "approvals": Scenario(
         "tests.lab.approved_calls",
         ("two on sqlite", "three on postgresql"),

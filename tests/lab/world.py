@@ -172,6 +172,7 @@ async def open_world(
     database: str = "",
     limits: str = LIMITS,
     variables: Mapping[str, str] | None = None,
+    python: str | None = None,
     endpoint: str = "tests.endpoint_server",
     postgres: PostgresServer | None = None,
     is_flushed: bool = False,
@@ -191,6 +192,7 @@ async def open_world(
         limits: the table `[limits]`.
         variables: further environment variables of the servers and of the endpoint, with `{url}`
             for the endpoint in those of the servers.
+        python: the interpreter of the servers, if it is that of another environment.
         endpoint: the module of the model endpoint.
         postgres: a PostgreSQL that runs already; by default a new one is started.
         is_flushed: True if PostgreSQL flushes commits to disk. SQLite always does.
@@ -240,7 +242,7 @@ async def open_world(
             if number > 0:
                 shutil.copytree(pattern, place)
             world.servers.append(
-                Server("abc"[number], Deployment(place), *options, variables=given)
+                Server("abc"[number], Deployment(place), *options, variables=given, python=python)
             )
         if layout.has_last_release:
             _replace_by_last_release(world, folder)

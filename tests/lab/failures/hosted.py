@@ -1,6 +1,6 @@
 """Agents in code of every kind. The server imports this module.
 
-Their models are those of the endpoint at `FAILURES_MODEL_URL` (`tests.failures.endpoint`).
+Their models are those of the endpoint at `FAILURES_MODEL_URL` (`tests.lab.failures.endpoint`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from agentctl import Output, RunContext, ToolCompleted, ToolStarted
-from tests.failures.tools import NAMED, TIMEOUT, TOOLS, Total, pay
+from tests.lab.failures.tools import NAMED, TIMEOUT, TOOLS, Total, pay
 
 URL = os.environ["FAILURES_MODEL_URL"]
 

@@ -13,9 +13,10 @@ from typing import Any
 import httpx2
 
 from tests.conditions import PATIENCE, wait_until
-from tests.failures.damage import STATE, StoredColumn, find_read_problems, list_reads
-from tests.failures.server import IN_CODE, KINDS, FailingServer, find_component
-from tests.failures.table import BLAMED, SECRET, Failure
+from tests.lab.failures.damage import STATE, StoredColumn, find_read_problems, list_reads
+from tests.lab.failures.table import BLAMED, SECRET, Failure
+from tests.lab.failures.world import IN_CODE, KINDS, find_component
+from tests.lab.world import World
 
 __all__ = ["Clients", "Trial"]
 
@@ -57,8 +58,8 @@ class Trial:
 class Clients:
     """The clients of a server: Ann, whose runs fail, and Bob, whose runs must not."""
 
-    def __init__(self, server: FailingServer) -> None:
-        self._server = server
+    def __init__(self, world: World) -> None:
+        self._world = world
         scopes = [
             f"{kind}:{verb}"
             for kind in ("agents", "teams", "workflows", "sessions")
@@ -66,14 +67,16 @@ class Clients:
             if (kind, verb) != ("sessions", "run") and (kind == "sessions" or verb != "write")
         ]
         scopes.append("approvals:read")
-        self._headers = {user: server.deployment.bearer(user, *scopes) for user in ("ann", "bob")}
+        self._headers = {
+            user: world.servers[0].deployment.bearer(user, *scopes) for user in ("ann", "bob")
+        }
         self._http: httpx2.AsyncClient
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Clients]:
         limits = httpx2.Limits(max_connections=None)
         async with httpx2.AsyncClient(
-            base_url=self._server.process.url, timeout=PATIENCE, limits=limits
+            base_url=self._world.servers[0].url, timeout=PATIENCE, limits=limits
         ) as self._http:
             yield self
 
@@ -182,7 +185,7 @@ class Clients:
         """Complete a run, and damage a stored column of its session."""
         name, way = failure.body
         record = await self._post(f"/{component}/runs", {**body, "session_state": STATE})
-        column = StoredColumn(self._server, name, body["session_id"])
+        column = StoredColumn(self._world, name, body["session_id"])
         await column.damage(way)
         record["damaged"] = await column.read()
         return record
@@ -197,7 +200,7 @@ class Clients:
         paths = list_reads(kind, trial.session_id, before["run_id"])
         trial.problems += await find_read_problems(self._read, paths)
 
-        now = await StoredColumn(self._server, name, trial.session_id).read()
+        now = await StoredColumn(self._world, name, trial.session_id).read()
         kept = [text == old for text, old in zip(now, before["damaged"], strict=False)]
         if name == "session_state":
             kept = [kept[0] or json.loads(now[0]).get("damaged_state") == before["damaged"][0]]
@@ -354,7 +357,7 @@ class Clients:
 
     async def _read_seen(self, key: str) -> Record:
         """Return what the endpoint has got with a key."""
-        response = await self._http.get(f"{self._server.endpoint.root_url}/seen/{key}")
+        response = await self._http.get(f"{self._world.endpoint.root_url}/seen/{key}")
         return dict(response.json())
 
     async def _post(self, path: str, body: Record | None, user: str = "ann") -> Record:

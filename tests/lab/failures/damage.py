@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from tests.conditions import PATIENCE
-from tests.failures.server import FailingServer
-from tests.failures.table import DAMAGED
+from tests.lab.failures.table import DAMAGED
+from tests.lab.world import World
 from tests.postgres import ConnectedTo
 
 __all__ = ["STATE", "StoredColumn", "find_read_problems", "list_reads"]
@@ -36,9 +36,9 @@ STATE = {"cart": ["tea"], "pages": "x" * 200}
 class StoredColumn:
     """A column of all rows of a session, in the database of a running server."""
 
-    def __init__(self, server: FailingServer, name: str, session_id: str) -> None:
-        self._entry = server.deployment.settings.databases[0]
-        self._file = server.deployment.folder / "main.db"
+    def __init__(self, world: World, name: str, session_id: str) -> None:
+        self._entry = world.servers[0].deployment.settings.databases[0]
+        self._file = world.file
         self._name = name
         self._session_id = session_id
 
@@ -67,6 +67,7 @@ class StoredColumn:
             async with ConnectedTo(self._entry) as connection:
                 rows = await connection.fetch(statement, self._session_id)
             return [str(row[0]) for row in rows]
+        assert self._file is not None
         connection = sqlite3.connect(self._file, timeout=PATIENCE)
         try:
             with connection:

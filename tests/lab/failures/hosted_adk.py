@@ -11,7 +11,7 @@ from google.adk.agents import Agent
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.tools import FunctionTool
 
-from tests.failures.tools import TIMEOUT, TOOLS, Total, pay
+from tests.lab.failures.tools import TIMEOUT, TOOLS, Total, pay
 
 URL = os.environ["FAILURES_MODEL_URL"]
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from tests.failures.__main__ import run_trials
-from tests.failures.kills import ENDS, WORK, run_ends_of_servers
-from tests.failures.server import (
-    ROOT,
-    SERVERS,
-    FailingServer,
-    find_component,
-    open_deployment,
-    serve_failures,
-)
-from tests.failures.strict import find_violations
-from tests.failures.table import FAILURES
-from tests.failures.trial import Clients, Trial
-from tests.postgres import postgres_schemas
+from tests.lab.failures.scenario import ENDS, WORK, judge_rows, run_ends_of_servers, run_trials
+from tests.lab.failures.strict import find_violations
+from tests.lab.failures.table import FAILURES
+from tests.lab.failures.trial import Trial
+from tests.lab.failures.world import ROOT, SERVERS, find_component, open_failing_world
+from tests.lab.world import World
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 
@@ -38,12 +29,6 @@ EACH = (
 """Failures of every kind of agent in the suite; a configured agent has all of them."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[FailingServer]:
-    with open_deployment() as (deployment, endpoint), serve_failures(deployment, endpoint) as each:
-        yield each
-
-
 def list_trials(kinds: Sequence[str]) -> list[Trial]:
     """Return the trials of the suite; those that wait for a time limit are long ones."""
     return [
@@ -55,36 +40,40 @@ def list_trials(kinds: Sequence[str]) -> list[Trial]:
     ]
 
 
-def list_problems(trials: Sequence[Trial]) -> list[str]:
-    return [f"{trial.name}: {problem}" for trial in trials for problem in trial.problems]
+async def check(world: World, trials: Sequence[Trial]) -> None:
+    """Check that trials, which have ended, have no problem, and that the rows are right."""
+    problems = [f"{trial.name}: {problem}" for trial in trials for problem in trial.problems]
+    assert problems == []
+    assert not await judge_rows(world)
 
 
-def test_next_message_is_answered_after_every_failure(server: FailingServer) -> None:
+async def try_failures(trials: Sequence[Trial], **options: Any) -> None:
+    """Run trials in a new world; the options as of `open_failing_world`."""
+    async with open_failing_world(**options) as world:
+        await run_trials(world, trials)
+        await check(world, trials)
+
+
+async def test_next_message_is_answered_after_every_failure() -> None:
     trials = list_trials(SERVERS[0])
-    asyncio.run(run_trials(Clients(server), trials))
-    assert list_problems(trials) == []
+    await try_failures(trials)
     assert len(trials) > 400
 
 
-def test_next_message_is_answered_after_a_sample_of_failures(server: FailingServer) -> None:
-    trials = [trial for trial in list_trials(("configured",)) if trial.failure.name in EACH]
-    asyncio.run(run_trials(Clients(server), trials))
-    assert list_problems(trials) == []
+async def test_next_message_is_answered_after_a_sample_of_failures() -> None:
+    kinds = ("configured",)
+    trials = [trial for trial in list_trials(kinds) if trial.failure.name in EACH]
+    await try_failures(trials, kinds=kinds)
     assert len(trials) == len(EACH)
 
 
-def test_next_message_is_answered_by_agents_of_google_adk() -> None:
+async def test_next_message_is_answered_by_agents_of_google_adk() -> None:
     trials = list_trials(SERVERS[1])
-    with (
-        open_deployment(kinds=SERVERS[1]) as (deployment, endpoint),
-        serve_failures(deployment, endpoint) as each,
-    ):
-        asyncio.run(run_trials(Clients(each), trials))
-    assert list_problems(trials) == []
+    await try_failures(trials, kinds=SERVERS[1])
     assert len(trials) >= len(EACH)
 
 
-def test_next_message_is_answered_after_damage_on_postgresql(postgres_url: str) -> None:
+async def test_next_message_is_answered_after_damage_on_postgresql() -> None:
     kinds = SERVERS[0] if LONG else ("configured", "pydantic-ai")
     trials = [
         Trial(kind, failure)
@@ -92,20 +81,13 @@ def test_next_message_is_answered_after_damage_on_postgresql(postgres_url: str) 
         for failure in FAILURES.values()
         if failure.action == "damage" and (LONG or failure.name.endswith("cut"))
     ]
-    with (
-        postgres_schemas(postgres_url) as databases,
-        open_deployment(databases=databases, kinds=kinds) as (deployment, endpoint),
-        serve_failures(deployment, endpoint) as each,
-    ):
-        asyncio.run(run_trials(Clients(each), trials))
-    assert list_problems(trials) == []
+    await try_failures(trials, kinds=kinds, deployment="one on postgresql")
 
 
-def test_next_message_is_answered_by_another_server() -> None:
+async def test_next_message_is_answered_by_another_server() -> None:
     for kinds in SERVERS if LONG else (("configured", "durable"),):
-        with open_deployment(kinds=kinds) as (deployment, endpoint):
-            trials = run_ends_of_servers(deployment, endpoint, kinds)
-        assert list_problems(trials) == []
+        async with open_failing_world(kinds) as world:
+            await check(world, await run_ends_of_servers(world, kinds))
 
 
 USER: dict[str, Any] = {"role": "user", "content": "hello"}

@@ -1,32 +1,20 @@
-"""The server of the failures: components of every kind, the endpoint and the clients."""
+"""The world of failures: a server with components of every kind, and a strict endpoint."""
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint, start_endpoint
 from tests.environments import find_adk
-from tests.process import ServerProcess, serve_config
+from tests.lab.world import World, open_world
 
-__all__ = [
-    "IN_CODE",
-    "KINDS",
-    "ROOT",
-    "SERVERS",
-    "FailingServer",
-    "find_component",
-    "open_deployment",
-    "serve_failures",
-]
+__all__ = ["IN_CODE", "KINDS", "ROOT", "SERVERS", "find_component", "open_failing_world"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 RUN_SECONDS = 60
 TOOL_SECONDS = 20
@@ -76,15 +64,6 @@ call_seconds = {TOOL_SECONDS}
 """
 
 
-@dataclass(frozen=True)
-class FailingServer:
-    """A running server with its endpoint."""
-
-    process: ServerProcess
-    endpoint: ModelEndpoint
-    deployment: Deployment
-
-
 def find_component(kind: str, variant: str) -> str | None:
     """Return the path of a component; None if the kind does not have the variant."""
     if variant == "output" and kind not in OUTPUTS:
@@ -93,52 +72,38 @@ def find_component(kind: str, variant: str) -> str | None:
     return f"{path}-{variant}" if variant else path
 
 
-@contextlib.contextmanager
-def open_deployment(
-    extra: str = "",
-    databases: Mapping[str, str] = SQLITE_DATABASES,
-    kinds: Sequence[str] = SERVERS[0],
-) -> Iterator[tuple[Deployment, ModelEndpoint]]:
-    """Start the endpoint and create the folder of a server with the databases.
+def open_failing_world(
+    kinds: Sequence[str] = SERVERS[0], deployment: str = "one on sqlite", **options: Any
+) -> AbstractAsyncContextManager[World]:
+    """Open a world with components of some kinds.
 
     Args:
         kinds: the kinds of agents, of one of `SERVERS`; one without those in code starts sooner.
+        options: as of `open_world`.
     """
-    folder = Path(tempfile.mkdtemp(prefix="agentctl-failures-"))
-    endpoint = start_endpoint("tests.failures.endpoint")
-    try:
-        config = _format_config(endpoint.base_url, kinds) + extra
-        deployment = create_deployment(folder, endpoint.base_url, extra=config, databases=databases)
-        yield deployment, endpoint
-    finally:
-        endpoint.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    python, variables = find_adk() if "google-adk" in kinds else (sys.executable, {})
+    return open_world(
+        deployment,
+        config=partial(_format_config, kinds=kinds),
+        limits="",
+        variables={"FAILURES_MODEL_URL": "{url}", "PYTHONPATH": str(ROOT), **variables},
+        python=python,
+        endpoint="tests.lab.failures.endpoint",
+        **options,
+    )
 
 
-@contextlib.contextmanager
-def serve_failures(
-    deployment: Deployment, endpoint: ModelEndpoint, log: str = "server.log"
-) -> Iterator[FailingServer]:
-    """Run a server of the deployment."""
-    has_adk = any(agent.id == "google-adk" for agent in deployment.settings.agents)
-    python, own = find_adk() if has_adk else (sys.executable, {})
-    variables = {"FAILURES_MODEL_URL": endpoint.base_url, "PYTHONPATH": str(ROOT), **own}
-    place = deployment.path
-    with serve_config(place, log=log, variables=variables, python=python) as process:
-        yield FailingServer(process, endpoint, deployment)
-
-
-def _format_config(model_url: str, kinds: Sequence[str]) -> str:
-    tools = ", ".join(f'"tests.failures.tools:{name}"' for name in _TOOLS)
+def _format_config(world: World, *, kinds: Sequence[str]) -> str:
+    tools = ", ".join(f'"tests.lab.failures.tools:{name}"' for name in _TOOLS)
     lines = f'model = "strict"\ninstructions = "Be brief."\ntools = [{tools}, "mcp:program"]\n'
     lines += 'approve = { "pay" = "user" }\n'
     queue = 'on_busy = "enqueue"'
     tables = [
         _SETTINGS,
         '[[models]]\nid = "strict"\nprovider = "openai"\nmodel = "strict"\nretries = 0\n'
-        f'base_url = "{model_url}"',
+        f'base_url = "{world.endpoint.base_url}"',
     ]
-    output = 'output = "tests.failures.tools:Total"'
+    output = 'output = "tests.lab.failures.tools:Total"'
     for variant, more in {"": "", "-queue": queue, "-output": output}.items():
         for kind in ("configured", "durable"):
             durable = f"{more}\ndurable = true" if kind == "durable" else more
@@ -147,7 +112,7 @@ def _format_config(model_url: str, kinds: Sequence[str]) -> str:
             if kind in kinds and (variant != "-output" or kind in OUTPUTS):
                 name = kind.replace("-", "_") + variant.replace("-queue", "").replace("-", "_")
                 module = "hosted_adk" if kind == "google-adk" else "hosted"
-                place = f"tests.failures.{module}:{name}"
+                place = f"tests.lab.failures.{module}:{name}"
                 entry = f'[[agents]]\nid = "{kind}{variant}"\nobject = "{place}"'
                 tables.append(entry if variant == "-output" else f"{entry}\n{more}")
     for variant, more in {"": "", "-queue": queue}.items() if "team" in kinds else ():

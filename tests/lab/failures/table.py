@@ -58,7 +58,7 @@ class Failure:
             the failure of a tool is a result for its model; `CANCELLED`.
         variant: the variant of the agent: `output` has an output schema, `queue` a queue.
         body: fields of the request, for an action `refuse`; for `damage` the column and the way
-            (`tests.failures.damage`).
+            (`tests.lab.failures.damage`).
     """
 
     name: str
@@ -298,13 +298,13 @@ ERRORS = (
     "runtime", "key", "timeout", "connection", "cancelled", "exit", "interrupt", "generator-exit",
     "stop", "stop-async", "memory", "recursion", "group", "base", "assertion", "unicode",
 )  # fmt: skip
-"""The errors of `tests.failures.tools`."""
+"""The errors of `tests.lab.failures.tools`."""
 
 RESULTS = (
     "object", "bytes", "set", "nan", "none", "empty", "huge", "rows", "surrogate", "nul", "loop",
     "deep", "number", "keys", "generator", "function", "markers",
 )  # fmt: skip
-"""The values of `tests.failures.tools`."""
+"""The values of `tests.lab.failures.tools`."""
 
 
 def _call(name: str, **arguments: Any) -> Reply:
@@ -407,7 +407,7 @@ DAMAGED = (
     "metrics",
 )  # fmt: skip
 WAYS = ("cut", "text", "number", "numbers", "objects")
-"""The columns and the ways of `tests.failures.damage`."""
+"""The columns and the ways of `tests.lab.failures.damage`."""
 
 
 def _list_damage() -> Iterator[Failure]:

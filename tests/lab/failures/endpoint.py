@@ -2,11 +2,11 @@
 
 The last marker `[[FAILURE#KEY]]` in the messages of the user names the failure (`hi` for the
 message that has to be answered) and the run. A request that breaks a rule of
-`tests.failures.strict` is refused, as a strict provider does.
+`tests.lab.failures.strict` is refused, as a strict provider does.
 
 `GET /seen/KEY` returns the number of accepted requests with a key, and the violations.
 
-    python -m tests.failures.endpoint   prints its port, then serves until SIGTERM
+    python -m tests.lab.failures.endpoint   prints its port, then serves until SIGTERM
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.endpoint_server import (
     _Server,
     _split_message,
 )
-from tests.failures.strict import find_violations, read_text
-from tests.failures.table import FAILURES, Reply, set_value
+from tests.lab.failures.strict import find_violations, read_text
+from tests.lab.failures.table import FAILURES, Reply, set_value
 
 MARKER = re.compile(r"\[\[([\w-]+)#(\w+)\]\]")
 
