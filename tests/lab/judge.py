@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from agentctl.records.times import now
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP, UNRECORDED_EVENTS
@@ -20,7 +21,7 @@ from tests.lab.world import World
 from tests.server.concurrent_callers import ENDS, Event
 from tests.server.database_checks import parse_row
 
-__all__ = ["LIVE", "format_violations", "is_in_order", "judge_world", "read_events"]
+__all__ = ["LIVE", "format_violations", "is_in_order", "judge_rows", "judge_world", "read_events"]
 
 LIVE = "status IN ('PENDING', 'RUNNING')"
 """The condition of runs that work, or wait for their turn."""
@@ -74,27 +75,40 @@ _EVENTS = (
 )
 
 
+class Source(Protocol):
+    """A world with a database."""
+
+    async def rows(self, sql: str) -> Sequence[Sequence[Any]]:
+        """Query the main database."""
+        ...
+
+
 async def judge_world(world: World, *, tools_fail: bool = False) -> Counter[str]:
     """Return the violations in a world in which nothing works any more, with their numbers.
 
     Args:
         tools_fail: True if tools of the workload raise errors, which servers log with tracebacks.
     """
-    found: Counter[str] = Counter()
-    for violation, sql in _MUST_BE_EMPTY.items():
-        if rows := await world.rows(sql):
-            found[f"{violation}, for example {rows[0][0]}"] += len(rows)
+    found = await judge_rows(world)
     found += await _find_inconsistent(world)
-    found += await _judge_events(world)
     if not tools_fail:
         found += _judge_logs(world)
     return found
 
 
-async def read_events(world: World) -> dict[str, list[Event]]:
+async def judge_rows(source: Source) -> Counter[str]:
+    """Return the violations in the rows, the journal and the events alone."""
+    found: Counter[str] = Counter()
+    for violation, sql in _MUST_BE_EMPTY.items():
+        if rows := await source.rows(sql):
+            found[f"{violation}, for example {rows[0][0]}"] += len(rows)
+    return found + await _judge_events(source)
+
+
+async def read_events(source: Source) -> dict[str, list[Event]]:
     """Return the stored events of each run that has some."""
     stored: dict[str, list[Event]] = {}
-    for *values, _, _ in await world.rows(_EVENTS):
+    for *values, _, _ in await source.rows(_EVENTS):
         row = EventRow(*values)
         stored.setdefault(row.run_id, []).extend(parse_row(row))
     return stored
@@ -111,11 +125,11 @@ async def _find_inconsistent(world: World) -> Counter[str]:
     return Counter(f"a run, of which doctor says: {row.text}" for row in rows)
 
 
-async def _judge_events(world: World) -> Counter[str]:
+async def _judge_events(source: Source) -> Counter[str]:
     """Check that the stored events of each run have no gap, and end with its end."""
     found: Counter[str] = Counter()
     ends: dict[str, tuple[str, int]] = {}
-    for *values, status, attempt in await world.rows(_EVENTS):
+    for *values, status, attempt in await source.rows(_EVENTS):
         row = EventRow(*values)
         ends[row.run_id] = status, attempt
         if len(parse_row(row)) != row.last_seq - row.first_seq + 1:
@@ -123,7 +137,7 @@ async def _judge_events(world: World) -> Counter[str]:
 
     unordered: list[str] = []
     endless: list[str] = []
-    for run_id, events in (await read_events(world)).items():
+    for run_id, events in (await read_events(source)).items():
         status, attempt = ends[run_id]
         if not is_in_order(events, attempt):
             unordered.append(f"{run_id} {[event.number for event in events]}")

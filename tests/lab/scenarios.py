@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["SCENARIOS", "Scenario", "format_scenarios"]
+__all__ = ["IN_PROCESS", "SCENARIOS", "Scenario", "format_scenarios"]
 
 
 class Scenario(NamedTuple):
@@ -14,7 +14,7 @@ class Scenario(NamedTuple):
     module: str
 
     deployments: Sequence[str]
-    """Names in `tests.lab.world.DEPLOYMENTS`."""
+    """Names in `tests.lab.world.DEPLOYMENTS`, or `IN_PROCESS`."""
 
     workload: str
 
@@ -24,6 +24,9 @@ class Scenario(NamedTuple):
     judge: str
     """The rules in addition to those of `tests.lab.judge`, which hold in every world."""
 
+
+IN_PROCESS = "two servers in this process"
+"""The deployment of scenarios whose steps are put in order: no process, and no endpoint of it."""
 
 SCENARIOS: dict[str, Scenario] = {
     "starts": Scenario(
@@ -102,6 +105,13 @@ SCENARIOS: dict[str, Scenario] = {
             "the server killed or stopped",
         ),
         "the failure blames the right part; the next message reaches a strict model",
+    ),
+    "pairs": Scenario(
+        "tests.lab.pairs.scenario",
+        (IN_PROCESS,),
+        "a run in each of its states, of sixteen kinds",
+        ("an operation that stops at each of its points while another runs through",),
+        "the rows of the session, the calls of the tool and of the model agree",
     ),
     "approvals": Scenario(
         "tests.lab.approved_calls",

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from tests.lab.crashes import DISTURBED
 from tests.lab.disturbances import DISTURBANCES
-from tests.lab.scenarios import SCENARIOS
+from tests.lab.scenarios import IN_PROCESS, SCENARIOS
 from tests.lab.starts import CASES
 from tests.lab.world import DEPLOYMENTS
 
@@ -16,7 +16,7 @@ def test_scenarios_have_a_command_and_known_deployments() -> None:
         module = import_module(scenario.module)
         assert callable(module.add_options)
         assert callable(module.run)
-        assert {*scenario.deployments} <= DEPLOYMENTS.keys(), scenario
+        assert {*scenario.deployments} <= {*DEPLOYMENTS, IN_PROCESS}, scenario
 
 
 def test_each_disturbance_belongs_to_a_scenario() -> None:

@@ -17,9 +17,9 @@ from agentctl.interface.requests import RunRequest
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import end_overdue_run
 from tests.conditions import wait_until
-from tests.pairs import operations
-from tests.pairs.judge import Facts, Row
-from tests.pairs.operations import (
+from tests.lab.pairs import operations
+from tests.lab.pairs.judge import Facts, Row
+from tests.lab.pairs.operations import (
     Operation,
     Place,
     SceneFailed,
@@ -29,8 +29,8 @@ from tests.pairs.operations import (
     claim,
     hold_run,
 )
-from tests.pairs.schedule import Actor
-from tests.pairs.servers import Server
+from tests.lab.pairs.schedule import Actor
+from tests.lab.pairs.servers import Server
 
 __all__ = [
     "ATOMIC",

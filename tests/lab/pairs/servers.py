@@ -19,7 +19,7 @@ from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.sqlite.database import SqliteDatabase
-from tests.pairs.schedule import current_server
+from tests.lab.pairs.schedule import current_server
 from tests.runs.simulated_processes import TaskOwner
 from tests.service.callers import ALL
 
@@ -60,7 +60,7 @@ def build_settings(database: Database, model_url: str, kinds: list[str]) -> Sett
         Model(name, "openai", model, model_url, retries=0)
         for name, model in (("pay", "tool:pay"), ("lead", "delegate"), ("echo", "echo"))
     ]
-    tools = ("tests.pairs.hosted:pay",)
+    tools = ("tests.lab.pairs.hosted:pay",)
     agents = [
         Agent("agent", "pay", name="Agent", tools=tools, database="main"),
         Agent("durable", "pay", name="Durable", tools=tools, durable=True, database="main"),
@@ -74,7 +74,7 @@ def build_settings(database: Database, model_url: str, kinds: list[str]) -> Sett
     for kind in kinds:
         if kind in _CODE:
             name = KINDS[kind][1]
-            place = f"tests.pairs.hosted:{name}"
+            place = f"tests.lab.pairs.hosted:{name}"
             agents.append(Agent(name, object=place, name=name, database="main"))
     steps = (Step("pay", agent="agent"), Step("report", agent="echo"))
     return Settings(

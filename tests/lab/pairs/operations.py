@@ -21,9 +21,9 @@ from agentctl.store.database import Sql
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.approvals import DecisionChange
 from tests.endpoint import ModelEndpoint
-from tests.pairs.judge import Facts, Row, read_facts
-from tests.pairs.schedule import Actor
-from tests.pairs.servers import KINDS, Server
+from tests.lab.pairs.judge import Facts, Row, read_facts
+from tests.lab.pairs.schedule import Actor
+from tests.lab.pairs.servers import KINDS, Server
 
 __all__ = ["OPERATIONS", "SCENES", "Place", "SceneFailed", "Skipped"]
 

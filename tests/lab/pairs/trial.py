@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 from agentctl import errors
 from tests.conditions import PATIENCE
-from tests.pairs import hosted, queued
-from tests.pairs.judge import (
+from tests.lab.pairs import hosted, queued
+from tests.lab.pairs.judge import (
     Facts,
     compare_ledger,
     count_decisions,
     find_impossible,
     find_violations,
 )
-from tests.pairs.operations import Place, SceneFailed, Skipped
-from tests.pairs.queued import OPERATIONS, SCENES
-from tests.pairs.schedule import Actor
-from tests.pairs.servers import Server
+from tests.lab.pairs.operations import Place, SceneFailed, Skipped
+from tests.lab.pairs.queued import OPERATIONS, SCENES
+from tests.lab.pairs.schedule import Actor
+from tests.lab.pairs.servers import Server
 
 __all__ = ["Outcome", "Schedule", "run_schedule"]
 

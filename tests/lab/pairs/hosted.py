@@ -1,11 +1,10 @@
 """The components of the schedules, and the ledger of the calls that their tools really made.
 
-Each component pays once: the tool needs an approval. `PAIRS_MODEL_URL` is the model endpoint.
+Each component pays once: the tool needs an approval. Set `URL` to the model endpoint first.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import Any
 
@@ -14,7 +13,7 @@ import agentctl
 ledger: Counter[str] = Counter()
 """The payments of each session: the truth outside of the database."""
 
-URL = os.environ.get("PAIRS_MODEL_URL", "http://127.0.0.1:9/v1")
+URL = "http://127.0.0.1:9/v1"
 
 
 def pay_for(session_id: str) -> str:

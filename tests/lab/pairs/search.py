@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import uuid4
 
+import apsw
 import asyncpg
 
 from agentctl.config.files import Files
@@ -20,13 +21,14 @@ from agentctl.config.settings import Database
 from agentctl.store.repositories import workers
 from tests.conditions import wait_until
 from tests.endpoint import ModelEndpoint
-from tests.pairs import hosted
-from tests.pairs.judge import Facts, read_facts
-from tests.pairs.operations import Place
-from tests.pairs.queued import ATOMIC, OPERATIONS, SCENES, SECOND, list_kinds
-from tests.pairs.schedule import create_task
-from tests.pairs.servers import KINDS, Server, build_settings
-from tests.pairs.trial import Outcome, Schedule, run_schedule
+from tests.lab.judge import judge_rows
+from tests.lab.pairs import hosted
+from tests.lab.pairs.judge import Facts, read_facts
+from tests.lab.pairs.operations import Place
+from tests.lab.pairs.queued import ATOMIC, OPERATIONS, SCENES, SECOND, list_kinds
+from tests.lab.pairs.schedule import create_task
+from tests.lab.pairs.servers import KINDS, Server, build_settings
+from tests.lab.pairs.trial import Outcome, Schedule, run_schedule
 from tests.postgres import drop_schema
 
 __all__ = ["Arena", "Table", "list_pairs", "opened"]
@@ -172,20 +174,37 @@ class Arena:
         assert self._witness is not None
         return await read_facts(place.other.database, self._witness.session_id)
 
-    async def end_witness(self) -> str:
-        """Let the witness go on, if there is one; return its status and its payments."""
-        if self._witness is None:
-            return "COMPLETED 1"
+    async def find_remaining(self) -> list[str]:
+        """Let the witness go on, and return the violations in all rows after its end."""
+        violations: list[str] = []
+        if self._witness is not None:
+            ended = await self._end_witness(self._witness)
+            if ended != "COMPLETED 1":
+                violations.append(f"the witness ended as {ended}")
+        violations += await judge_rows(self)
+        return violations
+
+    async def rows(self, sql: str) -> Sequence[Sequence[Any]]:
+        """Query the database directly."""
+        if self.watch is not None:
+            rows: Sequence[Sequence[Any]] = await self.watch.fetch(sql)
+            return rows
+        path = self.entry.url.removeprefix("sqlite:///")
+        with contextlib.closing(apsw.Connection(path, apsw.SQLITE_OPEN_READONLY)) as connection:
+            return connection.execute(sql).fetchall()
+
+    async def _end_witness(self, witness: Place) -> str:
+        """Return the status of the witness, and its payments."""
         place = await self.prepare("agent")
-        self._witness.servers = place.servers
-        await OPERATIONS["approve"](self._witness, place.other)
+        witness.servers = place.servers
+        await OPERATIONS["approve"](witness, place.other)
 
         async def has_ended() -> bool:
             return not (await self._read_witness(place)).open_runs
 
         await wait_until(has_ended)
         (run,) = (await self._read_witness(place)).runs
-        return f"{run['status']} {hosted.ledger[self._witness.session_id]}"
+        return f"{run['status']} {hosted.ledger[witness.session_id]}"
 
 
 @contextlib.asynccontextmanager
