@@ -113,6 +113,13 @@ SCENARIOS: dict[str, Scenario] = {
         ("an operation that stops at each of its points while another runs through",),
         "the rows of the session, the calls of the tool and of the model agree",
     ),
+    "fates": Scenario(
+        "tests.lab.fates",
+        (IN_PROCESS,),
+        "messages to runs of twelve kinds, from their process and from another one",
+        ("the process of the runs killed, or stopped",),
+        "each message is delivered, the next run or refused, as the model has seen",
+    ),
     "approvals": Scenario(
         "tests.lab.approved_calls",
         ("two on sqlite", "three on postgresql"),

@@ -1,16 +1,18 @@
 """Random messages to runs of every kind: each has one fate, and the endpoint agrees.
 
-python -m tests.steering.test_fates 10000 [SEED]   sends that many, and prints the fates
+    python -m tests.lab fates --messages 10000 --seed 7
+
+The runs work in one simulated process that is killed now and then, and another one only sends.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,13 @@ from agentctl.service.service import ServiceOperations
 from agentctl.work.event_loop import retrieve_exception
 from tests.conditions import wait_for_run, wait_until
 from tests.deployment import Deployment
+from tests.lab.judge import judge_rows
 from tests.runs.simulated_processes import Process, create_process_task
+from tests.server.database_checks import open_read_only
 from tests.steering.conftest import create_site
 from tests.steering.stepping_models import SteppingModels, serve_stepping_models
+
+__all__ = ["Experiment", "add_options", "format_fates", "run", "send_messages"]
 
 COMPONENTS: tuple[tuple[ComponentKind, str], ...] = (
     ("agent", "worker"),
@@ -42,9 +48,6 @@ COMPONENTS: tuple[tuple[ComponentKind, str], ...] = (
     ("team", "office"),
     ("workflow", "lane"),
 )
-
-MESSAGES = 120
-"""Messages of the test in the suite."""
 
 MESSAGES_OF_A_RUN = 6
 
@@ -72,6 +75,7 @@ class Experiment:
         self.random = random.Random(seed)
         self.runs: list[Sent] = []
         self.fates: dict[str, Counter[str]] = {name: Counter() for _, name in COMPONENTS}
+        self.violations = Counter[str]()
         self._site = site
         self._models = models
         self._count = 0
@@ -93,6 +97,12 @@ class Experiment:
                 await host.stop()
         await sender.run(self.judge(sender.operations))
         await sender.stop()
+        self.violations = await judge_rows(self)
+
+    async def rows(self, sql: str) -> Sequence[Sequence[Any]]:
+        """Query the database directly."""
+        with open_read_only(self._site.folder / "main.db") as connection:
+            return connection.execute(sql).fetchall()
 
     async def _open(self) -> Process:
         process = Process(self._site.settings)
@@ -183,31 +193,17 @@ class Experiment:
                 assert run["content"].count(text) == 1, message
 
 
-# A killed process leaves generators of the libraries that nothing closes.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("seed", [1])
-async def test_each_message_has_one_fate(
-    site: Deployment, models: SteppingModels, seed: int
-) -> None:
+async def send_messages(folder: Path, count: int, seed: int) -> Experiment:
+    """Carry out an experiment with a new database in a folder."""
     asyncio.get_running_loop().set_task_factory(create_process_task)
-    experiment = Experiment(site, models, seed)
-    await experiment.send_all(MESSAGES)
-    fates = sum(experiment.fates.values(), Counter[str]())
-    for fate in ("delivered", "next_run", "refused"):
-        assert fates[fate] > 0, experiment.fates
-    graphs = experiment.fates["graph"] + experiment.fates["durable-graph"]
-    assert graphs["delivered"] > 0, experiment.fates
-
-
-async def _main(count: int, seed: int) -> None:
-    asyncio.get_running_loop().set_task_factory(create_process_task)
-    with tempfile.TemporaryDirectory() as folder, serve_stepping_models() as models:
-        experiment = Experiment(create_site(Path(folder), models), models, seed)
+    with serve_stepping_models() as models:
+        experiment = Experiment(create_site(folder, models), models, seed)
         await experiment.send_all(count)
-        print(_format(experiment.fates))
+    return experiment
 
 
-def _format(fates: Mapping[str, Counter[str]]) -> str:
+def format_fates(fates: Mapping[str, Counter[str]]) -> str:
+    """Return the table of docs/internals/measurements.md, with the kinds by their ids."""
     lines = [f"{'component':18}" + "".join(f"{fate:>14}" for fate in FATES)]
     rows = [*fates.items(), ("all", sum(fates.values(), Counter[str]()))]
     for name, counts in rows:
@@ -215,5 +211,18 @@ def _format(fates: Mapping[str, Counter[str]]) -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    asyncio.run(_main(*map(int, [*sys.argv[1:], "0"][:2])))
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--messages", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+
+
+async def run(options: argparse.Namespace) -> Counter[str]:
+    """Send messages, print their fates, and return the violations of the rows.
+
+    Raises:
+        AssertionError: a message has no fate, or another one than the endpoint has seen.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        experiment = await send_messages(Path(folder), options.messages, options.seed)
+    print(format_fates(experiment.fates))
+    return experiment.violations

@@ -1,0 +1,28 @@
+"""Each message to a run has one fate, a short form of `python -m tests.lab fates`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.lab.fates import send_messages
+from tests.runs.components import collect_garbage
+
+__all__ = ["collect_garbage"]
+
+MESSAGES = 120
+
+
+# A killed process leaves coroutines and generators of the libraries that nothing closes.
+@pytest.mark.usefixtures("collect_garbage")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_each_message_has_one_fate(tmp_path: Path) -> None:
+    experiment = await send_messages(tmp_path, MESSAGES, seed=1)
+    assert not experiment.violations
+    fates = sum(experiment.fates.values(), Counter[str]())
+    for fate in ("delivered", "next_run", "refused"):
+        assert fates[fate] > 0, experiment.fates
+    graphs = experiment.fates["graph"] + experiment.fates["durable-graph"]
+    assert graphs["delivered"] > 0, experiment.fates
