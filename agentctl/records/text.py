@@ -70,8 +70,11 @@ class PieceJoiner:
 
     def add(self, piece: str) -> str:
         """Return the text that is complete with this piece; the first half of a character waits."""
-        text = self._held + piece
-        self._held = ""
+        text = piece
+        if self._held:
+            text = self._held + piece
+            self._held = ""
+
         if text and "\ud800" <= text[-1] <= "\udbff":
             self._held = text[-1]
             text = text[:-1]

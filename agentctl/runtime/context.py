@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from agentctl.records.store_items import ItemPut, ItemSearch, Namespace, StoreItem
     from agentctl.runtime.component import Component
     from agentctl.runtime.transcript.history import SessionState
+    from agentctl.runtime.transcript.recorder import RunRecorder
     from agentctl.runtime.transcript.transcript import Transcript
 
 T = TypeVar("T")
@@ -119,7 +120,7 @@ def leave_out(environment: RunEnvironment, kind: OmissionKind, run_id: str, size
         omission.update(count=omission["count"] + 1, last=run_id, size=omission["size"] + size)
 
     environment.transcript.name_left_out()
-    environment.emit(Compacted([*left_out], None, None))
+    environment.recorder.report_compacted(Compacted([*left_out], None, None))
 
 
 class Halting(NamedTuple):
@@ -173,6 +174,7 @@ class RunEnvironment(Protocol):
         has_ended: True once the results of the run are no longer changed.
         has_messages: True if messages may wait for the run, so that `take_messages` has to look.
         transcript: results of the run, empty at the start.
+        recorder: writes what happens in the run to the transcript, and publishes it.
         limits: size limits in bytes.
         leg: the state and the decisions with which the run continues; None in its first leg.
         journal: the journal of a durable run; None for every other run.
@@ -186,6 +188,7 @@ class RunEnvironment(Protocol):
     has_ended: bool
     has_messages: bool
     transcript: Transcript
+    recorder: RunRecorder
     limits: Limits
     leg: Leg | None
 
@@ -204,7 +207,10 @@ class RunEnvironment(Protocol):
         """Return the store of the user of the run, or the one that users share."""
 
     def emit(self, event: RunEvent) -> None:
-        """Publish an event. Fast, never waits."""
+        """Publish an event. Fast, never waits.
+
+        What happens in the work of the run is reported to `recorder`, which publishes it.
+        """
 
     def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
         """Keep an exception of the user's code with the run, for callers that may read it.

@@ -97,18 +97,22 @@ class Span:
             self.finished_at = max(now() if at is None else at, self.started_at)
             self.status = status
 
-    def end_call(self, usage: Mapping[str, int] | None) -> None:
-        """Set the end of a call of a model that a library has made.
+    def end_call(
+        self, usage: Mapping[str, int] | None, status: SpanStatus, error_code: str | None = None
+    ) -> None:
+        """Set the end of a call of a model that a library or code has made.
 
         Args:
-            usage: the counters of this call; None, or all zeros, if the library reports none.
+            usage: the counters of this call; None if they are not known.
+            error_code: the code of its failure, if it is known.
         """
-        if usage is not None and any(usage.values()):
+        if usage is not None:
             counts = {name: bound_count(count) for name, count in usage.items()}
             self.input_tokens = counts["input_tokens"]
             self.output_tokens = counts["output_tokens"]
             self.answer = {"metrics": counts}
-        self.end("completed")
+        self.error_code = self.error_code or error_code
+        self.end(status)
 
     def record(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in SpanRecord.__annotations__} | {

@@ -33,7 +33,7 @@ from agentctl.runs.life.finish import store_end
 from agentctl.runs.life.legs import build_approval, claim_leg, prepare_pause, write_pause
 from agentctl.runs.life.live import LiveRun, RunServices, _begin_call
 from agentctl.runs.life.run_files import RunFiles
-from agentctl.runs.log.stream import Recorder
+from agentctl.runs.log.stream import StreamRecorder
 from agentctl.runs.states import Ending, Pause
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.component import Component
@@ -239,7 +239,7 @@ class Scene:
                 open_files=lambda run: RunFiles(run, self.service.hosting.uploads, Quotas()),
             ),
         )
-        run.recorder = Recorder(run.stream, self.database)
+        run.stream_recorder = StreamRecorder(run.stream, self.database)
         run.transcript.add_user("hello")
         return await store_end(run, ending, lambda late: None, lambda: None, lambda: None)
 

@@ -21,6 +21,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Journal, Leg
 from agentctl.runtime.transcript.events import Content, RunEvent
 from agentctl.runtime.transcript.history import SessionState
+from agentctl.runtime.transcript.recorder import RunRecorder
 from agentctl.runtime.transcript.transcript import Transcript
 from tests.conditions import PATIENCE
 from tests.endpoint import ModelEndpoint
@@ -38,11 +39,20 @@ MEMBER_SECONDS: dict[str, float] = {}
 class FakeContext:
     """A `RunEnvironment` that keeps its events.
 
+    Args:
+        transcript: the results of earlier legs; None in the first leg.
+
     Attributes:
         left: names of the work that still executed when the run ended.
     """
 
-    def __init__(self, catalog: Catalog, *, tool_timeout: float = UNREACHED_SECONDS) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        tool_timeout: float = UNREACHED_SECONDS,
+        transcript: Transcript | None = None,
+    ) -> None:
         self.spec = a_spec("run", "session", user_id=None, input="x", tool_timeout=tool_timeout)
         self.state = SessionState(None, 65_536)
         self.earlier_runs: list[EarlierRun] = []
@@ -50,7 +60,7 @@ class FakeContext:
         self.memories: Memories | None = None
         self.is_stopping = False
         self.has_ended = False
-        self.transcript = Transcript()
+        self.transcript = transcript or Transcript()
         self.journal: Journal | None = None
         self.leg: Leg | None = None
         self.files = None
@@ -65,6 +75,7 @@ class FakeContext:
         self.cancels_members = False
         self.left: list[str] = []
         self.has_messages = False
+        self.recorder = RunRecorder(self)
 
     def change_spec(self, **values: Any) -> None:
         """Replace values of the specification of the run."""

@@ -26,7 +26,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.runtime import Runtime
 from pydantic import SecretStr
-from pydantic_ai import Agent, FunctionToolset
+from pydantic_ai import Agent, FunctionToolset, ModelRetry
 from pydantic_ai import RunContext as Run
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -115,6 +115,22 @@ def thinking() -> Any:
 
 def model_fails() -> Any:
     return pydantic_agent("http-401")
+
+
+def refusing_once() -> Any:
+    """Return an agent that accepts the second answer of its model."""
+    answers = 0
+
+    def validate(text: str) -> str:
+        nonlocal answers
+        answers += 1
+        if answers == 1:
+            raise ModelRetry("again")
+        return text
+
+    agent = pydantic_agent("echo")
+    agent.output_validator(validate)
+    return agent
 
 
 class CountedToolset(FunctionToolset[Any]):

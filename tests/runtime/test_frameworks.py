@@ -146,11 +146,17 @@ async def test_model_calls_of_libraries_have_spans(name: str) -> None:
     assert counted == (ended.transcript.metrics["output_tokens"] or 0)
 
 
-@pytest.mark.parametrize("name", ["model_fails", "model_of_graph_fails"])
+@pytest.mark.parametrize("name", ["model_fails", "model_of_graph_fails", "model_of_agno_fails"])
 async def test_failed_model_calls_of_libraries_have_failed_spans(name: str) -> None:
-    _, ended = await fail_once(name)
-    last = ended.transcript.spans.records()[-1]
-    assert (last["kind"], last["status"]) == ("model", "failed")
+    failure, ended = await fail_once(name)
+    last = ended.transcript.spans.take_ended()[-1]
+    assert (last.kind, last.status, last.error_code) == ("model", "failed", failure.code)
+
+
+async def test_answer_that_the_agent_refuses_is_complete() -> None:
+    ended = await run_once("refusing_once")
+    answers = [entry for entry in ended.transcript.messages if entry["role"] == "assistant"]
+    assert [entry["finish_reason"] for entry in answers] == ["stop", "stop"]
 
 
 # History of pydantic-ai

@@ -24,6 +24,7 @@ from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.transcript.conversation import CallOutcome, Conversation
 from agentctl.runtime.transcript.events import RunEvent
 from agentctl.runtime.transcript.history import build_chat_history
+from agentctl.runtime.transcript.recorder import RunRecorder
 from agentctl.runtime.transcript.transcript import Transcript
 from tests.run_specs import a_spec
 
@@ -59,6 +60,7 @@ class Told:
         self.limits = limits
         self.transcript = Transcript()
         self.sent: list[bytes] = []
+        self.recorder = RunRecorder(self)
 
     def emit(self, event: RunEvent) -> None:
         self.sent.append(event_rows.format_event(IDENTITY, event)[1])

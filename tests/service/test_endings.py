@@ -434,7 +434,9 @@ async def test_end_waits_for_the_write_in_progress(
             live = await wait_for_live_run(service, run["run_id"])
             await asyncio.wait_for(held.wait(), PATIENCE)
             live.stop(Ending.cancelled("me", None))
-            await wait_until(lambda: live.recorder is not None and live.recorder._ended)
+            stream_recorder = live.stream_recorder
+            assert stream_recorder is not None
+            await wait_until(lambda: stream_recorder._ended)
             assert (await operations.runs.get(run["run_id"])).value["status"] == "RUNNING"
             is_held.set()
             assert [event.seq for event in await events] == [*range(len(await events))]

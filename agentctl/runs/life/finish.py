@@ -179,8 +179,8 @@ async def _end_stream(run: LiveRun) -> None:
     # highest number. Then the write in progress ends, so that the last batch repeats no event.
     if run.parent is None:
         run.stream.seal()
-    if run.recorder is not None:
-        await run.recorder.end()
+    if run.stream_recorder is not None:
+        await run.stream_recorder.end()
 
 
 async def _write_when_available(
@@ -248,7 +248,7 @@ def _write_end(
         row = replace(row, finished_at=run.finished_at, stopped_at=stopped_at)
 
     last_events: events.Batch | None = None
-    if run.recorder is not None:
+    if run.stream_recorder is not None:
         last_events = _build_last_batch(run, ending, row.finished_at)
 
     summary: str | None = None
@@ -335,7 +335,7 @@ def _write_hand_over(run: LiveRun, *, lost: bool) -> Steps[HandOverOutcome]:
         yield from return_members(run.database.outbox, run.run_id)
         return "cancelled"
 
-    if run.recorder is not None:
+    if run.stream_recorder is not None:
         batch = run.stream.unstored_batch()
         if batch is not None:
             yield from events.append_batch(run.run_id, *batch[1:])

@@ -131,7 +131,7 @@ def prepare_pause(
     }
 
     checkpoint = Checkpoint(run.run_id, run.attempt, PAUSE, to_json(body))
-    batch = run.stream.last_batch(event) if run.recorder is not None else None
+    batch = run.stream.last_batch(event) if run.stream_recorder is not None else None
     return PreparedPause(values, rows, checkpoint, event, batch, used)
 
 

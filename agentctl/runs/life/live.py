@@ -23,7 +23,7 @@ from agentctl.runs.life.run_files import RunFiles, RunItems, RunMemories
 from agentctl.runs.log import event_rows
 from agentctl.runs.log.event_rows import RunIdentity
 from agentctl.runs.log.journal import RunJournal
-from agentctl.runs.log.stream import EventPlace, Recorder, Stream
+from agentctl.runs.log.stream import EventPlace, Stream, StreamRecorder
 from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import DeliveredMessage, Halting, MemberResult
@@ -33,6 +33,7 @@ from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript.answer import StopTexts
 from agentctl.runtime.transcript.events import RunEvent
 from agentctl.runtime.transcript.history import SessionState, StateChanges
+from agentctl.runtime.transcript.recorder import RunRecorder
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.databases import Databases
@@ -215,10 +216,13 @@ class LiveRun:
                 spec.run_id, self.attempt, recorded=spec.recorded, first=start.first_event
             )
 
-        self.recorder: Recorder | None = None
+        self.stream_recorder: StreamRecorder | None = None
         """Stores the events of a recorded root run, once its row is committed."""
 
         self.transcript = start.transcript
+        self.recorder = RunRecorder(self)
+        """Writes what the component does to the transcript, and publishes it."""
+
         if spec.stop:
             self.transcript.stop = StopTexts(spec.stop, self.complete)
 
@@ -315,7 +319,7 @@ class LiveRun:
         if self._start.session_changes is not None:
             self.root.restore_state(self._start.session_changes, self._start.changed_at)
         if self.parent is None and self.stream.recorded:
-            self.recorder = Recorder(self.stream, self.database)
+            self.stream_recorder = StreamRecorder(self.stream, self.database)
 
     def restore_state(self, changes: StateChanges, at: int) -> None:
         """Repeat the changes of the session state that an earlier process has made.

@@ -369,7 +369,7 @@ class _EventWriter:
             database.version = await database.read(read_current_version())
 
 
-class Recorder:
+class StreamRecorder:
     """Stores the events that a stream publishes."""
 
     def __init__(self, stream: Stream, database: Database) -> None:

@@ -91,7 +91,7 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
     if conversation.routed_answer is not None:
         conversation.set_answer(conversation.routed_answer)
     elif runner.routes:
-        conversation.publish_held_text()
+        conversation.recorder.publish_held_text()
 
 
 async def _add_knowledge(runner: ConfiguredRunner, conversation: Conversation) -> None:
@@ -362,13 +362,14 @@ class _Turns:
     async def _take_output(self) -> InvalidAnswer | None:
         """Validate a final answer if it has a schema. Return what the model can correct."""
         conversation = self._conversation
+        recorder = conversation.recorder
         output = self._output
 
         if output is None:
             return None
 
         try:
-            conversation.context.transcript.output = await output.parse(conversation.held_text)
+            recorder.transcript.output = await output.parse(recorder.held_text)
         except InvalidAnswer as problem:
             _log.warning(
                 "run %s: the answer does not match the output schema: %s",
@@ -377,10 +378,10 @@ class _Turns:
             )
             if not self._corrected:
                 return problem
-            conversation.publish_held_text()
+            recorder.publish_held_text()
             raise ExecutionError("OUTPUT_INVALID") from None
 
-        conversation.publish_held_text()
+        recorder.publish_held_text()
         return None
 
 

@@ -26,7 +26,6 @@ from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.pauses import CallOutcome, JournaledCall, Parked, Paused
 from agentctl.runtime.tracing import SPAN_STATUSES
 from agentctl.runtime.transcript import history
-from agentctl.runtime.transcript.events import StepCompleted, StepStarted
 from agentctl.runtime.transcript.repeated_calls import build_repeat_limits
 from agentctl.work.run_scope import CurrentCall, current_call
 from agentctl.work.send_gate import current_send_gate
@@ -239,7 +238,7 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
     """
     steps = catalog.steps(workflow)
     output, first, run_id = _find_start(context, len(steps))
-    spans = context.transcript.spans
+    recorder = context.recorder
     journal = context.journal
     for index, (name, worker) in enumerate(steps[first:], start=first):
         await context.wait_while_halted()
@@ -247,10 +246,13 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
         if journal is not None and journal.is_parking:
             raise Parked
 
-        span = spans.find_open(f"step-{index}") if run_id is not None else None
+        span = None if run_id is None else recorder.transcript.spans.find_open(f"step-{index}")
         if run_id is None:
-            context.emit(StepStarted(name, index))
-        span = span or spans.start_step(index, name)
+            span = recorder.begin_step(index, name)
+        elif span is None:
+            # Its begin was published in the leg before.
+            span = recorder.transcript.spans.start_step(index, name)
+
         token = current_call.set(CurrentCall(span.id, name))
         try:
             result = await context.run_member(worker, output, run_id=run_id, keeps_input=index == 0)
@@ -270,8 +272,8 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
         if journal is not None:
             call = JournaledCall(span.id, name, {}, kind="member")
             await journal.end_call(call, CallOutcome(output))
-        context.transcript.replace_content(output)
-        context.emit(StepCompleted(name, index, output))
+        recorder.transcript.replace_content(output)
+        recorder.complete_step(span, index, output)
 
 
 def _find_start(context: RunEnvironment, count: int) -> tuple[str, int, str | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -431,8 +431,7 @@ class ContextFitter:
             summary = self._summary if self._summary != self._recorded_summary else None
             self._recorded_summary = self._summary
             compacted = Compacted(records, fitted.estimated_tokens, window, summary)
-            self._conversation.about_call = {"compacted": asdict(compacted)}
-            self._conversation.context.emit(compacted)
+            self._conversation.about_call = self._conversation.recorder.report_compacted(compacted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from agentctl.runtime.models.calls import (
     PreparedModel,
 )
 from agentctl.runtime.models.structured_output import OutputSchema
-from agentctl.runtime.tracing import Span
+from agentctl.runtime.tracing import Span, SpanStatus
 from agentctl.runtime.transcript.context_window import ContextMessages
 from agentctl.work.run_scope import outside_run
 
@@ -298,13 +298,12 @@ class _ArrivingAnswer:
         self.has_answer_begun = False
         self._size = self._parts = self._calls = 0
         if self._environment is not None:
-            self._span = self._environment.transcript.spans.start_model_call(model)
+            self._span = self._environment.recorder.start_model_call(model)
         return self._span
 
     def fail_answer(self, code: str) -> None:
         if self._span is not None:
-            self._span.error_code = code
-            self._span.end("failed")
+            self._span.end_call(None, "failed", code)
 
     def end(self, work: asyncio.Task[Any]) -> None:
         """End the call and count its tokens, also if its answer is not complete.
@@ -316,18 +315,13 @@ class _ArrivingAnswer:
         environment = self._environment
         if span is None or environment is None or environment.has_ended:
             return
-        if (usage := self.usage) is not None:
-            span.input_tokens = usage["input_tokens"]
-            span.output_tokens = usage["output_tokens"]
-            span.answer = {"metrics": usage}
-            environment.add_usage(usage, span.name)
 
+        status: SpanStatus = "completed"
         if work.cancelled():
-            span.end("cancelled")
+            status = "cancelled"
         elif work.exception() is not None:
-            span.end("failed")
-        else:
-            span.end("completed")
+            status = "failed"
+        environment.recorder.end_model_call(span, self.usage, status)
 
     def add_text(self, text: str) -> None:
         self._add(text, is_thinking=False)

@@ -50,18 +50,18 @@ class AgentPart:
         self._span = self.run.start_model_call(model)
 
     def end_model_call(self, usage: Mapping[str, int]) -> None:
-        if any(usage.values()):
-            self.run.environment.add_usage(usage)
         span = self._span
         self._span = None
         if span is not None:
-            span.end_call(usage)
+            self.run.end_model_call(span, usage)
+        for run in self._list_streamed():
+            run.complete_answer()
 
     def fail_model_call(self) -> None:
         span = self._span
         self._span = None
         if span is not None:
-            span.end("failed")
+            self.run.fail_model_call(span)
 
     def add_piece(self, content: Any) -> None:
         """Report the text and the thinking of a piece of an answer."""
@@ -89,6 +89,7 @@ class AgentPart:
         if text and self.is_branch and self.shown is not None:
             self.shown.begin_answer()
             self.shown.add_text(text)
+            self.shown.complete_answer()
         self._is_answering = self._has_text = False
 
     def _begin_answer(self) -> None:
@@ -132,7 +133,7 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
         self._parts: dict[str, AgentPart] = {}
         self._invocation: str | None = None
 
-        self._model_errors: list[Exception] = []
+        self._model_errors: list[tuple[Exception, AgentPart]] = []
         self._tool_errors: list[tuple[Exception, AgentPart, str]] = []
         self._failures: list[tuple[Exception, Exception]] = []
 
@@ -245,8 +246,9 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
     async def on_model_error_callback(
         self, *, callback_context: Any, llm_request: Any, error: Exception
     ) -> None:
-        self._find(callback_context).fail_model_call()
-        self._model_errors.append(error)
+        part = self._find(callback_context)
+        part.fail_model_call()
+        self._model_errors.append((error, part))
 
     async def before_tool_callback(
         self, *, tool: Any, tool_args: dict[str, Any], tool_context: Any
@@ -342,7 +344,8 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
                 # The failure of a member is also the failure of the run.
                 return failure
 
-        in_model = any(model_error in causes for model_error in self._model_errors)
+        failed_models = [part for model_error, part in self._model_errors if model_error in causes]
+        in_model = bool(failed_models)
         failed = error
         part = self._root
         call_id = None
@@ -351,6 +354,9 @@ class AdkReport(BasePlugin):  # type: ignore[misc]
                 failed, part, call_id = tool_error
 
         failure = to_public_failure(failed, part.run, call_id, in_model=in_model)
+        if isinstance(failure, ExecutionError):
+            for model_part in failed_models:
+                model_part.run.explain_failed_call(failure.code)
         self._failures.append((failed, failure))
         return failure
 

@@ -20,7 +20,7 @@ from agno.models.base import Model
 from agno.run.team import BaseTeamRunEvent
 from agno.team import Team
 
-from agentctl.runtime.failures import ExecutionError, is_context_exceeded
+from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError, is_context_exceeded
 from agentctl.runtime.runners import agno_gate
 from agentctl.runtime.runners.agno_pauses import AgnoCall, walk_members, walk_paused
 from agentctl.runtime.runners.hosted_run import HostedRun
@@ -122,7 +122,14 @@ class RunReport:
             self._usage.update(counts)
             self.run.set_usage(self._usage)
         if self._model_call is not None:
-            self._model_call.end_call(counts)
+            self.run.end_model_call(self._model_call, counts, is_counted=True)
+        self.run.complete_answer()
+
+    def fail_model_call(self, code: str) -> None:
+        """Report that the open call of a model has failed, with the code of the failure."""
+        if self._model_call is not None and self._model_call.finished_at is None:
+            self.run.fail_model_call(self._model_call)
+            self.run.explain_failed_call(code)
 
     def count_rest(self, metrics: RunMetrics | None) -> None:
         """Count the tokens of parser models and others, whose calls have no events.
@@ -246,6 +253,8 @@ class AgnoReport:
         elif name == "RunError":
             failure = report.find_failed_call(self._failed.get(event.run_id))
             failure = failure or _to_failure(event, self._failed)
+            if failure.code in MODEL_FAILURES:
+                report.fail_model_call(failure.code)
             # Without the exception only its text is known.
             cause = self._failed.get(event.run_id) or AgnoError(event.content)
             report.run.environment.keep_cause(cause)

@@ -16,6 +16,7 @@ from agno.session.workflow import WorkflowSession
 from agno.team import Team
 from agno.workflow import Workflow
 
+from agentctl.records.text import replace_unstorable
 from agentctl.records.times import now_in_seconds
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
@@ -26,7 +27,6 @@ from agentctl.runtime.runners.agno_report import AgnoReport, keep_failures, watc
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import DecidedCalls, RunnerOptions, keep_state
 from agentctl.runtime.tracing import Span
-from agentctl.runtime.transcript.events import StepCompleted, StepStarted
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -316,25 +316,23 @@ class WorkflowReport:
                 span.end("failed")
                 del self._open[key]
 
-        environment = self.run.environment
-
         number = self._number
         self._number += 1
-        environment.emit(StepStarted(event.step_name or "", number))
-
-        span = environment.transcript.spans.start_step(number, event.step_name or "")
+        span = self.run.recorder.begin_step(number, event.step_name or "")
         self._open[_name_step(event)] = number, event.step_index, span
 
     def _end_step(self, event: Any) -> None:
         number, _, span = self._open.pop(_name_step(event), (None, None, None))
         if number is None or span is None:
             return
-        is_success = event.step_response is None or event.step_response.success
-        span.end("completed" if is_success else "failed")
-        if is_success:
-            text = _to_text(event.content)
-            self.run.reserve(len(text.encode()))
-            self.run.environment.emit(StepCompleted(event.step_name or "", number, text))
+        if event.step_response is not None and not event.step_response.success:
+            span.end("failed")
+            return
+
+        span.end("completed")
+        text = replace_unstorable(_to_text(event.content))
+        self.run.recorder.reserve(len(text.encode()))
+        self.run.recorder.complete_step(span, number, text)
 
     def _report_progress(self, name: str, event: Any) -> None:
         step = getattr(event, "step_name", None)

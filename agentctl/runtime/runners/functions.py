@@ -187,7 +187,7 @@ class GeneratorRunner(_PythonRunner):
                 if replay.paused is not None:
                     return
                 if isinstance(item, str):
-                    run.check_room(len(item))
+                    run.recorder.check_room(len(item))
                     item = pieces.add(str.__str__(item))
                 elif rest := pieces.end():
                     run.add_text(output.take_text(rest))

@@ -6,14 +6,13 @@ import asyncio
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from agentctl.agents import RunContext
-from agentctl.records.text import PieceJoiner, replace_unstorable
+from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import (
     DeliveredMessage,
     RunEnvironment,
@@ -32,21 +31,15 @@ from agentctl.runtime.json_values import (
 )
 from agentctl.runtime.runners.hidden_files import HiddenFiles
 from agentctl.runtime.tools.functions import result_to_text
-from agentctl.runtime.transcript.events import (
-    Compacted,
-    Content,
-    MessageDelivered,
-    ThinkingDelta,
-    ToolCallCompleted,
-    ToolCallStarted,
-)
+from agentctl.runtime.transcript.events import Compacted
+from agentctl.runtime.transcript.recorder import SEPARATOR
 from agentctl.runtime.transcript.repeated_calls import RepeatedCalls, RepeatLimits
 from agentctl.work.event_loop import STEP_BYTES, Turns
 from agentctl.work.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
     from agentctl.runtime.pauses import InputSchema
-    from agentctl.runtime.tracing import Span
+    from agentctl.runtime.tracing import Span, SpanStatus
 
 T = TypeVar("T")
 
@@ -58,9 +51,6 @@ MAXIMUM_CALLS = 10_000
 
 ARGUMENT_CHARACTERS = STEP_BYTES
 """Maximum size of the JSON of an argument that is not text."""
-
-_SEPARATOR = "\n\n"
-"""Separates the texts of two answers in the content."""
 
 _HIDDEN = "hidden_files"
 """The member of a stored state with marks in place of the bytes of files."""
@@ -76,15 +66,17 @@ class LateReport(asyncio.CancelledError):
 class HostedRun:
     """A run as its runner sees it.
 
-    Every report raises asyncio.CancelledError once the run has to stop, so that an agent that
-    ignores its cancellation cannot add to a run that has ended. Text is made storable, and a report
-    raises ExecutionError if the run would exceed `limits.run_bytes`.
+    Reports go to the recorder of the run, in a form that can be stored. Every report raises
+    asyncio.CancelledError once the run has to stop, so that an agent that ignores its cancellation
+    cannot add to a run that has ended, and ExecutionError if the run would exceed
+    `limits.run_bytes`.
 
     Args:
         limits: how often its model may make one call in a row; None for no limit.
 
     Attributes:
         transcript: the results of the run so far.
+        recorder: the recorder of the run.
         context_host: the side of `context` that belongs to the server.
         silent_calls: ids of the calls whose events an earlier process has published.
         counted: the sums of `set_usage` that the run has already.
@@ -98,18 +90,15 @@ class HostedRun:
         self.environment = environment
         self.kind = kind
         self.transcript = environment.transcript
+        self.recorder = environment.recorder
         self.context_host = RunHost(environment)
 
         self.repeats = RepeatedCalls(limits or RepeatLimits(), self.transcript.messages)
         self.silent_calls: Collection[str] = ()
-        self._kept_bytes = 0
         self.counted: dict[str, int] = {}
         self.hidden = HiddenFiles(is_url_safe=kind in ("google-adk", "pydantic-ai"))
 
-        self._needs_separator = False
-        self._text_pieces = PieceJoiner()
-
-        self._origin: Mapping[str, str] | None = None
+        self._failed_call: Span | None = None
         self._output = b"null"
         self._turns = Turns()
 
@@ -205,45 +194,30 @@ class HostedRun:
             raise LateReport
         self.environment.checkpoint()
 
-    def add_text(self, delta: str, origin: Mapping[str, str] | None = None) -> None:
+    def add_text(self, piece: str, origin: Mapping[str, str] | None = None) -> None:
         """Add text to the answer, and publish it.
 
         Args:
             origin: further fields of the event (docs/contract.md "Events").
         """
-        if origin != self._origin:
-            self.end_text()
-            self._origin = origin
-        # A text that cannot fit is refused before any work on it (decision 75).
-        self.check_room(len(delta))
-        self._take_text(self._text_pieces.add(delta))
+        self.checkpoint()
+        self.recorder.add_text(piece, origin)
 
     def end_text(self) -> None:
         """End the open text: a half of a character that waits for the other half gets none."""
-        if rest := self._text_pieces.end():
-            self._take_text(rest)
+        if self.environment.has_ended:
+            raise LateReport
+        self.recorder.end_text()
 
-    def _take_text(self, delta: str) -> None:
-        """Add text that can be stored; none if the half of a character has arrived."""
+    def begin_answer(self) -> None:
+        """Start a new answer of a model. An empty line separates its text from earlier text."""
         self.checkpoint()
-        if not delta:
-            return
+        self.recorder.begin_answer()
 
-        self.reserve(len(delta.encode()))
-        if self.transcript.stop is None:
-            self._add_accepted(self._origin, delta)
-        else:
-            self.transcript.stop.take(delta, partial(self._add_accepted, self._origin))
-
-    def _add_accepted(self, origin: Mapping[str, str] | None, delta: str) -> None:
-        if self.transcript.open_answer is None:
-            self.transcript.begin_answer()
-        self.transcript.extend_answer(delta)
-        if self._needs_separator:
-            self._needs_separator = False
-            delta = _SEPARATOR + delta
-        self.transcript.add_content(delta)
-        self.environment.emit(Content(delta, origin or None))
+    def complete_answer(self) -> None:
+        """Report that the open answer has arrived completely; its calls may follow."""
+        self.checkpoint()
+        self.transcript.complete_answer()
 
     def start_model_call(self, model: object, at: int | None = None) -> Span:
         """Report the start of a call of a model, now or at a time in microseconds UTC.
@@ -252,49 +226,51 @@ class HostedRun:
             model: the name of the model; a value that is no text is `model`.
         """
         self.checkpoint()
-        name = replace_unstorable(model) if isinstance(model, str) and model else "model"
-        return self.transcript.spans.start_model_call(name, at)
+        return self.recorder.start_model_call(model, at)
 
-    def begin_answer(self) -> None:
-        """Start a new answer of a model. An empty line separates its text from earlier text."""
-        self.checkpoint()
-        self.end_text()
-        self.transcript.begin_answer()
-        self._needs_separator = bool(self.transcript.content)
+    def end_model_call(
+        self, span: Span, usage: Mapping[str, int] | None, *, is_counted: bool = False
+    ) -> None:
+        """Report the end of a call of a model, and add its tokens to the run.
+
+        Args:
+            usage: the counters of this call; None, or all zeros, if the library reports none.
+            is_counted: True if `set_usage` has the tokens.
+        """
+        if usage is not None and not any(usage.values()):
+            # Libraries have zeros for a model that reports nothing.
+            usage = None
+        self.recorder.end_model_call(span, usage, is_counted=is_counted)
+
+    def fail_model_call(self, span: Span, status: SpanStatus = "failed") -> None:
+        """Report that a call of a model has failed, or was cancelled."""
+        self.recorder.end_model_call(span, None, status)
+        if status == "failed":
+            self._failed_call = span
+
+    def explain_failed_call(self, code: str) -> None:
+        """Report the code of the last `fail_model_call`: it is known later than the failure."""
+        if self._failed_call is not None:
+            self._failed_call.error_code = code
+            self._failed_call = None
 
     def report_compacted(self, compacted: Compacted) -> None:
         """Record with the open answer what its call does not show, and publish it."""
-        self.transcript.note_call({"compacted": asdict(compacted)})
-        self.environment.emit(compacted)
-
-    async def take_messages(self, *, for_code: bool = False) -> Sequence[DeliveredMessage]:
-        """Take the messages that were sent to the run; see `RunEnvironment.take_messages`.
-
-        The caller makes each of them a part of the run with `add_message`.
-
-        Raises:
-            ExecutionError: the run would exceed `limits.run_bytes`.
-        """
-        messages = await self.environment.take_messages(for_code=for_code)
-        self.reserve(sum(len(message.content.encode()) for message in messages))
-        return messages
+        self.transcript.note_call(self.recorder.report_compacted(compacted))
 
     def add_message(self, message: DeliveredMessage) -> None:
         """Make a message of `take_messages` a part of the run, after what it has so far."""
         self.checkpoint()
-        self.end_text()
-        self.transcript.add_message(message.message_id, message.content)
-        delivered = MessageDelivered(message.message_id, message.content, message.model_call_id)
-        self.environment.emit(delivered)
+        self.recorder.add_message(message)
 
-    def add_thinking(self, delta: str) -> None:
+    def begin_thinking(self) -> None:
+        """Report that the thinking of another answer follows, before `begin_answer`."""
+        self.recorder.begin_thinking()
+
+    def add_thinking(self, piece: str) -> None:
         """Add text to the thinking of the run, which is not part of its answer, and publish it."""
         self.checkpoint()
-        self.check_room(len(delta))
-        if delta := replace_unstorable(delta):
-            self.reserve(len(delta.encode()))
-            self.transcript.add_reasoning(delta)
-            self.environment.emit(ThinkingDelta(delta))
+        self.recorder.add_thinking(piece)
 
     def replace_answers(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Replace the answers and results so far, for a library that has their order at the end.
@@ -319,7 +295,7 @@ class HostedRun:
         self.transcript.replace_answers(replaced)
 
         texts = [message["content"] for message in replaced if message["role"] == "assistant"]
-        content = _SEPARATOR.join(text for text in texts if text)
+        content = SEPARATOR.join(text for text in texts if text)
 
         if content != self.transcript.content:
             self.transcript.replace_content(content)
@@ -353,7 +329,6 @@ class HostedRun:
             ExecutionError: also above `MAXIMUM_ARGUMENTS` or `MAXIMUM_CALLS`.
         """
         self.checkpoint()
-        self.end_text()
 
         call_id = replace_unstorable(str(call_id))
         name = replace_unstorable(str(name))
@@ -364,12 +339,9 @@ class HostedRun:
             raise ExecutionError("AGENT_FAILED", "The run has too many tool calls")
 
         call = self.describe_call(call_id, name, arguments)
-        self.reserve(len(orjson.dumps(call)))
-        self.transcript.request_call(call)
-
-        opened = self.transcript.open_call(call_id, name, call["arguments"])
-        if call_id not in self.silent_calls:
-            self.environment.emit(ToolCallStarted(opened))
+        self.recorder.request_call(call)
+        announces = call_id not in self.silent_calls
+        self.recorder.open_call(call_id, name, call["arguments"], announces=announces)
 
     def describe_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any]
@@ -403,14 +375,13 @@ class HostedRun:
         """
         if self.environment.has_ended:
             raise LateReport
-        text = self.format_result(result)
-        closed = self.transcript.close_call(replace_unstorable(call_id), text, error=failed)
-        if closed is not None and call_id not in self.silent_calls:
-            self.environment.emit(ToolCallCompleted(closed))
 
-        # The call has been made: neither a cancel nor the size of the run may turn it into one that
-        # was not. Both end the run only once the record has its result.
-        self.reserve(len(text.encode()))
+        call_id = replace_unstorable(call_id)
+        announces = call_id not in self.silent_calls
+        text = self.format_result(result)
+        self.recorder.close_call(call_id, text, failed=failed, announces=announces)
+
+        # Only now: the call has been made, and a cancel must not turn it into one that was not.
         self.checkpoint()
 
     def format_result(self, result: object) -> str:
@@ -447,7 +418,7 @@ class HostedRun:
             ) from error
 
         self._output = orjson.dumps(output)
-        self.reserve(len(self._output))
+        self.recorder.reserve(len(self._output))
         self.transcript.output = output
 
     async def convert(self, value: object, spent: int = 0) -> Any:
@@ -459,7 +430,7 @@ class HostedRun:
         Raises:
             NotSerializable: the value has no JSON form; `ValueTooLarge` if it does not fit.
         """
-        room = self.environment.limits.run_bytes - self._kept_bytes - spent
+        room = self.environment.limits.run_bytes - self.recorder.kept_bytes - spent
         steps = convert_in_steps(value, room)
         try:
             while True:
@@ -554,21 +525,9 @@ class HostedRun:
 
     def _convert_argument(self, value: object) -> Any:
         if isinstance(value, str):
-            self.check_room(len(value))
+            self.recorder.check_room(len(value))
             return replace_unstorable(str.__str__(value))
         try:
             return to_json_value(value, ARGUMENT_CHARACTERS)
         except NotSerializable:
             return f"a {type(value).__name__}"
-
-    def check_room(self, characters: int) -> None:
-        """Refuse a text that cannot fit before any work on it."""
-        if self._kept_bytes + characters > self.environment.limits.run_bytes:
-            raise build_too_large()
-
-    def reserve(self, size: int) -> None:
-        """Count bytes that the run keeps."""
-        self._kept_bytes += size
-        self.transcript.size = self._kept_bytes
-        if self._kept_bytes > self.environment.limits.run_bytes:
-            raise build_too_large()

@@ -442,7 +442,7 @@ class LangGraphRunner(LibraryRunner):
             configurable = current.config["configurable"]
             state["thread"] = {name: configurable[name] for name in names if name in configurable}
 
-        run.reserve(len(orjson.dumps(state)))
+        run.recorder.reserve(len(orjson.dumps(state)))
         asks = [ask for interrupt in interrupts for ask in interrupt.asks]
         raise Paused([ask.to_approval(idempotent=ask.name in idempotent) for ask in asks], state)
 

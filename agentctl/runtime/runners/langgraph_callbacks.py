@@ -279,9 +279,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         def report(run: HostedRun, span: Span) -> None:
             span.name = model or span.name
             run.transcript.requests.report(span, *names)
-            span.end_call(usage)
-            if usage is not None:
-                run.environment.add_usage(usage, span.name)
+            run.end_model_call(span, usage)
             for text in texts:
                 run.context.progress(text)
 
@@ -296,7 +294,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             # Code that reads no further closes the generator of the answer.
             is_cancelled = isinstance(error, asyncio.CancelledError | GeneratorExit)
             status: SpanStatus = "cancelled" if is_cancelled else "failed"
-            call.report(lambda run, span: span.end(status))
+            call.report(lambda run, span: run.fail_model_call(span, status))
 
     def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **more: Any) -> None:
         key, _, _ = (more.get("metadata") or {}).get("langgraph_checkpoint_ns", "").rpartition("|")

@@ -25,7 +25,6 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import MIDDLEWARE
 from agentctl.runtime.runners.langgraph_input import MESSAGES
 from agentctl.runtime.runners.langgraph_messages import find_open_calls, read_text
-from agentctl.runtime.transcript.events import MessageDelivered
 
 
 class GraphInbox:
@@ -113,7 +112,7 @@ class GraphInbox:
         if not self._is_open:
             return []
 
-        taken_messages = await self._run.take_messages()
+        taken_messages = await self._run.recorder.take_messages()
         for message in taken_messages:
             self._keep(message)
         return [HumanMessage(message.content, id=message.message_id) for message in taken_messages]
@@ -146,13 +145,11 @@ class GraphInbox:
 
         For a graph with its own checkpointer: the next run of the session has them in any case.
         """
-        environment = self._run.environment
-        if environment.has_ended:
+        if self._run.environment.has_ended:
             return
 
         for message in self._inserted.values():
-            self._run.transcript.add_message(message.message_id, message.content)
-            environment.emit(MessageDelivered(message.message_id, message.content, None))
+            self._run.recorder.add_message(replace(message, model_call_id=None))
         self._inserted = {}
 
 

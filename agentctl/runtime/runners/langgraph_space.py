@@ -134,6 +134,7 @@ class GraphSpace:
     def think(self, message: AIMessage) -> None:
         """Publish the thinking of a whole answer that was not streamed."""
         if message.id not in self._answers.begun:
+            self.run.begin_thinking()
             self.run.add_thinking(read_thinking(message))
 
     def add_state(self, state: Any) -> None:
@@ -357,6 +358,7 @@ class _AnswerStream:
         self._waiting: dict[str, _Waiting] = {}
         self._waiting_size = 0
         self._ended: set[str] = set()
+        self._thought: set[str] = set()
 
     def add(self, piece: Any, answer: str, origin: Mapping[str, str]) -> None:
         """Publish a piece of an answer, or keep it while another answer is published.
@@ -384,6 +386,8 @@ class _AnswerStream:
 
         # The callback at the end of a call comes before its last pieces are read here.
         if piece.chunk_position == "last":
+            if answer == self._live:
+                self._run.complete_answer()
             self._end(answer)
 
     def drop(self, answer: str) -> None:
@@ -415,6 +419,9 @@ class _AnswerStream:
 
     def _publish(self, answer: str, text: str, thinking: str, origin: Mapping[str, str]) -> None:
         if thinking:
+            if answer not in self._thought and answer not in self.begun:
+                self._run.begin_thinking()
+            self._thought.add(answer)
             self._run.add_thinking(thinking)
         if text:
             if answer not in self.begun:
@@ -425,7 +432,7 @@ class _AnswerStream:
     def _keep(self, answer: str, text: str, thinking: str, origin: Mapping[str, str]) -> None:
         size = len(text) + len(thinking)
         self._waiting_size += size
-        self._run.check_room(self._waiting_size)
+        self._run.recorder.check_room(self._waiting_size)
 
         waiting_answer = self._waiting.setdefault(answer, _Waiting(origin))
         waiting_answer.size += size

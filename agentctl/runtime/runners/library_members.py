@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentctl.records.text import replace_unstorable
-from agentctl.records.times import now
 from agentctl.runtime.context import ReportedMember, RunEnvironment
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Paused
@@ -129,6 +128,7 @@ class LibraryMembers:
         environment = parent_run.environment.report_member(kind, name, task, call_id=call_id)
 
         environment.transcript.forget_usage()
+        # Without the files of the run: the library decides what its member gets.
         environment.transcript.add_user(task)
         return self._add(key, name, kind, parent, environment)
 
@@ -239,8 +239,7 @@ def _end(member: ReportedMember, failure: ExecutionError | None) -> None:
     if member.is_reported or member.is_stopping:
         return
     if failure is None:
-        member.transcript.end_answer([], "stop")
-        member.transcript.close_open_calls(now())
+        member.recorder.complete()
     member.end_report(failure)
 
 

@@ -19,6 +19,7 @@ from agentctl.config.providers import PROVIDERS
 from agentctl.records.kinds import ApprovalPolicy
 from agentctl.records.text import read_name
 from agentctl.runtime.failures import (
+    MODEL_FAILURES,
     ExecutionError,
     FailureCode,
     classify_refusal,
@@ -222,7 +223,7 @@ def keep_state(run: HostedRun, dump: Callable[[], str | bytes]) -> Any:
         raise ExecutionError("AGENT_FAILED", detail) from error
 
     state = run.hide_files(orjson.loads(data))
-    run.reserve(len(orjson.dumps(state)))
+    run.recorder.reserve(len(orjson.dumps(state)))
     return state
 
 
@@ -257,12 +258,15 @@ def to_public_failure(
         return ExecutionError("TOOL_FAILED", detail)
 
     if failure := find_failure(error):
+        if failure.code in MODEL_FAILURES:
+            run.explain_failed_call(failure.code)
         return failure
 
     failure = find_client_failure(error, in_model=in_model)
     if failure is None:
         return error
 
+    run.explain_failed_call(failure.code)
     _log.warning("run %s: the model failed", run_id, exc_info=error)
     run.environment.keep_cause(error)
     return failure

@@ -69,14 +69,14 @@ class Part:
         self._span = None
         self._end_known_call()
         if span is not None:
-            span.end_call(usage)
+            self.run.end_model_call(span, usage)
 
     def fail_model_call(self) -> bool:
         """Report that the open call of a model has failed; return True if there was one."""
         self._end_known_call()
         if self._span is None:
             return False
-        self._span.end("failed")
+        self.run.fail_model_call(self._span)
         return True
 
     def _end_known_call(self) -> None:
@@ -171,11 +171,11 @@ class RunParts:
     def end_model_call(self, part: Part, response: Any) -> None:
         """Count the tokens of an answer, and take over the calls that it asks for."""
         usage = read_usage(response.usage)
+        self._counted.update(usage)
         part.end_model_call(usage)
-        # The library reports zeros for a model that reports nothing.
-        if any(usage.values()):
-            self._counted.update(usage)
-            part.run.environment.add_usage(usage)
+        for run in self.list_answering() if part is self.current else (part.run,):
+            run.complete_answer()
+
         for item in response.output:
             if (call_id := getattr(item, "call_id", None)) is not None:
                 self._owners[call_id] = part

@@ -191,7 +191,7 @@ class _Execution:
 
     async def _add_messages(self, node: Any) -> None:
         """Add the messages that were sent to the run to the next request, after its results."""
-        for message in await self._run.take_messages():
+        for message in await self._run.recorder.take_messages():
             node.request.parts = [*node.request.parts, UserPromptPart(message.content)]
             self._run.add_message(message)
 
@@ -235,12 +235,14 @@ class _Execution:
                     self._set_usage(stream.usage)
         except Exception:
             self._in_model = True
-            span.end("failed")
+            self._run.fail_model_call(span)
             raise
 
         after = extract_usage(steps.usage)
-        span.end_call({name: count - before[name] for name, count in after.items()})
+        used = {name: count - before[name] for name, count in after.items()}
+        self._run.end_model_call(span, used, is_counted=True)
         self._set_usage(steps.usage)
+        self._run.complete_answer()
 
     def _add_piece(self, event: object) -> None:
         if isinstance(event, PartStartEvent):

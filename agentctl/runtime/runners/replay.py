@@ -258,7 +258,7 @@ class Replay:
 
     async def _take_messages(self, call: LoggedCall) -> None:
         """Log the messages that wait for the run as the result of a call."""
-        delivered = await self._run.take_messages(for_code=True)
+        delivered = await self._run.recorder.take_messages(for_code=True)
         call.is_done = True
         call.result = [
             {"message_id": message.message_id, "text": message.content} for message in delivered

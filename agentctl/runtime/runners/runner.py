@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Collection, Sequence
 from typing import Protocol, runtime_checkable
 
 from agentctl.errors import InvalidConfiguration, is_store_failure
-from agentctl.records.times import now
 from agentctl.runtime.context import ContextMisuse, RunEnvironment
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.access import current_access
@@ -118,17 +117,16 @@ async def _execute(
     opening: Awaitable[Runner], environment: RunEnvironment, repeats: RepeatLimits | None
 ) -> None:
     transcript = environment.transcript
-    message = environment.spec.input
     access = current_access.get()
 
-    if environment.leg is None:
+    is_first_leg = environment.leg is None
+    if is_first_leg:
         transcript.forget_usage()
-        if environment.spec.origin is not None:
-            transcript.add_kept(environment.spec.origin.messages)
-        transcript.add_user(message, environment.spec.files)
 
     try:
         runner = await opening
+        if is_first_leg:
+            environment.recorder.begin()
         # Nothing awaits between this and the first step of the agent.
         await environment.wait_while_halted()
 
@@ -137,7 +135,7 @@ async def _execute(
             access.library = runner.kind
 
         hosted = HostedRun(environment, runner.kind, repeats)
-        await runner.run(message, hosted)
+        await runner.run(environment.spec.input, hosted)
         hosted.end_text()
         await complete_members(environment)
     except LateReport:
@@ -169,8 +167,7 @@ async def _execute(
 
     environment.checkpoint()
 
-    transcript.end_answer([], "stop")
-
+    cut_reason = None
     if access is not None and access.finish_reason in _INCOMPLETE:
-        transcript.mark_incomplete(access.finish_reason)
-    transcript.close_open_calls(now())
+        cut_reason = access.finish_reason
+    environment.recorder.complete(cut_reason)

@@ -42,8 +42,8 @@ class AnswerInProgress:
 
     def end(self, tool_calls: list[dict[str, Any]], finish_reason: str | None) -> dict[str, Any]:
         """End the answer, and return its message; its span has the message, too."""
-        self.finish_reason = finish_reason
-        self.end_span("failed" if finish_reason is None else "completed")
+        self.finish_reason = finish_reason or self.finish_reason
+        self.end_span("failed" if self.finish_reason is None else "completed")
         message = self.message(tool_calls)
         if self.span is not None:
             self.span.answer = message

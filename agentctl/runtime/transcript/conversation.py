@@ -1,7 +1,7 @@
 """The conversation of one run between a model and its tools.
 
-All data from the model passes through here. Text is made storable (tool calls already are, see
-`runtime.models.calls`), limited in size, added to the transcript at once, and published as events.
+All data from the model passes through here. The recorder of the run makes its text storable (tool
+calls already are, see `runtime.models.calls`), limits its size, and publishes it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,7 @@ from agentctl.runtime.context import (
     admit_tool,
     perform_decided,
 )
-from agentctl.runtime.failures import (
-    MAXIMUM_FAILURES,
-    MAXIMUM_UNKNOWN,
-    ExecutionError,
-    build_too_large,
-    check_parts,
-)
+from agentctl.runtime.failures import MAXIMUM_FAILURES, MAXIMUM_UNKNOWN, ExecutionError, check_parts
 from agentctl.runtime.json_values import NOT_AN_OBJECT, explain_refusal
 from agentctl.runtime.pauses import (
     ApprovedEnd,
@@ -41,7 +35,7 @@ from agentctl.runtime.pauses import (
     load_outcome,
 )
 from agentctl.runtime.tracing import Span, enter_call
-from agentctl.runtime.transcript import events, history
+from agentctl.runtime.transcript import history
 from agentctl.runtime.transcript.repeated_calls import RepeatedCalls, RepeatLimits
 from agentctl.work.run_scope import CurrentCall, current_call
 
@@ -50,9 +44,6 @@ if TYPE_CHECKING:
 
 _COMPLETE_REASONS = {"stop", "tool_call"}
 """Finish reasons with which the tool calls of an answer have arrived completely."""
-
-_SEPARATOR = "\n\n"
-"""Separates the texts of two answers of the model in the content."""
 
 Check = Callable[[Mapping[str, Any], "Conversation"], Awaitable[CallOutcome | None]]
 """Returns the failure of a call whose arguments are not valid, or None. No one is asked about such
@@ -116,6 +107,7 @@ class Conversation:
             the messages.
 
     Attributes:
+        recorder: the recorder of the run.
         instructions: instructions of the model, which may be longer than those in the transcript.
         routed_answer: answer of the member that received the message, in mode route.
         is_routing: True while a member answers in place of the leader.
@@ -138,6 +130,8 @@ class Conversation:
         publishes: bool = True,
     ) -> None:
         self.context = context
+        self.recorder = context.recorder
+        self.recorder.holds_text = not publishes
         self.actions = actions
         self.repeats = repeats or RepeatedCalls(RepeatLimits())
         self.instructions = ""
@@ -159,15 +153,8 @@ class Conversation:
         self._taken_messages: list[DeliveredMessage] = []
         self._states: dict[str, Any] = {}
         self._asked_tools: dict[str, str] = {}
-        self._publishes = publishes
 
         self._transcript = context.transcript
-        self._needs_separator = False
-        self._separates_thinking = False
-        self._held_text: list[str] = []
-
-        self._kept_bytes = 0
-        self._arriving_bytes = 0
         self._arriving_calls = 0
         self._arriving_parts = 0
 
@@ -180,14 +167,7 @@ class Conversation:
         A run that repeats another run has the messages of its origin before its own.
         """
         self.instructions = instructions
-        if instructions:
-            self._transcript.add_system(instructions)
-        origin = self.context.spec.origin
-        if origin is not None:
-            self._reserve(sum(len(message["content"].encode()) for message in origin.messages))
-            self._transcript.add_kept(origin.messages)
-        if self.has_prompt:
-            self._transcript.add_user(self.context.spec.input, self.context.spec.files)
+        self.recorder.begin(instructions)
 
     @property
     def has_prompt(self) -> bool:
@@ -219,32 +199,23 @@ class Conversation:
         Raises:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
-        messages = await self.context.take_messages()
+        messages = await self.recorder.take_messages()
         self._taken_messages += messages
-        self._reserve(sum(len(message.content.encode()) for message in messages))
         return messages
 
     def _add_taken_messages(self) -> None:
         """Make the taken messages a part of the run: the model call that gets them begins."""
         for message in self._taken_messages:
-            self._transcript.add_message(message.message_id, message.content)
-            delivered = events.MessageDelivered(
-                message.message_id, message.content, message.model_call_id
-            )
-            self.context.emit(delivered)
+            self.recorder.add_message(message)
         self._taken_messages = []
 
     def begin_answer(self, model: str) -> Span | None:
         """Start a new answer, before each call of a model; return the span of the call."""
         self._add_taken_messages()
-        span = self._transcript.begin_answer(model, self.about_call)
-        self.input_tokens = 0
+        span = self.recorder.begin_answer(model, self.about_call)
 
+        self.input_tokens = 0
         self.has_answer_begun = False
-        self._needs_separator = bool(self._transcript.content)
-        self._separates_thinking = bool(self._transcript.reasoning_content)
-        self._held_text.clear()
-        self._arriving_bytes = 0
         self._arriving_calls = 0
         self._arriving_parts = 0
 
@@ -270,66 +241,27 @@ class Conversation:
 
     def count_arriving(self, size: int) -> None:
         """Count bytes of an incomplete tool call or of reasoning."""
-        self._arriving_bytes += size
-        self._reserve(0)
+        self.recorder.count_arriving(size)
 
     def add_text(self, text: str) -> None:
         """Add text of the model to the answer, and publish it."""
-        text = self._accept_text(text)
-        if not text:
-            return
-
-        self._reserve(len(text.encode()))
-        self.has_answer_begun = True
-        if self._transcript.stop is None:
-            self._add_accepted(text)
-        else:
-            self._transcript.stop.take(text, self._add_accepted)
-
-    def _add_accepted(self, text: str) -> None:
-        self._transcript.extend_answer(text)
-        if self._publishes:
-            self._publish_text(text)
-        else:
-            self._held_text.append(text)
+        if text:
+            self.has_answer_begun = True
+            self.recorder.add_text(text)
 
     def add_thinking(self, text: str) -> None:
         """Add text to the thinking of the run, which is not part of its content, and publish it."""
-        text = self._accept_text(text)
-        if not text:
-            return
-
-        delta = _SEPARATOR + text if self._separates_thinking else text
-        self._separates_thinking = False
-        self._reserve(len(delta.encode()))
-
-        self.has_answer_begun = True
-        self._transcript.mark_first_token()
-        self._transcript.add_reasoning(delta)
-        self.context.emit(events.ThinkingDelta(delta))
+        if text:
+            self.has_answer_begun = True
+            self.recorder.add_thinking(text)
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         self.input_tokens = usage.get("input_tokens", 0)
         self._transcript.set_usage(usage)
 
-    @property
-    def held_text(self) -> str:
-        """The text of the current answer that is not published yet."""
-        return "".join(self._held_text)
-
-    def publish_held_text(self) -> None:
-        """Publish the last answer of the model, which was held back."""
-        if text := self.held_text:
-            self._publish_text(text)
-
     def set_answer(self, text: str) -> None:
         """Make the answer of a member the answer and the content of this run, and publish it."""
-        if self._transcript.stop is not None:
-            text = self._transcript.stop.cut(text)
-        self._transcript.add_answer(text)
-        self._needs_separator = False
-        self._transcript.replace_content(text)
-        self.context.emit(events.Content(text))
+        self.recorder.set_answer(text)
 
     def end_answer(self, calls: list[dict[str, Any]], finish_reason: str) -> None:
         """Complete the answer with its tool calls: `id`, `name` and `arguments` of each.
@@ -340,12 +272,10 @@ class Conversation:
         Raises:
             ExecutionError: calls of an answer that was cut off.
         """
-        self._arriving_bytes = 0
         if calls and finish_reason not in _COMPLETE_REASONS:
             # The arguments of the last call may be missing, and more calls may have followed.
             raise ExecutionError("MODEL_ANSWER_INVALID", "The model's tool calls were cut off")
-        self._reserve(len(orjson.dumps(calls)))
-        self._transcript.end_answer(calls, finish_reason)
+        self.recorder.end_answer(calls, finish_reason)
         self.repeats.add_answer(calls)
 
     async def call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> str | None:
@@ -463,7 +393,8 @@ class Conversation:
             "routed_answer": self.routed_answer,
             "failures": self._failures,
             "unknown_calls": self._unknown_calls,
-            "kept_bytes": self._kept_bytes,
+            # Earlier versions read it. Each leg counts what its transcript has.
+            "kept_bytes": self.recorder.kept_bytes,
             "asked_tools": self._asked_tools,
             "result_files": self.result_files,
             "waiting": {call_id: asdict(waiting) for call_id, waiting in self.waiting.items()},
@@ -475,7 +406,6 @@ class Conversation:
         self.routed_answer = kept_state["routed_answer"]
         self._failures = Counter(kept_state["failures"])
         self._unknown_calls = kept_state["unknown_calls"]
-        self._kept_bytes = kept_state["kept_bytes"]
 
         # A checkpoint of an earlier version has none.
         self._asked_tools = dict(kept_state.get("asked_tools", {}))
@@ -488,9 +418,7 @@ class Conversation:
     def _open_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any], at: int | None = None
     ) -> None:
-        entry = self._transcript.open_call(call_id, name, arguments, at)
-        if self.announces:
-            self.context.emit(events.ToolCallStarted(entry))
+        self.recorder.open_call(call_id, name, arguments, at=at, announces=self.announces)
 
     async def _perform(
         self, call_id: str, name: str, arguments: Mapping[str, Any], *, is_decided: bool = False
@@ -565,14 +493,14 @@ class Conversation:
             self.result_files[call_id] = outcome.files
 
         text = replace_unstorable(outcome.text)
-        closed = self._transcript.close_call(
-            call_id, text, error=outcome.failed, at=at, files=outcome.files
+        self.recorder.close_call(
+            call_id,
+            text,
+            failed=outcome.failed,
+            at=at,
+            files=outcome.files,
+            announces=self.announces,
         )
-
-        if closed is not None and self.announces:
-            self.context.emit(events.ToolCallCompleted(closed))
-        # Only now: a run that grows too large ends with the result of a call that has been made.
-        self._reserve(len(text.encode()))
 
         if outcome.is_routed:
             self.routed_answer = text
@@ -588,21 +516,3 @@ class Conversation:
             )
 
         return text
-
-    def _publish_text(self, text: str) -> None:
-        delta = _SEPARATOR + text if self._needs_separator else text
-        self._needs_separator = False
-        self._transcript.add_content(delta)
-        self.context.emit(events.Content(delta))
-
-    def _accept_text(self, text: str) -> str:
-        """Return a text so that it can be stored; refuse one that cannot fit before that work."""
-        if self._kept_bytes + len(text) > self.context.limits.run_bytes:
-            self._reserve(len(text))
-        return replace_unstorable(text)
-
-    def _reserve(self, size: int) -> None:
-        self._kept_bytes += size
-        self._transcript.size = self._kept_bytes
-        if self._kept_bytes + self._arriving_bytes > self.context.limits.run_bytes:
-            raise build_too_large()

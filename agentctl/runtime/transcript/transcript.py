@@ -19,6 +19,8 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any, NamedTuple
 
+import orjson
+
 from agentctl.records import times
 from agentctl.records.items import CANCELLED_RESULT
 from agentctl.records.run_spec import RunSpec
@@ -149,6 +151,20 @@ class Transcript:
             if rest:
                 _add_counts(first, {name: rest})
         return of_models
+
+    def measure(self) -> int:
+        """Return the bytes that count in `limits.run_bytes`: texts, calls, results and thinking.
+
+        The instructions and the message of the run do not count: they were checked before.
+        """
+        size = sum(len(text.encode()) for text in self._reasoning)
+        for message in self.messages:
+            is_kept = "origin_run_id" in message or "message_id" in message
+            if message["role"] in ("assistant", "tool") or is_kept:
+                size += len(message["content"].encode())
+            if message.get("tool_calls"):
+                size += len(orjson.dumps(message["tool_calls"]))
+        return size
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with all of the transcript, for a checkpoint.
@@ -428,6 +444,11 @@ class Transcript:
         if self.open_answer is not None and self.open_answer.span is not None:
             self.open_answer.span.mark_first_token()
 
+    def complete_answer(self) -> None:
+        """Record that the open answer has arrived completely; it stays open for its calls."""
+        if self.open_answer is not None:
+            self.open_answer.finish_reason = "stop"
+
     def fail_answer(self, code: str) -> None:
         """Record that the model call of the open answer has failed; the answer stays open."""
         if self.open_answer is not None:
@@ -444,7 +465,8 @@ class Transcript:
         """Complete the open answer with its tool calls, which may be none.
 
         Args:
-            finish_reason: see docs/contract.md "Run record"; None if the answer is incomplete.
+            finish_reason: see docs/contract.md "Run record"; None if the answer is incomplete,
+                unless `complete_answer` was called.
         """
         if self.stop is not None:
             self.stop.release()
