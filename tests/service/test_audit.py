@@ -312,7 +312,7 @@ async def test_every_denial_has_an_entry(deployment: Deployment) -> None:
             lambda: operations.audit.list(AuditFilter()),
             lambda: operations.sessions.rename("a,session:b\n", "x"),
             lambda: operations.runs.create("agent", "echo", RunRequest("x")),
-            lambda: operations.runs.open_resumed_stream("agent", "echo", "r", ResumeRequest()),
+            lambda: operations.runs.open_stream("resume", "agent", "echo", "r", ResumeRequest()),
         ]
         for ask in asks:
             with pytest.raises(errors.Forbidden):
@@ -517,7 +517,9 @@ async def test_recorded_read_fails_without_its_entry(deployment: Deployment, bro
             lambda: operations.sessions.get("s1"),
             lambda: operations.sessions.list(SessionFilter()),
             lambda: operations.components.list("agent"),
-            lambda: operations.runs.open_resumed_stream("agent", "echo", run, ResumeRequest("s1")),
+            lambda: operations.runs.open_stream(
+                "resume", "agent", "echo", run, ResumeRequest("s1")
+            ),
         ]
         for ask in asks:
             with pytest.raises(errors.Unavailable):

@@ -193,8 +193,8 @@ class _RunCall:
         tool = self._tool
         while True:
             request = ResumeRequest(self.session_id, self._last)
-            events = await self._operations.runs.open_resumed_stream(
-                tool.kind, tool.component_id, self.run_id, request
+            events = await self._operations.runs.open_stream(
+                "resume", tool.kind, tool.component_id, self.run_id, request
             )
             is_first = True
             async with contextlib.aclosing(events):

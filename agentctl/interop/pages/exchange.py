@@ -215,8 +215,9 @@ class PageExchange(Generic[GivenT]):
 
     async def resume(self, run_id: str, session_id: str) -> Portions:
         """Return the events of a run from the first one on."""
-        return await self.operations.runs.open_resumed_stream(
-            self.kind, self.component_id, run_id, requests.ResumeRequest(session_id=session_id)
+        request = requests.ResumeRequest(session_id=session_id)
+        return await self.operations.runs.open_stream(
+            "resume", self.kind, self.component_id, run_id, request
         )
 
     async def _leave(self, given: GivenT, run_id: str) -> None:

@@ -203,7 +203,7 @@ async def resume_run(
     after = _require_one_value("last_event_index", indexes)
     request = _build_resume(_require_one_value("session_id", session_ids), after, view)
 
-    events = await operations.runs.open_resumed_stream(kind, component_id, run_id, request)
+    events = await operations.runs.open_stream("resume", kind, component_id, run_id, request)
     return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
 
 
@@ -220,7 +220,7 @@ async def follow_run(
     """Handle `GET /agents/{agent_id}/runs/{run_id}/events`, for each kind of component."""
     after = _require_one_value("last_event_index", {last_event_index, last_event_id})
     request = _build_resume(session_id, after, view)
-    events = await call.operations.runs.open_followed_stream(kind, component_id, run_id, request)
+    events = await call.operations.runs.open_stream("follow", kind, component_id, run_id, request)
     return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
 
 

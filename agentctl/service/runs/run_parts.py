@@ -57,6 +57,10 @@ _CACHED = ("cache_read_tokens", "cache_write_tokens")
 
 T = TypeVar("T")
 
+StreamOperation = Literal["follow", "resume"]
+"""The operations whose result is the events of a run. They need different scopes of their caller;
+`resume` also needs the session."""
+
 _SOURCES: Mapping[int, Literal["history", "run", "added"]] = {
     HISTORY: "history",
     OWN: "run",
@@ -84,26 +88,54 @@ class MessagePlace(NamedTuple):
 class RunPartOperations(OperationFamily):
     """Operations that read parts of a run."""
 
-    async def follow(
+    def follow(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
-        events = flatten(await self.open_followed_stream(kind, component_id, run_id, request))
-        async with contextlib.aclosing(events):
+        return self._stream("follow", kind, component_id, run_id, request)
+
+    def resume(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
+    ) -> AsyncIterator[StreamEvent]:
+        return self._stream("resume", kind, component_id, run_id, request)
+
+    async def _stream(
+        self,
+        operation: StreamOperation,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        request: ResumeRequest,
+    ) -> AsyncIterator[StreamEvent]:
+        portions = await self.open_stream(operation, kind, component_id, run_id, request)
+        async with contextlib.aclosing(flatten(portions)) as events:
             async for event in events:
                 yield event
 
-    async def open_followed_stream(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
+    async def open_stream(
+        self,
+        operation: StreamOperation,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        request: ResumeRequest,
     ) -> AsyncGenerator[list[StreamEvent]]:
         """Return the events of a run after `request.after`, stored and future events, in portions.
 
         Errors are raised at the call, so that the server sends them before an event exists.
+
+        Raises:
+            BadRequest: `resume` without a session, and the caller is not an administrator.
         """
+        ids = operation_ids(kind)
+        operation_id = ids.resume_run if operation == "resume" else ids.follow_run
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
-        async with self.audit(operation_ids(kind).follow_run, **path):
-            database, _ = await self.lookups.find_run(
-                kind, component_id, run_id, request.session_id
-            )
+        place = (kind, component_id, run_id, request.session_id)
+
+        async with self.audit(operation_id, **path):
+            if operation == "resume":
+                database, _ = await self.lookups.find_named_run(*place, "resume")
+            else:
+                database, _ = await self.lookups.find_run(*place)
             check_event_number(request.after)
             return self.follow_events(database, run_id, request.after)
 

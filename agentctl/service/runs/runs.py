@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -19,7 +19,6 @@ from agentctl.interface.requests import (
     MAXIMUM_REASON_LENGTH,
     CancelRequest,
     EarlierMessage,
-    ResumeRequest,
     RunRequest,
     RunView,
     StreamEvent,
@@ -40,7 +39,6 @@ from agentctl.service.documents.change_documents import build_cancel_document, b
 from agentctl.service.documents.run_documents import read_run_details
 from agentctl.service.reads.runs import RunReads
 from agentctl.service.runs.run_messages import MessageOperations, SteeredRun, build_message_record
-from agentctl.service.runs.run_parts import check_event_number
 from agentctl.store.database import Database
 from agentctl.store.repositories import run_reads
 from agentctl.work.event_loop import (
@@ -274,32 +272,6 @@ class RunOperations(RunReads, MessageOperations):
         async with contextlib.aclosing(events):
             async for portion in events:
                 yield portion
-
-    async def resume(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
-    ) -> AsyncIterator[StreamEvent]:
-        events = flatten(await self.open_resumed_stream(kind, component_id, run_id, request))
-        async with contextlib.aclosing(events):
-            async for event in events:
-                yield event
-
-    async def open_resumed_stream(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
-    ) -> AsyncGenerator[list[StreamEvent]]:
-        """Return the events of a run after `request.after`, stored and future events, in portions.
-
-        Errors are raised at the call, so that the server sends them before an event exists.
-
-        Raises:
-            BadRequest: the session is missing and the caller is not an administrator.
-        """
-        path = {KINDS[kind].id_field: component_id, "run_id": run_id}
-        async with self.audit(operation_ids(kind).resume_run, **path):
-            database, _ = await self.lookups.find_named_run(
-                kind, component_id, run_id, request.session_id, "resume"
-            )
-            check_event_number(request.after)
-            return self.follow_events(database, run_id, request.after)
 
     async def _wait_until_final(self, database: Database, run_id: str) -> None:
         await wait_until_final(self.hosting.engine, database, self.hosting.changes, run_id)

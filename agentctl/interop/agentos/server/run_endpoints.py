@@ -360,7 +360,7 @@ class RunEndpoints(Endpoints):
             named = await self._find_session(call, kind, component_id, run_id)
         after = body.get("last_event_index")
         request = ResumeRequest(named, BEFORE_FIRST_EVENT if after is None else after)
-        native = await operations.runs.open_resumed_stream(kind, component_id, run_id, request)
+        native = await operations.runs.open_stream("resume", kind, component_id, run_id, request)
         events = self._translate(kind, native, numbered=True, after=request.after)
         return EventStreamResponse(None, events)
 
@@ -433,7 +433,9 @@ class RunEndpoints(Endpoints):
     ) -> AsyncGenerator[Portion]:
         session_id = await call.operations.runs.find_session(kind, component_id, run_id)
         request = ResumeRequest(session_id, BEFORE_FIRST_EVENT)
-        native = await call.operations.runs.open_resumed_stream(kind, component_id, run_id, request)
+        native = await call.operations.runs.open_stream(
+            "resume", kind, component_id, run_id, request
+        )
         return self._translate(kind, native)
 
     async def _stream_next_legs(
