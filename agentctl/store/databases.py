@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from agentctl import errors
 from agentctl.config.databases import is_sqlite_url, sqlite_path
-from agentctl.store.database import Database, Outbox
+from agentctl.store.database import Database
+from agentctl.store.outbox import Outbox
 from agentctl.store.schema import check_version
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from agentctl.records.files import is_saved
 from agentctl.records.kinds import KINDS
 from agentctl.records.text import new_id
 from agentctl.records.times import format_optional_time, format_rfc3339, now
-from agentctl.store.database import Outbox, Steps, unit
+from agentctl.store.database import Steps, unit
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, search, webhooks
 from agentctl.store.repositories.halts import HaltRow
 from agentctl.store.repositories.sessions import parse_counters

@@ -38,8 +38,9 @@ from agentctl.runs.desk.decisions import (
 )
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP, decode_events
 from agentctl.runtime.pauses import CallOutcome, JournaledCall
-from agentctl.store.database import Database, Outbox, Steps, unit
+from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import open_sqlite
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.approvals import Checkpoint, DecisionChange
 from agentctl.store.visibility import EVERYONE

@@ -17,7 +17,8 @@ from agentctl.runs.life.finish import store_end, store_pause
 from agentctl.runs.states import Ending, Pause
 from agentctl.runtime.pauses import Ask
 from agentctl.runtime.transcript.history import StateChanges
-from agentctl.store.database import Outbox, Sql
+from agentctl.store.database import Sql
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, run_reads, runs, sessions
 from agentctl.store.visibility import EVERYONE
 from tests.conditions import PATIENCE

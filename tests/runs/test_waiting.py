@@ -18,7 +18,8 @@ from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.states import Pause
 from agentctl.runtime.pauses import Ask
-from agentctl.store.database import Outbox, Sql, Statement, Steps, Work, unit
+from agentctl.store.database import Sql, Statement, Steps, Work, unit
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs
 from agentctl.store.visibility import EVERYONE
 from tests.deployment import Deployment

@@ -25,8 +25,9 @@ from agentctl.runs.log.results import build_run_end
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.transcript.transcript import Transcript
-from agentctl.store.database import Database, Outbox, Sql, Steps, Work, unit
+from agentctl.store.database import Database, Sql, Steps, Work, unit
 from agentctl.store.databases import Databases
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, runs, sessions
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_decision, publish_run

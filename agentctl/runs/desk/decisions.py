@@ -47,7 +47,8 @@ from agentctl.runs.log.fold import StoredLog, load_log
 from agentctl.runs.log.results import to_json
 from agentctl.runtime.json_schema import find_schema_problem
 from agentctl.runtime.pauses import CallOutcome, dump_outcome
-from agentctl.store.database import Database, Outbox, Steps, Work, unit
+from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads, steps
 from agentctl.store.repositories.approvals import DecisionChange
 from agentctl.store.visibility import EVERYONE

@@ -25,7 +25,8 @@ from agentctl.runs.states import PARENT_ENDED, AlreadyFinished, Ending, is_final
 from agentctl.runtime.tracing import SpanStatus
 from agentctl.runtime.transcript.history import StateChanges
 from agentctl.runtime.transcript.transcript import Transcript
-from agentctl.store.database import Outbox, Steps, unit
+from agentctl.store.database import Steps, unit
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, quotas, run_reads, runs, sessions, steps
 from agentctl.store.repositories.events import Batch
 from agentctl.webhooks.facts import publish_run

@@ -13,7 +13,8 @@ from agentctl.runs.desk.end import EndedRun, cancel_waiting_run, end_waiting_run
 from agentctl.runs.log.event_rows import encode_event
 from agentctl.runs.log.fold import find_root_id
 from agentctl.runs.states import Ending, is_final
-from agentctl.store.database import Outbox, Steps, Work, unit
+from agentctl.store.database import Steps, Work, unit
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs
 
 QUEUE_TIMEOUT = Ending.failed("QUEUE_TIMEOUT", "The run waited too long in the queue")

@@ -20,7 +20,8 @@ from agentctl.runs.engine.engine import Engine
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, is_final
 from agentctl.runs.workers.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.workers.recovery import recover_runs
-from agentctl.store.database import Database, Outbox, Steps, Work, run_topic, unit
+from agentctl.store.database import Database, Steps, Work, run_topic, unit
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import run_reads
 from agentctl.work.event_loop import Tasks
 

@@ -32,8 +32,9 @@ from agentctl.runtime.components.versions import (
     find_changes,
     find_version,
 )
-from agentctl.store.database import Database, Outbox, Steps, unit
+from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, component_versions, run_reads, runs, workers
 from agentctl.webhooks.facts import publish_run
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from agentctl.config.settings import Breaker
 from agentctl.records.text import new_id
 from agentctl.records.times import format_span, now
-from agentctl.store.database import Database, Outbox, Steps, Work, unit
+from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import audit, failures, halts
 from agentctl.store.repositories.failures import Failure
 from agentctl.store.repositories.halts import HaltRow

@@ -37,7 +37,8 @@ from agentctl.runs.desk.messages import RESTORED
 from agentctl.runs.desk.waiting import release_if_decided
 from agentctl.runs.log.fold import StoredLog, find_root_id
 from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, AlreadyFinished, Ending, is_final
-from agentctl.store.database import Database, Outbox, Steps, unit
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import (
     approvals,
     integrity,

@@ -39,8 +39,9 @@ from agentctl.runs.states import is_final
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.documents import documents, paging
 from agentctl.service.family import OperationFamily, find_repeated
-from agentctl.store.database import Database, Outbox, Steps, unit
+from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Conditions, build_any
+from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads
 from agentctl.store.repositories.approvals import DecisionChange
 from agentctl.store.visibility import EVERYONE, Visibility

@@ -20,15 +20,8 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.store.database import (
-    FAILURE_SECONDS,
-    Load,
-    Outbox,
-    ReadSize,
-    SecondStatement,
-    Sql,
-    Work,
-)
+from agentctl.store.database import FAILURE_SECONDS, Load, ReadSize, SecondStatement, Sql, Work
+from agentctl.store.outbox import Outbox
 from agentctl.store.postgres.connection import (
     LAST_CRASH,
     InDoubt,

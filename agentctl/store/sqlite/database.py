@@ -27,15 +27,8 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import now
-from agentctl.store.database import (
-    FAILURE_SECONDS,
-    Load,
-    Outbox,
-    ReadSize,
-    SecondStatement,
-    Work,
-    probe,
-)
+from agentctl.store.database import FAILURE_SECONDS, Load, ReadSize, SecondStatement, Work, probe
+from agentctl.store.outbox import Outbox
 from agentctl.store.schema import StoredVersion
 from agentctl.store.sqlite.connection import (
     WAIT_MILLISECONDS,

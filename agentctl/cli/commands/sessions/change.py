@@ -77,8 +77,8 @@ async def import_sessions(
     locally. Exit code 1 if sessions or runs were left out; stderr lists them.
     """
     from agentctl.admin.imports.exports import SessionFile
-    from agentctl.store.database import Outbox
     from agentctl.store.databases import open_database
+    from agentctl.store.outbox import Outbox
 
     assert target.local is not None
     entry = options.find_databases(target.local.settings, db)[0]
