@@ -29,7 +29,7 @@ from agentctl.records.files import FileReference
 from agentctl.records.halts import HaltScope
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.files import FileAccess, load_references
-from agentctl.runtime.pauses import Ask, CallOutcome, Decided, Journal, Leg, to_text
+from agentctl.runtime.pauses import Ask, CallOutcome, DecidedCall, Journal, Leg, to_text
 from agentctl.runtime.transcript.context_window import PAGE_CHARACTERS, Omission, read_page
 from agentctl.runtime.transcript.events import Compacted, ProgressReported, RunEvent
 from agentctl.work.run_scope import current_call
@@ -433,7 +433,7 @@ async def admit_tool(context: RunEnvironment, tool: str, *, waits: bool) -> str 
 
 async def perform_decided(
     context: RunEnvironment,
-    decision: Decided,
+    decision: DecidedCall,
     perform: Callable[[Mapping[str, Any]], Awaitable[CallOutcome]],
     *,
     stores_end: bool = True,

@@ -165,7 +165,7 @@ class Paused(BaseException):  # not an error: code that catches errors must not 
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecidedCall:
     """A decided approval, as the next leg reads it."""
 
     approval_id: str
@@ -218,7 +218,7 @@ class Leg:
 
     state: Any
 
-    decisions: Sequence[Decided]
+    decisions: Sequence[DecidedCall]
     """All decisions of the run so far, oldest first."""
 
     has_new_version: bool = False
@@ -226,7 +226,7 @@ class Leg:
 
     def require(
         self, tool_call_id: str, kind: ApprovalKind | None = None, *, tool_name: str | None = None
-    ) -> Decided:
+    ) -> DecidedCall:
         """Return the latest decision about a call that the leg before has asked about.
 
         Args:
@@ -240,7 +240,7 @@ class Leg:
             raise ExecutionError("INTERNAL", "A decision of the run is missing")
         return decision
 
-    def find(self, tool_call_id: str, kind: ApprovalKind | None = None) -> Decided | None:
+    def find(self, tool_call_id: str, kind: ApprovalKind | None = None) -> DecidedCall | None:
         """Return the latest decision about a call; None if there is none."""
         return next(
             (

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from agentctl import Decision, Rejected, RunContext
-from agentctl.runtime.pauses import Decided, Leg
+from agentctl.runtime.pauses import DecidedCall, Leg
 from agentctl.runtime.runners.replay import Replay
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 
@@ -176,7 +176,7 @@ async def test_log_of_an_earlier_version_is_read() -> None:
     encoded = orjson.dumps(["ask", "ask", {"question": "Which?"}])
     digest = f"ask-{hashlib.sha256(encoded).hexdigest()[:24]}"
     logged = {"lane": 0, "title": "ask ask", "digest": digest, "call_id": digest}
-    answered = Decided("a1", "input", "answered", digest, "ask", {}, answer="left")
+    answered = DecidedCall("a1", "input", "answered", digest, "ask", {}, answer="left")
     run: Any = SimpleNamespace(
         context_host=SimpleNamespace(replayer=None),
         environment=SimpleNamespace(

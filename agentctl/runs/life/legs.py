@@ -30,7 +30,7 @@ from agentctl.runs.log.results import encode_counters, encode_requests, take_cou
 from agentctl.runs.states import Pause, RunCounters, is_final, is_settled
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.pauses import Ask, Decided, Leg
+from agentctl.runtime.pauses import Ask, DecidedCall, Leg
 from agentctl.runtime.transcript.history import StateChanges
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
@@ -538,7 +538,7 @@ def _build_leg(claimed: ClaimedLeg, state: Any) -> Leg | None:
     # stored. Otherwise all events of the calls that have ended are stored.
     state["announces"] = claimed.was_lost
 
-    decisions: list[Decided] = []
+    decisions: list[DecidedCall] = []
     for row in claimed.rows:
         # The answer about a lost call is part of the approval of that call.
         if row.status != "pending" and row.kind != "outcome" and not is_question(row):
@@ -548,11 +548,11 @@ def _build_leg(claimed: ClaimedLeg, state: Any) -> Leg | None:
     return Leg(state, decisions, has_new_version)
 
 
-def to_decision(row: ApprovalRow) -> Decided:
+def to_decision(row: ApprovalRow) -> DecidedCall:
     """Return a decided approval as the next leg reads it."""
     # Most fields are the columns of the same names. The row has JSON texts for the others.
     values: dict[str, Any] = {
-        field.name: getattr(row, field.name, None) for field in fields(Decided)
+        field.name: getattr(row, field.name, None) for field in fields(DecidedCall)
     }
     values |= {
         "arguments": orjson.loads(row.approved_arguments or row.arguments),
@@ -560,7 +560,7 @@ def to_decision(row: ApprovalRow) -> Decided:
         "answer": orjson.loads(row.answer or "null"),
         "result": orjson.loads(row.result or "null"),
     }
-    return Decided(**values)
+    return DecidedCall(**values)
 
 
 @unit

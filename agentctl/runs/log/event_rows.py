@@ -34,7 +34,7 @@ from agentctl.records.run_spec import Origin
 from agentctl.records.runs import RunRow
 from agentctl.records.times import format_optional_time, format_rfc3339, now, whole_seconds
 from agentctl.runs.states import Ending
-from agentctl.runtime.pauses import Decided
+from agentctl.runtime.pauses import DecidedCall
 from agentctl.runtime.transcript.events import Content, RunEvent, ThinkingDelta
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.repositories.events import EventRow
@@ -323,7 +323,7 @@ def format_continued(
     run: RunIdentity,
     attempt: int,
     content: str,
-    decisions: Sequence[Decided],
+    decisions: Sequence[DecidedCall],
     at: int | None = None,
     version: Mapping[str, Any] = {},
 ) -> tuple[str, bytes]:
@@ -340,7 +340,7 @@ def format_continued(
     return _format(run, EventKind.CONTINUED, {**fields, **version}, at)
 
 
-def _describe_decision(decision: Decided) -> dict[str, Any]:
+def _describe_decision(decision: DecidedCall) -> dict[str, Any]:
     """Return the part of the event of a new leg about a decision."""
     return {name: getattr(decision, name) for name in DecidedApproval.__annotations__} | {
         "created_at": format_optional_time(decision.created_at),

@@ -21,7 +21,7 @@ from agentctl.records.approvals import ApprovalKind
 from agentctl.records.document import parse_records
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import clean_json_value
-from agentctl.runtime.pauses import ENDED, Ask, Decided, Leg, Paused, to_text
+from agentctl.runtime.pauses import ENDED, Ask, DecidedCall, Leg, Paused, to_text
 from agentctl.runtime.runners.adk_report import CONFIRMATION, CREDENTIAL, AdkReport
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import (
@@ -329,7 +329,7 @@ async def _restore_events(leg: Leg, run: HostedRun) -> list[Event]:
         raise ExecutionError("AGENT_FAILED", detail) from error
 
 
-def _edit_calls(value: Any, edited: Mapping[str, Decided]) -> None:
+def _edit_calls(value: Any, edited: Mapping[str, DecidedCall]) -> None:
     """Replace the arguments of calls, and of the copies of calls in confirmations."""
     if isinstance(value, dict):
         decision = edited.get(str(value.get("id")))
@@ -373,7 +373,7 @@ async def _build_answers(
     return messages
 
 
-def _confirm(decision: Decided, calls: DecidedCalls) -> dict[str, Any]:
+def _confirm(decision: DecidedCall, calls: DecidedCalls) -> dict[str, Any]:
     """Return the confirmation of a call."""
     call_id = decision.tool_call_id
 
@@ -389,7 +389,7 @@ def _confirm(decision: Decided, calls: DecidedCalls) -> dict[str, Any]:
     return {"confirmed": decision.is_approved}
 
 
-def _read_answer(decision: Decided) -> dict[str, Any]:
+def _read_answer(decision: DecidedCall) -> dict[str, Any]:
     """Return the answer to a question, or the result of a call that was made elsewhere."""
     if decision.execution is not None:
         name = "error" if decision.execution == "failed" else "result"

@@ -20,7 +20,7 @@ from agno.utils.team import get_member_id
 from agentctl.records.approvals import ApprovalKind
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import to_json_value
-from agentctl.runtime.pauses import Ask, Decided, Leg, to_text
+from agentctl.runtime.pauses import Ask, DecidedCall, Leg, to_text
 from agentctl.runtime.runners.library_runner import DecidedCalls
 
 _ASK_USER = "ask_user"
@@ -238,7 +238,7 @@ def apply_decisions(output: Any, leg: Leg, calls: DecidedCalls) -> None:
                     requirement.external_execution_result = tool.result
 
 
-def _apply(tool: Any, decision: Decided) -> tuple[str, bool] | None:
+def _apply(tool: Any, decision: DecidedCall) -> tuple[str, bool] | None:
     """Set a decision on a call; return its text and whether it failed if it is not to be made."""
     if decision.kind == "approval" and decision.is_approved and decision.execution is None:
         tool.confirmed = True
@@ -396,7 +396,7 @@ def decide_step(pause: StepPause, leg: Leg, calls: DecidedCalls) -> None:
         requirement.set_user_input(validate=False, **decision.answer)
 
 
-def _decide_approval(pause: StepPause, decision: Decided) -> None:
+def _decide_approval(pause: StepPause, decision: DecidedCall) -> None:
     requirement = pause.requirement
 
     if not decision.is_approved:

@@ -20,7 +20,7 @@ from agentctl.records.items import CANCELLED_RESULT
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.pauses import Decided, Parked, Paused
+from agentctl.runtime.pauses import DecidedCall, Parked, Paused
 from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
@@ -360,7 +360,7 @@ class LangGraphRunner(LibraryRunner):
         thread: _Thread,
         control: InboxControl,
         report: GraphReport,
-        approved: Mapping[str, Decided],
+        approved: Mapping[str, DecidedCall],
     ) -> GraphJournal | None:
         """Return the journal of a durable run, which stores the calls of its task; else None."""
         if run.environment.journal is None or not isinstance(thread.saver, DurableSaver):

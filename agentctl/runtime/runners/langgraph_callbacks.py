@@ -17,7 +17,7 @@ from langchain_core.messages import BaseMessage
 from agentctl.records.times import now
 from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.models.access import is_known_call
-from agentctl.runtime.pauses import Decided
+from agentctl.runtime.pauses import DecidedCall
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_messages import read_model, read_text, read_usage
 from agentctl.runtime.runners.library_runner import build_refusal, list_causes
@@ -316,7 +316,7 @@ class ApprovedCalls(BaseCallbackHandler):  # type: ignore[misc]
     run_inline = True
     raise_error = True
 
-    def __init__(self, approved: Mapping[str, Decided]) -> None:
+    def __init__(self, approved: Mapping[str, DecidedCall]) -> None:
         self._approved = approved
 
     def on_tool_start(self, serialized: Any, input_str: str, **more: Any) -> None:

@@ -43,7 +43,7 @@ from agentctl.runtime.pauses import (
     ApprovedEnd,
     CallOutcome,
     CallPause,
-    Decided,
+    DecidedCall,
     Journal,
     JournaledCall,
     Leg,
@@ -218,7 +218,7 @@ class GraphJournal:
         journal: Journal,
         control: RunControl,
         state: Mapping[str, Any] | None,
-        approved: Mapping[str, Decided],
+        approved: Mapping[str, DecidedCall],
         saver: RunSaver,
         report: GraphReport,
     ) -> None:
@@ -406,7 +406,7 @@ def is_idempotent(tool: BaseTool) -> bool:
     return is_stated or get_tool_options(function).idempotent
 
 
-def find_undone(leg: Leg) -> dict[str, Decided]:
+def find_undone(leg: Leg) -> dict[str, DecidedCall]:
     """Return the approved calls that the graph of an earlier leg has not made."""
     undone = {}
     for call_id in leg.state.get("approved", ()):

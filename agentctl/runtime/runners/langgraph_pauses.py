@@ -17,7 +17,7 @@ from langgraph.pregel import Pregel
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value
-from agentctl.runtime.pauses import Ask, Decided, Leg, to_text
+from agentctl.runtime.pauses import Ask, DecidedCall, Leg, to_text
 from agentctl.runtime.runners.library_runner import DecidedCalls
 
 ALL_DECISIONS = ("approve", "edit", "reject", "respond")
@@ -317,7 +317,7 @@ def _answer(ask: GraphAsk, leg: Leg, calls: DecidedCalls, takes_results: bool) -
     return {"type": "approve"}
 
 
-def _reject(ask: GraphAsk, decision: Decided, calls: DecidedCalls) -> Any:
+def _reject(ask: GraphAsk, decision: DecidedCall, calls: DecidedCalls) -> Any:
     if "reject" not in ask.allowed:
         raise ExecutionError(
             "AGENT_FAILED",

@@ -28,7 +28,7 @@ from agentctl.runtime.failures import (
     is_temporary_status,
 )
 from agentctl.runtime.models.refusals import describe_client_refusal
-from agentctl.runtime.pauses import Decided, InputSchema
+from agentctl.runtime.pauses import DecidedCall, InputSchema
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.work.event_loop import retrieve_exception
 from agentctl.work.unstopped import abandon_task, install_executor
@@ -169,7 +169,7 @@ class DecidedCalls:
     """
 
     def __init__(self, run: HostedRun) -> None:
-        self.approved: dict[Any, Decided] = {}
+        self.approved: dict[Any, DecidedCall] = {}
         self.settled: dict[Any, tuple[str, bool]] = {}
         self._run = run
 

@@ -18,7 +18,7 @@ from agentctl.records.document import parse_records
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.files import LoadedFile, find_format, find_kind
 from agentctl.runtime.json_values import clean_json_value
-from agentctl.runtime.pauses import ENDED, Ask, Decided, Leg, Paused, to_text
+from agentctl.runtime.pauses import ENDED, Ask, DecidedCall, Leg, Paused, to_text
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import (
     DecidedCalls,
@@ -272,7 +272,7 @@ async def _restore_state(
     return state
 
 
-def _edit_calls(value: Any, edited: Mapping[str, Decided]) -> set[str]:
+def _edit_calls(value: Any, edited: Mapping[str, DecidedCall]) -> set[str]:
     """Replace the arguments of calls in a state, and return the ids of these calls."""
     changed_ids: set[str] = set()
 

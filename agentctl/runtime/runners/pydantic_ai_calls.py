@@ -64,7 +64,7 @@ from agentctl.runtime.pauses import (
     Ask,
     CallOutcome,
     CallPause,
-    Decided,
+    DecidedCall,
     Journal,
     JournaledCall,
     Paused,
@@ -152,7 +152,7 @@ class DeferredCalls:
 
         self._run = run
         self._approve = approve
-        self._decisions: dict[str, Decided] = {}
+        self._decisions: dict[str, DecidedCall] = {}
         self._decided = DecidedCalls(run)
         self._failed: tuple[Exception | None, str] = None, ""
         self._client_tools = read_client_tools(run.environment.spec)

@@ -32,7 +32,7 @@ from agentctl.runtime.pauses import (
     EXPIRED,
     Ask,
     CallOutcome,
-    Decided,
+    DecidedCall,
     JournaledCall,
     Parked,
     Paused,
@@ -95,7 +95,7 @@ class _Lane:
 
     is_claimed: bool = False
 
-    approved: list[Decided] = field(default_factory=list)
+    approved: list[DecidedCall] = field(default_factory=list)
     """The approved calls that no step has made, in their order; the next step makes the first one,
     or gets its result if a leg that was lost has made it."""
 
@@ -281,7 +281,7 @@ class Replay:
     async def _perform(
         self,
         call: LoggedCall,
-        approved: Decided | None,
+        approved: DecidedCall | None,
         journaled_call: JournaledCall,
         function: Callable[[], Any],
     ) -> None:
@@ -309,7 +309,7 @@ class Replay:
                 self._no_step_runs.set()
 
     async def _make(
-        self, call: LoggedCall, approved: Decided | None, name: str, function: Callable[[], Any]
+        self, call: LoggedCall, approved: DecidedCall | None, name: str, function: Callable[[], Any]
     ) -> None:
         inside = _is_in_step.set(True)
         try:
@@ -337,7 +337,7 @@ class Replay:
             _is_in_step.reset(inside)
 
     async def _keep_result(
-        self, call: LoggedCall, approved: Decided | None, name: str, result: Any
+        self, call: LoggedCall, approved: DecidedCall | None, name: str, result: Any
     ) -> None:
         """Log the result of a step that was made.
 
@@ -445,7 +445,7 @@ class Replay:
             self._lane_of[task] = lane
         return self._lane_of[task]
 
-    async def _wait_for_decision(self, ask: Ask) -> Decided:
+    async def _wait_for_decision(self, ask: Ask) -> DecidedCall:
         leg = self._run.environment.leg
         decision = leg.find(ask.tool_call_id, ask.kind) if leg is not None else None
 
@@ -523,7 +523,7 @@ def _hash_call(kind: str, *parts: Any) -> str:
     return f"{kind}-{hashlib.sha256(encoded).hexdigest()[:24]}"
 
 
-def _take_known_result(call: LoggedCall, decision: Decided) -> None:
+def _take_known_result(call: LoggedCall, decision: DecidedCall) -> None:
     """Take the result of a call that a lost leg has made, or that a person has reported."""
     call.is_done = True
     result = decision.result
