@@ -313,8 +313,10 @@ class OpenFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._identity = _identify(path)
-        self._logs: dict[Path, tuple[int, int] | None] = {}
+        # Each write looks at it several times: a path would be converted to a text each time.
+        self._name = str(path)
+        self._identity = _identify(self._name)
+        self._logs: dict[str, tuple[int, int] | None] = {}
         self._size = 0
         self._has_content = False
         self._next_check = 0.0
@@ -332,20 +334,21 @@ class OpenFile:
             DatabaseDamaged: the file was overwritten, or is cut off.
         """
         self._next_check = 0.0
-        identity = _identify(self.path)
-        if identity is None:
+        status = _read_status(self._name)
+        if status is None:
             raise self._refuse(*_MOVED)
-        if identity != self._identity:
+        if (status.st_dev, status.st_ino) != self._identity:
             raise self._refuse(*_REPLACED)
 
         # While a process has a connection that has read, no other process removes the log: SQLite
         # removes it with the last connection of all processes.
-        if any(_identify(path) != log_identity for path, log_identity in self._logs.items()):
-            raise self._refuse(*_LOST_LOG)
+        for name, log_identity in self._logs.items():
+            if _identify(name) != log_identity:
+                raise self._refuse(*_LOST_LOG)
 
         if connection is not None:
             with self._lock:
-                self._check_content(connection)
+                self._check_content(connection, status.st_size)
 
         self._next_check = time.monotonic() + CHECK_SECONDS
 
@@ -370,7 +373,8 @@ class OpenFile:
             with self._lock:
                 if not self._logs:
                     log = get_wal_path(self.path)
-                    self._logs = {file: _identify(file) for file in (log, _get_index_path(log))}
+                    names = (str(log), str(_get_index_path(log)))
+                    self._logs = {name: _identify(name) for name in names}
 
             self.check(connection)
         except BaseException:
@@ -387,7 +391,7 @@ class OpenFile:
         with self._lock:
             self._logs = {}
 
-    def _check_content(self, connection: apsw.Connection) -> None:
+    def _check_content(self, connection: apsw.Connection, size: int) -> None:
         # Read by the connection: to open and close the file here would end the locks that SQLite
         # has on it (https://www.sqlite.org/howtocorrupt.html 2.2).
         _, header = connection.read("main", 0, 0, _HEADER_BYTES)
@@ -397,17 +401,19 @@ class OpenFile:
             return  # It was empty or no database when it was opened, which SQLite reports.
         else:
             raise self._refuse_damaged("its beginning was overwritten or cut off")
-        # Twice, because a checkpoint of another process may have grown the file in between.
-        if self._is_cut(connection) and self._is_cut(connection):
+        if not self._is_cut(size, header):
+            return
+        # Again, because a checkpoint of another process may have grown the file in between.
+        size = get_file_size(self.path)
+        _, header = connection.read("main", 0, 0, _HEADER_BYTES)
+        if self._is_cut(size, header):
             raise self._refuse_damaged("its end was cut off")
 
-    def _is_cut(self, connection: apsw.Connection) -> bool:
+    def _is_cut(self, size: int, header: bytes) -> bool:
         """Return True if the file is shorter than before, and than its header says.
 
         A checkpoint writes the header first: a file that grows may be shorter than its header says.
         """
-        size = get_file_size(self.path)
-        _, header = connection.read("main", 0, 0, _HEADER_BYTES)
         if size < self._size and size < _expected_size(header):
             return True
         self._size = size
@@ -423,12 +429,16 @@ class OpenFile:
         return errors.DatabaseDamaged(detail, cause=f"{self.path}: {reason}", hint=hint)
 
 
-def _identify(path: Path) -> tuple[int, int] | None:
+def _identify(name: str) -> tuple[int, int] | None:
+    status = _read_status(name)
+    return None if status is None else (status.st_dev, status.st_ino)
+
+
+def _read_status(name: str) -> os.stat_result | None:
     try:
-        status = path.stat()
+        return os.stat(name)  # noqa: PTH116 - a text
     except OSError:
         return None
-    return status.st_dev, status.st_ino
 
 
 def check_file(path: Path, *, create: bool) -> None:
