@@ -165,7 +165,10 @@ class Spans:
     @property
     def first_model(self) -> str | None:
         """The model that was called first; None without a call."""
-        return next((span.name for span in self._spans if span.kind == "model"), None)
+        for span in self._spans:
+            if span.kind == "model":
+                return span.name
+        return None
 
     @property
     def last_model(self) -> str | None:

@@ -60,6 +60,15 @@ def list_changing_operations() -> frozenset[str]:
     return frozenset(name for name, declared in OPERATIONS.items() if declared.changes_data)
 
 
+@cache
+def _get_resource_nouns(operation: str) -> Mapping[str, str]:
+    """Return the nouns of the resources of an operation by path parameter."""
+    from agentctl.interface.operations import OPERATIONS
+
+    declared = OPERATIONS.get(operation)
+    return {} if declared is None else declared.resource_nouns
+
+
 _UNQUOTED = re.compile(r"[A-Za-z0-9._~@-]*", re.ASCII)
 """Texts that percent-encoding does not change."""
 
@@ -408,11 +417,7 @@ class AuditedCall:
     def _build_entry(
         self, outcome: AuditOutcome, status: int | None = None, reason: str | None = None
     ) -> AuditRow:
-        from agentctl.interface.operations import OPERATIONS
-
-        declared = OPERATIONS.get(self._operation)
-        nouns = {} if declared is None else declared.resource_nouns
-
+        nouns = _get_resource_nouns(self._operation)
         resources = list[str]()
         for name, text in self._path_params.items():
             resources += _format_resources(nouns.get(name), (text,))

@@ -137,8 +137,9 @@ def take_counters(transcript: Transcript, stored: Counters) -> None:
 
 def count_by_model(transcript: Transcript) -> Mapping[str, Mapping[str, int | None]]:
     """Return the counters by model; a run whose calls are not known by model has one entry."""
-    if transcript.model_metrics:
-        return transcript.model_metrics
+    model_metrics = transcript.model_metrics
+    if model_metrics:
+        return model_metrics
     return {transcript.spans.first_model or "": transcript.metrics}
 
 

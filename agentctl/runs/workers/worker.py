@@ -65,9 +65,12 @@ Longer than the interval of the heartbeat, so that an idle process starts its ne
 _log = logging.getLogger("agentctl.runs")
 
 
+_BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def read_boot_clock() -> float:
     """Return the seconds since the boot of the machine, those of its suspension included."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.clock_gettime(_BOOT_CLOCK)
 
 
 class Permit(NamedTuple):

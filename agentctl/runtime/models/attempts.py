@@ -11,8 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -227,7 +226,10 @@ class Attempts:
         It waits as well if all models that are left are halted.
         """
         environment = self.environment
-        while environment is not None:
+        if environment is None:
+            return
+
+        while environment.find_halt(models=[self.model.id]) is not None:
             left = self.models[self._index :]
             if environment.find_halt(models=[model.id for model in left]) is not None:
                 await environment.wait_while_halted(models=[model.id for model in left])
@@ -401,13 +403,21 @@ async def _attempt_call(
     transcript = attempts.transcript
     record = {} if transcript is None else transcript.requests.add(attempts, model, call, span)
 
+    send_gate: RunSendGate | None = None
+    if attempts.environment is not None:
+        send_gate = RunSendGate(attempts.environment, [model.id])
+
+    # The client of the model looks for halts when it sends the request.
+    token = current_send_gate.set(send_gate)
     try:
-        with enter_span(span), _passing_gate(attempts, model):
+        with enter_span(span):
             answer = await model.connection.answer(call, sink)
     except ModelFailure as failure:
         record["error"] = failure.code
         sink.fail_answer(failure.code)
         raise
+    finally:
+        current_send_gate.reset(token)
 
     if transcript is not None:
         transcript.requests.end(record, answer, span)
@@ -423,19 +433,6 @@ async def _attempt_call(
         raise ModelFailure("MODEL_REJECTED" if is_refusal else "MODEL_ANSWER_INVALID", reason)
 
     return answer
-
-
-@contextmanager
-def _passing_gate(attempts: Attempts, model: PreparedModel) -> Iterator[None]:
-    """Let the client of a model look for halts when it sends a request in the block."""
-    if attempts.environment is None:
-        yield
-        return
-    token = current_send_gate.set(RunSendGate(attempts.environment, [model.id]))
-    try:
-        yield
-    finally:
-        current_send_gate.reset(token)
 
 
 def dump_message(message: Message, models: Sequence[PreparedModel]) -> dict[str, Any]:

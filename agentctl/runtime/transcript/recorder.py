@@ -95,7 +95,8 @@ class RunRecorder:
         The caller makes each of them a part of the run with `add_message`.
         """
         messages = await self._environment.take_messages(for_code=for_code)
-        self.reserve(sum(len(message.content.encode()) for message in messages))
+        for message in messages:
+            self.reserve(len(message.content.encode()))
         return messages
 
     def add_message(self, message: DeliveredMessage) -> None:

@@ -390,8 +390,11 @@ class Transcript:
     @property
     def message_ids(self) -> set[str]:
         """The ids of the messages that were sent to the run while it works."""
-        own_messages = (message for message in self._messages if "origin_run_id" not in message)
-        return {message["message_id"] for message in own_messages if "message_id" in message}
+        return {
+            message["message_id"]
+            for message in self._messages
+            if "message_id" in message and "origin_run_id" not in message
+        }
 
     def name_left_out(self) -> None:
         """Record what the run did not get (`left_out`) with the message that it answers."""

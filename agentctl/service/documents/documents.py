@@ -28,7 +28,14 @@ from agentctl.records.value_types import field_types
 from agentctl.runs.states import is_final
 from agentctl.service.documents.paging import encode_cursor
 from agentctl.store.listing import RowPage
-from agentctl.store.repositories.sessions import NO_COST, NO_USAGE, Cost, parse_cost, parse_counters
+from agentctl.store.repositories.sessions import (
+    NO_COST,
+    NO_USAGE,
+    Cost,
+    parse_counters,
+    parse_usage,
+    read_cost,
+)
 
 CHECKED_BYTES = 1_048_576
 """Size of a stored text that is parsed before it is sent, in some milliseconds."""
@@ -391,9 +398,10 @@ def cut_entries(entries: Iterable[Any], field: str, cut: int | None) -> None:
 def build_document_alone(row: RunRow, cut: int | None) -> bytes:
     """Build the document of a run that no other row concerns (`run_reads.get_alone`)."""
     metrics = row.metrics or NO_USAGE
-    total = total_tokens(metrics)
+    counters, cost = parse_usage(metrics)
+    total = counters["total_tokens"]
     known_total = total if is_counted(metrics, total) else None
-    facts = RelatedFacts(metrics, known_total, 0, parse_cost(metrics))
+    facts = RelatedFacts(metrics, known_total, 0, cost)
     return build_run_document(row, facts, (), cut)
 
 
@@ -403,10 +411,18 @@ def embed_metrics(metrics: str) -> Any:
     Raises:
         Unavailable: see `stored_json`.
     """
-    if parse_cost(metrics) == NO_COST:
-        return embed_stored(metrics)
-    counters = require(parse_stored(metrics, dict))
-    return {name: count for name, count in counters.items() if name not in Cost._fields}
+    counters, _ = embed_usage(metrics)
+    return counters
+
+
+def embed_usage(metrics: str) -> tuple[Any, Cost]:
+    """Return stored counters for a document (`embed_metrics`), and their cost."""
+    if '"priced_tokens"' not in metrics:
+        return embed_stored(metrics), NO_COST
+
+    stored = require(parse_stored(metrics, dict))
+    counters = {name: count for name, count in stored.items() if name not in Cost._fields}
+    return counters, read_cost(stored)
 
 
 def describe_cost(cost: Cost, total_tokens: int | None) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from agentctl.service.documents.documents import (
     dump_in_pieces,
     embed_metrics,
     embed_stored,
+    embed_usage,
     join_arrays,
 )
 from agentctl.store.database import Database, ReadSize, Steps, unit
@@ -75,18 +76,18 @@ def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes
     writer = _DETAILS[row.session_type]
     hold = {} if row.hold is None else {"hold": orjson.Fragment(row.hold)}
 
-    cost = describe_cost(parse_cost(row.metrics), row.total_tokens)
+    metrics, cost = embed_usage(row.metrics)
+    members = {**hold, **describe_cost(cost, row.total_tokens)}
     if row.session_type != "workflow":
-        metrics = embed_metrics(row.metrics)
-        record = writer.build(row, {**hold, **cost, "metrics": metrics, "chat_history": None})
+        record = writer.build(row, {**members, "metrics": metrics, "chat_history": None})
         return dump_in_pieces(record, "chat_history", join_arrays(histories))
 
     data = {
         "session_name": row.session_name,
         "session_state": embed_stored(row.session_state),
-        "session_metrics": embed_metrics(row.metrics),
+        "session_metrics": metrics,
     }
-    return writer.write(row, {**hold, **cost, "session_data": data})
+    return writer.write(row, {**members, "session_data": data})
 
 
 def build_session_version(row: SessionRow) -> str:

@@ -331,8 +331,11 @@ async def check_start(
         RateLimited: the caller has started too many runs.
     """
     gate = hosting.gate
-    await gate.halts.learn()
-    if not (gate.budgets.budgets or hosting.run_limit.per_minute or gate.halts.active):
+    has_halts = False
+    if not gate.halts.is_clear:
+        await gate.halts.learn()
+        has_halts = bool(gate.halts.active)
+    if not (gate.budgets.budgets or hosting.run_limit.per_minute or has_halts):
         return False
     if await find_repeated(database, submission.idempotency):
         return False

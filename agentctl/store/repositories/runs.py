@@ -18,7 +18,7 @@ from agentctl.records.runs import NewRun, RunEnd, RunPause, RunRow
 from agentctl.records.text import new_id
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.repositories import queue, sessions, usage
-from agentctl.store.repositories.sessions import parse_cost, parse_counters
+from agentctl.store.repositories.sessions import NO_COST, parse_usage
 from agentctl.store.states import IS_OPEN, RUN, change
 
 _STORED = tuple(field.name for field in fields(RunRow))
@@ -268,8 +268,10 @@ def restore(run: RunRow, at: int, *, counted: bool) -> Steps[None]:
     values |= {"seq": seq, "owner": f"import {new_id()}"}
     yield Statement(_RESTORE, {**values, "counted": 1})
     size = _count_history_bytes(run.history, run.parent_run_id)
-    counters = {} if counted else parse_counters(run.metrics)
-    cost = sessions.NO_COST if counted else parse_cost(run.metrics)
+    counters: dict[str, int] = {}
+    cost = NO_COST
+    if not counted:
+        counters, cost = parse_usage(run.metrics)
     yield from sessions.add_usage(run.session_id, counters, size, at, cost=cost)
 
 
@@ -382,13 +384,14 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[FinishedRun | None]:
 
     yield from usage.append(end.run_id, end.first_token_at, end.model_calls)
     size = _count_history_bytes(end.history, parent_run_id)
+    counters, cost = parse_usage(end.metrics)
     has_queue = yield from sessions.add_usage(
         session_id,
-        parse_counters(end.metrics),
+        counters,
         size,
         end.finished_at,
         last=(seq, end.status) if parent_run_id is None else None,
-        cost=parse_cost(end.metrics),
+        cost=cost,
     )
 
     finished = FinishedRun(session_id, parent_run_id is None, messages_sent > 0)

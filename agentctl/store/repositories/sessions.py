@@ -42,15 +42,6 @@ NO_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS, 0)).decode()
 """The counters of a new session: a JSON object."""
 
 
-def parse_counters(metrics: str | None) -> dict[str, int]:
-    """Return the nine token counters of a JSON object; missing and damaged counters are 0."""
-    stored_counters = (parse_stored(metrics, dict) if metrics else None) or {}
-    counts = {name: stored_counters.get(name) for name in TOKEN_COUNTERS}
-    return {
-        name: int(count) if isinstance(count, int | float) else 0 for name, count in counts.items()
-    }
-
-
 class Cost(NamedTuple):
     """The cost of some tokens. It is stored beside their counters, under the same names."""
 
@@ -69,11 +60,45 @@ NO_COST = Cost(0.0, 0)
 """The cost of a run that ended in an earlier version, or without a price."""
 
 
+def parse_usage(metrics: str | None) -> tuple[dict[str, int], Cost]:
+    """Return what `parse_counters` and `parse_cost` return, and parse the object once."""
+    stored = _parse_metrics(metrics)
+    return _read_counters(stored), read_cost(stored)
+
+
+def parse_counters(metrics: str | None) -> dict[str, int]:
+    """Return the nine token counters of a JSON object; missing and damaged counters are 0."""
+    return _read_counters(_parse_metrics(metrics))
+
+
 def parse_cost(metrics: str | None) -> Cost:
     """Return the cost in a JSON object of counters; `NO_COST` if it has none, or is damaged."""
+    # Most rows of an earlier version need no parse.
     if not metrics or '"priced_tokens"' not in metrics:
         return NO_COST
-    stored = parse_stored(metrics, dict) or {}
+    return read_cost(_parse_metrics(metrics))
+
+
+def _parse_metrics(metrics: str | None) -> dict[str, Any]:
+    if not metrics:
+        return {}
+    return parse_stored(metrics, dict) or {}
+
+
+def _read_counters(stored: Mapping[str, Any]) -> dict[str, int]:
+    counters: dict[str, int] = {}
+    for name in TOKEN_COUNTERS:
+        count = stored.get(name)
+        if isinstance(count, float):
+            count = int(count)
+        counters[name] = int(count) if isinstance(count, int) else 0
+    return counters
+
+
+def read_cost(stored: Mapping[str, Any]) -> Cost:
+    """Return the cost of counters that were parsed, as `parse_cost` does."""
+    if "priced_tokens" not in stored:
+        return NO_COST
     cost = stored.get("cost")
     tokens = stored.get("priced_tokens")
     if not isinstance(cost, int | float) or not isinstance(tokens, int):
@@ -87,10 +112,10 @@ def add_counters(metrics: str, delta: Mapping[str, int], cost: Cost = NO_COST) -
     Returns:
         The counters as JSON text, and their `total_tokens`.
     """
-    total = parse_counters(metrics)
+    total, earlier_cost = parse_usage(metrics)
     for name in TOKEN_COUNTERS:
         total[name] += delta.get(name, 0)
-    sum_of_costs = parse_cost(metrics).add(cost)
+    sum_of_costs = earlier_cost.add(cost)
     stored = {**total, **sum_of_costs._asdict()} if sum_of_costs.priced_tokens else total
     return orjson.dumps(stored).decode(), total["total_tokens"]
 

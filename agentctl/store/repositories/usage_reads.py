@@ -14,7 +14,7 @@ from typing import NamedTuple
 from agentctl.records.usage import Step
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import Conditions
-from agentctl.store.repositories.sessions import parse_cost, parse_counters
+from agentctl.store.repositories.sessions import parse_usage
 from agentctl.store.repositories.usage import (
     COUNTERS,
     NANODOLLARS,
@@ -210,9 +210,9 @@ def read_sessions(scope: UsageScope) -> Steps[tuple[dict[tuple[Value, ...], Sums
 
 def _count_run(status: str, metrics: str | None, *, is_root: bool) -> Sums:
     """Return the sums of one ended run."""
-    cost = parse_cost(metrics)
+    counters, cost = parse_usage(metrics)
     sums = Sums()
-    for name, count in parse_counters(metrics).items():
+    for name, count in counters.items():
         if name in COUNTERS:
             setattr(sums, name, count)
     sums.cost = round(cost.cost * NANODOLLARS)
