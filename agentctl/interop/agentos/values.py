@@ -11,6 +11,7 @@ from agentctl.records.kinds import Record
 from agentctl.records.times import parse_rfc3339
 
 Built = dict[str, Any]
+"""An object in the shape of AgentOS."""
 
 
 def read_text(value: object) -> str | None:
@@ -24,8 +25,10 @@ def read_object(value: object) -> Built | None:
 
 
 def read_objects(value: object) -> list[Built]:
-    """Return the objects of a list."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    """Return the objects of a list; an empty list for any other value."""
+    if not isinstance(value, list):
+        return []
+    return [item for item in value if isinstance(item, dict)]
 
 
 def to_seconds(timestamp: str) -> int:
@@ -34,5 +37,5 @@ def to_seconds(timestamp: str) -> int:
 
 
 def write_counters(metrics: Record | None) -> Built:
-    """Return counters without zeros and unknown ones."""
+    """Return the counters that are known and not zero."""
     return {name: value for name, value in (metrics or {}).items() if value}

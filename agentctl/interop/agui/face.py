@@ -29,20 +29,16 @@ from agentctl.server.given_files import GivenFile, read_data_url
 _NOTE = {"type": "string", "maxLength": MAXIMUM_NOTE_LENGTH}
 
 
-def build_interrupt(approval: request.Asked) -> dict[str, Any]:
+def build_interrupt(approval: request.AskedApproval) -> dict[str, Any]:
     """Return the interrupt of an approval."""
     reason, schema = _describe_answer(approval)
+    members = ("kind", "policy", "run_id", "tool_name", "arguments", "arguments_hash")
     interrupt = {
         "id": approval["approval_id"],
         "reason": reason,
         "message": request.build_question(approval),
         "responseSchema": schema,
-        "metadata": {
-            "agentctl": {
-                name: approval[name]
-                for name in ("kind", "policy", "run_id", "tool_name", "arguments", "arguments_hash")
-            }
-        },
+        "metadata": {"agentctl": {name: approval[name] for name in members}},
     }
 
     if approval["kind"] != "input":
@@ -56,7 +52,7 @@ def build_interrupt(approval: request.Asked) -> dict[str, Any]:
     return interrupt
 
 
-def _describe_answer(approval: request.Asked) -> tuple[str, dict[str, Any]]:
+def _describe_answer(approval: request.AskedApproval) -> tuple[str, dict[str, Any]]:
     """Return the reason of an interrupt, and the schema of the payload that answers it."""
     match approval["kind"]:
         case "input":
@@ -67,8 +63,8 @@ def _describe_answer(approval: request.Asked) -> tuple[str, dict[str, Any]]:
             required = ["outcome"]
             reason = "agentctl:outcome"
         case _:
-            edited = {**(approval["schema"] or {"type": "object"})}
-            properties = {"approved": {"type": "boolean"}, "editedArgs": edited, "note": _NOTE}
+            arguments = dict(approval["schema"] or {"type": "object"})
+            properties = {"approved": {"type": "boolean"}, "editedArgs": arguments, "note": _NOTE}
             required = ["approved"]
             reason = "tool_call"
 
@@ -146,12 +142,14 @@ class AguiStream(PageStream):
 
     def _open_member(self, part: PagePart, event: Event) -> PageEvent:
         if not self._attributes:
+            # Steps are known by name: two runs of one member are two steps.
             part.name = f"{part.name} ({part.run_id})"
             return self._build_step(part.name, starts=True)
+
         opening = {"type": "SUBAGENT_STARTED", "subagentRunId": part.run_id, "name": part.name}
-        parent = event.data.get("parent_run_id")
-        if parent != self.root_id and parent in self._parts:
-            opening["parentSubagentRunId"] = parent
+        parent_id = event.data.get("parent_run_id")
+        if parent_id != self.root_id and parent_id in self._parts:
+            opening["parentSubagentRunId"] = parent_id
         return opening
 
     def _close_member(self, part: PagePart, event: Event) -> Iterator[PageEvent]:
@@ -207,7 +205,7 @@ class AguiStream(PageStream):
     def _build_step(self, name: str, *, starts: bool) -> PageEvent:
         return {"type": "STEP_STARTED" if starts else "STEP_FINISHED", "stepName": name}
 
-    def _ask(self, part: PagePart, approval: request.Asked) -> Iterator[PageEvent]:
+    def _ask(self, part: PagePart, approval: request.AskedApproval) -> Iterator[PageEvent]:
         if approval["kind"] != "input":
             call_id = request.build_call_id(approval["run_id"], approval["tool_call_id"])
             yield from self._show_call(part, call_id, approval["tool_name"], approval["arguments"])
@@ -224,23 +222,26 @@ class AguiStream(PageStream):
         return {"type": "RUN_ERROR", "message": message, "code": code}
 
     def _build_end(self, event: Event) -> PageEvent:
-        finished = {"type": "RUN_FINISHED", **self._name}
+        end: PageEvent = {"type": "RUN_FINISHED", **self._name}
         if event.end_status == "COMPLETED":
+            end["outcome"] = {"type": "success"}
             metrics = event.data.get("metrics") or {}
             usage = {name: metrics[key] for name, key in _USAGE if metrics.get(key) is not None}
-            outcome = {"type": "success"}
+            if usage:
+                end["usage"] = [usage]
+            return end
 
-            return {**finished, "outcome": outcome, **({"usage": [usage]} if usage else {})}
+        # Pages before version 1.0 know no other outcome than an error.
         if event.end_status == "CANCELLED" and self._attributes:
-            metadata = {"agentctl": {"reason": event.data.get("reason")}}
-            return {**finished, "outcome": {"type": "cancelled"}, "metadata": metadata}
+            end["outcome"] = {"type": "cancelled"}
+            end["metadata"] = {"agentctl": {"reason": event.data.get("reason")}}
+            return end
 
         return self._build_failure(*describe_failure(event))
 
     def _build_pause(self) -> PageEvent:
-        approvals = [*self._asked.values()]
+        approvals = list(self._asked.values())
         interrupts = []
-
         for approval in filter(request.is_interrupt, approvals):
             interrupt = build_interrupt(approval)
             if approval["run_id"] != self.root_id and self._attributes:
@@ -285,7 +286,7 @@ MAXIMUM_RUN_ID_LENGTH = 255
 """Characters of `runId`, which every stream repeats."""
 
 _SKIPPED_ROLES = frozenset({"activity", "assistant", "developer", "reasoning", "system"})
-"""The roles whose messages are not read: the history is that of the session."""
+"""The roles whose messages are not read: the session has the history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,15 +300,16 @@ class AguiRequest(request.PageRequest):
     """True if the page declares a version of the protocol, as pages since 1.0 do."""
 
     def describe_state(self) -> list[EarlierMessage]:
-        """Return the message that shows the state of the page to a model; none without a state."""
+        """Return the message that shows the state of the page to a model; empty without a state."""
         if self.state is None:
             return []
-        text = orjson.dumps(self.state)
-        if len(text) > MAXIMUM_SHOWN_STATE:
-            return [
-                EarlierMessage("user", "The state of the page of the user is too large to show.")
-            ]
-        return [EarlierMessage("user", f"State of the page of the user:\n{text.decode()}")]
+
+        json_text = orjson.dumps(self.state)
+        if len(json_text) > MAXIMUM_SHOWN_STATE:
+            text = "The state of the page of the user is too large to show."
+        else:
+            text = f"State of the page of the user:\n{json_text.decode()}"
+        return [EarlierMessage("user", text)]
 
 
 def read_input(body: object) -> AguiRequest:
@@ -352,65 +354,74 @@ def _read_newest(
 ) -> tuple[str | None, list[request.ToolResult]]:
     """Return the text of the user if it is the newest message, and the results of tools after it.
 
-    Earlier messages are not read. `files` gets the files of the message.
+    Earlier messages are not read.
+
+    Args:
+        files: receives the files of the message.
     """
     results: list[request.ToolResult] = []
-    is_last = True
+    text = None
+    is_newest = True
 
+    # From the newest message back to the newest message of the user.
     for index in range(len(messages) - 1, -1, -1):
         at = f"messages[{index}]"
         message = request.check_value(messages[index], dict, at)
         role = message.get("role")
-        if role == "tool":
-            is_last = False
-            results.append(_read_result(message, at))
-        elif role == "user":
-            text = None
-            if is_last:
+        if role == "user":
+            if is_newest:
                 content = _take_files(message.get("content"), f"{at}.content", files)
                 text = request.read_text(content, f"{at}.content")
-            return text, results[::-1]
+            break
+
+        if role == "tool":
+            results.append(_read_result(message, at))
         elif role not in _SKIPPED_ROLES:
             raise ValidationFailed(f"{at}.role must be a role of AG-UI")
-        elif role == "assistant":
-            is_last = False
+        if role in ("tool", "assistant"):
+            is_newest = False
 
-    return None, results[::-1]
+    results.reverse()
+    return text, results
 
 
 def _take_files(content: object, at: str, files: list[GivenFile]) -> object:
-    """Return the content of a message without the parts that are files, which `files` gets."""
+    """Return the content of a message without the parts that are files; `files` receives these."""
     if not isinstance(content, list):
         return content
 
-    rest = []
+    other_parts = []
     for index, part in enumerate(content):
-        if not isinstance(part, dict) or part.get("type") not in _FILE_PARTS:
-            rest.append(part)
-            continue
-
-        place = f"{at}[{index}]"
-        # The parts before version 1.0 are `binary`, with the members of a source.
-        source = request.check_value(part.get("source", part), dict, f"{place}.source")
-        values = {
-            name: request.check_value(source.get(name) or "", str, f"{place}.{name}")
-            for name in ("value", "data", "url", "id", "mimeType", "filename")
-        }
-
-        value = values["value"]
-        kind = source.get("type")
-
-        if file_id := value if kind == "file" else values["id"]:
-            files.append(GivenFile(place, file_id))
-        elif url := value if kind == "url" else values["url"]:
-            files.append(read_data_url(place, url, values["filename"]))
+        if isinstance(part, dict) and part.get("type") in _FILE_PARTS:
+            files.append(_read_file(part, f"{at}[{index}]"))
         else:
-            data = value or values["data"]
-            name = values["filename"]
-            media_type = values["mimeType"]
-            files.append(GivenFile(place, data=data, name=name, media_type=media_type))
+            other_parts.append(part)
+    return other_parts
 
-    return rest
+
+def _read_file(part: Mapping[str, Any], at: str) -> GivenFile:
+    """Return the file of a part: its id, its bytes, or a URL with the bytes."""
+    # The parts before version 1.0 are `binary`, with the members of a source.
+    source = request.check_value(part.get("source", part), dict, f"{at}.source")
+    members = {
+        name: request.check_value(source.get(name) or "", str, f"{at}.{name}")
+        for name in ("value", "data", "url", "id", "mimeType", "filename")
+    }
+    file_id = members["id"]
+    url = members["url"]
+    data = members["value"] or members["data"]
+
+    # In version 1.0 the type of the source names the meaning of its value.
+    if source.get("type") == "file":
+        file_id = members["value"]
+    elif source.get("type") == "url":
+        url = members["value"]
+
+    if file_id:
+        return GivenFile(at, file_id)
+    if url:
+        return read_data_url(at, url, members["filename"])
+    return GivenFile(at, data=data, name=members["filename"], media_type=members["mimeType"])
 
 
 def _read_result(message: dict[str, Any], at: str) -> request.ToolResult:
@@ -423,33 +434,35 @@ def _read_result(message: dict[str, Any], at: str) -> request.ToolResult:
 
 
 def _read_answer(entry: object, at: str) -> request.PageAnswer:
-    values = request.check_value(entry, dict, at)
+    answer = request.check_value(entry, dict, at)
 
-    status: Literal["resolved", "cancelled"] | Any = values.get("status")
+    status: Literal["resolved", "cancelled"] | Any = answer.get("status")
     if status not in ("resolved", "cancelled"):
         raise ValidationFailed(f"{at}.status must be resolved or cancelled")
 
-    metadata = request.check_value(values.get("metadata") or {}, dict, f"{at}.metadata")
-
+    metadata = request.check_value(answer.get("metadata") or {}, dict, f"{at}.metadata")
     return request.PageAnswer(
         at,
-        request.check_value(values.get("interruptId"), str, f"{at}.interruptId"),
-        values.get("payload"),
+        request.check_value(answer.get("interruptId"), str, f"{at}.interruptId"),
+        answer.get("payload"),
         is_cancelled=status == "cancelled",
         arguments_hash=metadata.get("argumentsHash"),
     )
 
 
 def _read_context(entries: Sequence[Any]) -> list[EarlierMessage]:
-    lines = []
+    """Return the message that shows the context of the page to a model; empty without entries."""
+    if not entries:
+        return []
+
+    lines = ["Context of the page of the user:"]
     for index, entry in enumerate(entries):
         at = f"context[{index}]"
-        values = request.check_value(entry, dict, at)
-        name = request.check_value(values.get("description"), str, f"{at}.description")
-        lines.append(f"{name}: {request.check_value(values.get('value'), str, f'{at}.value')}")
-
-    text = "\n".join(["Context of the page of the user:", *lines])
-    return [EarlierMessage("user", text)] if lines else []
+        members = request.check_value(entry, dict, at)
+        description = request.check_value(members.get("description"), str, f"{at}.description")
+        text = request.check_value(members.get("value"), str, f"{at}.value")
+        lines.append(f"{description}: {text}")
+    return [EarlierMessage("user", "\n".join(lines))]
 
 
 EVENTS = "text/event-stream"
@@ -480,19 +493,26 @@ class AguiExchange(PageExchange[AguiRequest]):
             headers = {**error.headers(), "Cache-Control": "no-store"}
             return Response(self._encode([refusal]), 200, headers, EVENTS)
 
-    async def start(self, given: AguiRequest, key: str | None) -> Portions:
-        """Start a run, and show the state of the page to a model without code, which reads it."""
+    async def start(self, page_request: AguiRequest, key: str | None) -> Portions:
+        """Start a run; a model without code is shown the state of the page, code reads it."""
         settings = self.call.caller.app_state.settings
         models = [("agent", agent.id) for agent in settings.agents if not agent.object]
         models += [("team", team.id) for team in settings.teams]
         if (self.kind, self.component_id) in models:
-            given = replace(given, context=[*given.context, *given.describe_state()])
-        return await super().start(given, key)
+            page_request = replace(
+                page_request, context=[*page_request.context, *page_request.describe_state()]
+            )
+        return await super().start(page_request, key)
 
     def build_stream(
-        self, given: AguiRequest, resumed: request.ResumedRun | None, after: set[str]
+        self, page_request: AguiRequest, resumed: request.ResumedRun | None, after: set[str]
     ) -> AguiStream:
-        return AguiStream(given.thread_id, given.run_id, attributes=given.has_version, after=after)
+        return AguiStream(
+            page_request.thread_id,
+            page_request.run_id,
+            attributes=page_request.has_version,
+            after=after,
+        )
 
 
 def build_face() -> PageFace:

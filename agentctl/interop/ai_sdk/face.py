@@ -18,7 +18,7 @@ from agentctl.interop.ai_sdk.settings import PREFIX, ROUTES
 from agentctl.interop.pages.exchange import PageExchange, PageFace, Portions
 from agentctl.interop.pages.request import (
     MAXIMUM_MESSAGES,
-    Asked,
+    AskedApproval,
     PageAnswer,
     PageRequest,
     ResumedRun,
@@ -65,7 +65,7 @@ class AiStream(PageStream):
     Args:
         message_id: id of the message that continues; None: that of the run.
         asked: approvals that the page has answered; the decision may be that of another person.
-        answered: ids of calls whose results the page has given.
+        answered: ids of calls whose results the page has page_request.
         replays: True if a pause does not end the stream.
     """
 
@@ -80,7 +80,7 @@ class AiStream(PageStream):
         message_id: str | None = None,
         after: Collection[str] = (),
         shown: Collection[str] = (),
-        asked_approvals: Collection[Asked] = (),
+        asked_approvals: Collection[AskedApproval] = (),
         answered: Collection[str] = (),
         replays: bool = False,
     ) -> None:
@@ -177,7 +177,7 @@ class AiStream(PageStream):
             return {"type": "tool-output-error", **call, "errorText": result}
         return {"type": "tool-output-available", **call, "output": result}
 
-    def _ask(self, part: PagePart, approval: Asked) -> Iterator[PageEvent]:
+    def _ask(self, part: PagePart, approval: AskedApproval) -> Iterator[PageEvent]:
         call_id = build_call_id(approval["run_id"], approval["tool_call_id"])
         name = approval["tool_name"]
         arguments = approval["arguments"]
@@ -384,15 +384,15 @@ class AiExchange(PageExchange[AiRequest]):
         return read_input(body)
 
     def build_stream(
-        self, given: AiRequest, resumed: ResumedRun | None, after: set[str]
+        self, page_request: AiRequest, resumed: ResumedRun | None, after: set[str]
     ) -> AiStream:
         return AiStream(
-            given.thread_id,
-            message_id=given.message_id,
+            page_request.thread_id,
+            message_id=page_request.message_id,
             after=after,
-            shown=given.shown,
-            asked_approvals=() if resumed is None else resumed.named,
-            answered=[result.call_id for result in given.results],
+            shown=page_request.shown,
+            asked_approvals=() if resumed is None else resumed.answered_approvals,
+            answered=[result.call_id for result in page_request.results],
         )
 
     async def handle(self) -> Response:
@@ -403,24 +403,24 @@ class AiExchange(PageExchange[AiRequest]):
             return no_content_response()
         return await (self._resume(run) if self.verb == "resume" else self._stop(run))
 
-    async def start(self, given: AiRequest, key: str | None) -> Portions:
+    async def start(self, page_request: AiRequest, key: str | None) -> Portions:
         """Return the events of a new run, which is a retry of the newest one to regenerate it."""
-        if not given.regenerates:
-            return await super().start(given, key)
+        if not page_request.regenerates:
+            return await super().start(page_request, key)
 
         self.operation = operation_ids(self.kind).retry_run
 
-        run = await self._find_newest(given.thread_id)
+        run = await self._find_newest(page_request.thread_id)
         if run is None:
             raise NotFound("The chat has no answer that could be regenerated")
 
-        if run.input != (given.message or "")[: len(run.input)]:
+        if run.input != (page_request.message or "")[: len(run.input)]:
             raise Conflict("Only the newest answer of a chat can be regenerated")
 
-        if given.tools:
+        if page_request.tools:
             raise ValidationFailed("tools cannot be given to an answer that is regenerated")
 
-        request = RetryRequest(dependencies=given.dependencies, idempotency_key=key)
+        request = RetryRequest(dependencies=page_request.dependencies, idempotency_key=key)
         return self.operations.runs.stream_retry_portions(
             self.kind, self.component_id, run.run_id, request
         )

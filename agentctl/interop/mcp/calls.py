@@ -34,10 +34,10 @@ CANCEL_REASON = "The client of MCP cancelled the call"
 SESSION_REASON = "The client of MCP ended its session"
 
 INLINE_BYTES = 2_097_152
-"""Bytes of the pictures and sounds that one result has itself; there are links to the others."""
+"""Maximum number of bytes of pictures and sounds in one result; further files are links."""
 
 PAUSE_SECONDS = 0.5
-"""Interval of the checks if a paused run whose questions are asked goes on."""
+"""Interval of the checks if a paused run continues while its questions are asked."""
 
 _log = logging.getLogger("agentctl.server")
 
@@ -65,14 +65,14 @@ async def run(
     call = _RunCall(tool, operations, arguments, client, base)
     # In a separate task: a cancelled scope of the SDK would interrupt the end of the stream, too.
     work = asyncio.ensure_future(call.execute())
-    left = asyncio.ensure_future(client.disconnected.wait())
+    disconnect = asyncio.ensure_future(client.disconnected.wait())
     try:
-        await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
         return build_result("The client disconnected", failed=True)
     finally:
-        left.cancel()
+        disconnect.cancel()
         if not work.done():
             work.cancel()
             task = asyncio.ensure_future(call.leave(work))
@@ -133,13 +133,13 @@ class _RunCall:
 
                 # A client without a session sends the answers with a further call.
                 if client.ask is None:
-                    asked = {
+                    input_requests = {
                         question.id: {"method": "elicitation/create", "params": question.params}
                         for question in questions
                     }
                     return {
                         "resultType": "input_required",
-                        "inputRequests": asked,
+                        "inputRequests": input_requests,
                         "requestState": self.run_id,
                     }
 
@@ -227,7 +227,9 @@ class _RunCall:
 
                     data = orjson.loads(event.data)
                     if is_pause:
-                        self._approvals |= {it["approval_id"]: it for it in data["approvals"]}
+                        # Members pause before their root run: all of their approvals count.
+                        for approval in data["approvals"]:
+                            self._approvals[approval["approval_id"]] = approval
                     if data["run_id"] != self.run_id:
                         continue
 
@@ -241,8 +243,11 @@ class _RunCall:
 
     def _build_pause(self) -> Result:
         """Return the result of a run that waits: an error, because it has no answer yet."""
-        named = [f"{each['tool_name']} (approval {name})" for name, each in self._approvals.items()]
-        text = f"The run {self.run_id} is paused. It waits for a decision: {', '.join(named)}"
+        calls = [
+            f"{approval['tool_name']} (approval {approval_id})"
+            for approval_id, approval in self._approvals.items()
+        ]
+        text = f"The run {self.run_id} is paused. It waits for a decision: {', '.join(calls)}"
         ids: dict[str, object] = {
             "run_id": self.run_id,
             "session_id": self.session_id,
@@ -251,7 +256,10 @@ class _RunCall:
         return build_result(text, ids, failed=True)
 
     async def _build(self, end: dict[str, Any]) -> Result:
+        """Return the result of a run from its last event."""
         ids: dict[str, object] = {"run_id": self.run_id, "session_id": self.session_id}
+
+        # Only a completed run has counters in its last event.
         if "metrics" in end:
             content = end["content"]
             text = content if isinstance(content, str) else orjson.dumps(content).decode()
@@ -261,17 +269,22 @@ class _RunCall:
             result = build_result(text, ids)
             result["content"] += await self._build_files(files)
             return result
-        if isinstance(error := end.get("error"), dict):
+
+        error = end.get("error")
+        reason = end.get("reason")
+        if isinstance(error, dict):
             text = f"The run failed: {error['detail']} ({error['code']})"
+        elif reason:
+            text = f"The run was cancelled: {reason}"
         else:
-            reason = end.get("reason")
-            text = f"The run was cancelled: {reason}" if reason else "The run was cancelled"
+            text = "The run was cancelled"
         return build_result(text, ids, failed=True)
 
     async def _read_files(self) -> list[dict[str, Any]]:
-        """Return the files that the run has saved, those before a pause as far as it may be read.
+        """Return the files that the run has saved.
 
-        A caller without the scope `sessions:read` gets those of the events that it has followed.
+        The files of the legs before this call are in the record of the run. A caller without the
+        scope `sessions:read` gets only the files of the events that it has followed.
         """
         if not self._continues:
             return self._saved
@@ -279,25 +292,25 @@ class _RunCall:
             where = SessionLocator(db_id=self._database)
             document = await self._operations.sessions.get_run(self.session_id, self.run_id, where)
             run: Any = document.value
-            return [*filter(is_saved, run.get("files") or ())]
+            return list(filter(is_saved, run.get("files") or ()))
         return self._saved
 
     async def _build_files(self, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return files as content: small pictures and sounds themselves, links to the others."""
+        """Return files as content: small pictures and sounds themselves, links to other files."""
         content = list[dict[str, Any]]()
-        rest = INLINE_BYTES
+        free_bytes = INLINE_BYTES
         for file in files:
             kind = find_kind(file["media_type"])
             reference = get_reference(file)
 
-            if kind in ("image", "audio") and reference.size <= rest:
+            if kind in ("image", "audio") and reference.size <= free_bytes:
                 with contextlib.suppress(AgentctlError):
                     pieces = self._operations.files.get_content(
                         reference.file_id, db_id=self._database
                     )
                     loaded = LoadedFile(reference, b"".join([piece async for piece in pieces]))
 
-                    rest -= reference.size
+                    free_bytes -= reference.size
                     part = {"type": kind, "data": loaded.base64, "mimeType": reference.media_type}
                     content.append(part)
                     continue
@@ -329,11 +342,19 @@ class _RunCall:
 async def cancel_runs(
     operations: ServiceOperations, prefix: str, reason: str, *, paused: bool = False
 ) -> int:
-    """Cancel the runs whose ids begin with a text, in any process, and return their number."""
-    found = 0
+    """Cancel the runs whose ids begin with a text, in any process, and return their number.
+
+    Args:
+        paused: True to cancel paused runs as well.
+    """
+    cancelled_count = 0
     for row in await operations.runs.find_open_runs(prefix):
-        if row.parent_run_id is not None or (row.status == "PAUSED" and not paused):
+        # The cancel of a run ends its members.
+        if row.parent_run_id is not None:
             continue
+        if row.status == "PAUSED" and not paused:
+            continue
+
         request = CancelRequest(row.session_id, wait=0, reason=reason)
         kind = row.component_type
         try:
@@ -341,5 +362,5 @@ async def cancel_runs(
         except AgentctlError as error:
             _log.info("a cancelled call could not cancel its run: %s", error.detail)
             continue
-        found += 1
-    return found
+        cancelled_count += 1
+    return cancelled_count

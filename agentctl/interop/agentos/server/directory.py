@@ -30,13 +30,13 @@ class Directory:
         return component.name if component is not None else component_id
 
     def get_model(self, kind: ComponentKind, component_id: str) -> tuple[str, str] | None:
-        """Return model and provider of a component; None for one without a model."""
+        """Return model and provider of a component; None for a component without a model."""
         component = self._components.get((kind, component_id))
         model = self._models.get(getattr(component, "model", ""))
         return None if model is None else (model.model, model.provider)
 
     def answers_by_model(self, kind: ComponentKind, component_id: str) -> bool:
-        """Return True if the text of a run is that of the component's model, not of a member."""
+        """Return True if the component's own model writes the text of a run, not a member."""
         has_model = self.get_model(kind, component_id) is not None
         mode = getattr(self._components.get((kind, component_id)), "mode", None)
         return has_model and mode != "route"
@@ -63,12 +63,15 @@ class Directory:
             "description": component.description,
         }
 
-        if (model := self.get_model(kind, component_id)) is not None:
-            described["model"] = {"name": model[0], "model": model[0], "provider": model[1]}
+        model = self.get_model(kind, component_id)
+        if model is not None:
+            name, provider = model
+            described["model"] = {"name": name, "model": name, "provider": provider}
 
         described |= {"sessions": {"session_table": "sessions"}, **_DETAILS}
 
-        if (mode := getattr(component, "mode", None)) is not None:
+        mode = getattr(component, "mode", None)
+        if mode is not None:
             described["mode"] = mode
             described["members"] = [
                 self.describe("agent" if ("agent", member) in self._components else "team", member)
@@ -116,7 +119,7 @@ def build_config(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "os_id": record["os_id"],
         "name": record["name"],
-        # Releases before 3.0 expect texts here and later ones objects: both take an empty list.
+        # Releases before 3.0 expect texts here, later releases objects: both take an empty list.
         "available_models": [],
         "os_database": record["os_database"],
         "databases": record["databases"],

@@ -6,7 +6,7 @@ them. Here a client only decides: a call is made with the arguments that were st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,12 +57,12 @@ NEEDS_APPROVER = "This run requires admin approval before it can be continued"
 ANSWER = "answer"
 """The field of an answer that is not an object."""
 
-Asked = Mapping[str, Any]
+AskedApproval = Mapping[str, Any]
 """An approval: a record, or the part in the event of a pause with `run_id`, `component_type`,
 `component_id` and `created_at` of the run."""
 
 
-def write_waiting_tool(approval: Asked) -> Built:
+def write_waiting_tool(approval: AskedApproval) -> Built:
     """Return the call of an approval with what it waits for."""
     kind = approval["kind"]
 
@@ -80,12 +80,12 @@ def write_waiting_tool(approval: Asked) -> Built:
     )
 
 
-def write_approval_type(approval: Asked) -> str | None:
+def write_approval_type(approval: AskedApproval) -> str | None:
     """Return `required` for an approval that another person decides."""
     return "required" if approval["policy"] == "other" else None
 
 
-def write_requirement(approval: Asked, root_run_id: str, directory: Directory) -> Built:
+def write_requirement(approval: AskedApproval, root_run_id: str, directory: Directory) -> Built:
     """Return the requirement of a paused run, with the member whose call it is."""
     tool = write_waiting_tool(approval)
     requirement = {
@@ -111,11 +111,12 @@ def write_requirement(approval: Asked, root_run_id: str, directory: Directory) -
 
 
 def write_pause(
-    kind: ComponentKind, run_id: str, approvals: Iterable[Asked], directory: Directory
+    kind: ComponentKind, run_id: str, approvals: Iterable[AskedApproval], directory: Directory
 ) -> Built:
     """Return the members of a paused agent or team run, or of the event of its pause.
 
-    `approvals` are pending ones, of the run and of its members.
+    Args:
+        approvals: the pending approvals of the run and of its members.
     """
     pending_approvals = list(approvals)
 
@@ -136,7 +137,7 @@ def write_workflow_pause(
     session_id: str,
     step: tuple[str, int],
     executor: tuple[ComponentKind, str, str] | None,
-    approvals: Iterable[Asked],
+    approvals: Iterable[AskedApproval],
     directory: Directory,
 ) -> Built:
     """Return the members of a paused workflow run, or of the event of its pause.
@@ -183,7 +184,7 @@ def write_workflow_pause(
     }
 
 
-def _write_step(approval: Asked, step: Built) -> Built:
+def _write_step(approval: AskedApproval, step: Built) -> Built:
     is_input = approval["kind"] == "input"
 
     return step | {
@@ -197,12 +198,15 @@ def _write_step(approval: Asked, step: Built) -> Built:
     }
 
 
-def _write_fields(approval: Asked) -> list[Built]:
+def _write_fields(approval: AskedApproval) -> list[Built]:
     """Return the fields of an answer, without values: one for each member of an object."""
     schema = approval["schema"] or {}
-    properties = _find_properties(schema)
-    required = schema.get("required", ()) if properties else (ANSWER,)
-    fields = properties or {ANSWER: {"description": approval["question"], **schema}}
+    fields = _find_properties(schema)
+    required = schema.get("required", ())
+    if not fields:
+        # An answer that is not an object is one field.
+        fields = {ANSWER: {"description": approval["question"], **schema}}
+        required = (ANSWER,)
 
     return [
         {
@@ -252,6 +256,7 @@ class Entry:
 
     @property
     def decides(self) -> bool:
+        """True if the client has decided; it sends the calls without a decision as well."""
         return self.confirmed is not None or bool(self.values)
 
 
@@ -274,33 +279,32 @@ def read_entries(field: str, text: str | None) -> list[Entry]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise BadRequest(f"Invalid structure or content for {field}: it must be a list of objects")
 
-    return [entry for entry in entries for entry in _read_entry(field, entry)]
+    return [entry for requirement in entries for entry in _read_requirement(field, requirement)]
 
 
-def _read_entry(field: str, requirement: Built) -> list[Entry]:
+def _read_requirement(field: str, requirement: Built) -> Iterator[Entry]:
+    """Yield the calls of a requirement; a tool execution is a requirement of its own call."""
     nested = requirement.get("executor_requirements")
     if isinstance(nested, list):
-        return [entry for item in read_objects(nested) for entry in _read_entry(field, item)]
+        for inner_requirement in read_objects(nested):
+            yield from _read_requirement(field, inner_requirement)
+        return
 
+    members = requirement
     tool = read_object(requirement.get("tool_execution"))
+    if tool is not None:
+        # A client may set the decision on the requirement only.
+        members = {
+            "confirmed": requirement.get("confirmation"),
+            "confirmation_note": requirement.get("confirmation_note"),
+            "result": requirement.get("external_execution_result"),
+        }
+        members |= {name: value for name, value in tool.items() if value is not None}
 
-    # A client may set the decision on the requirement only.
-    outer = {
-        "confirmed": requirement.get("confirmation"),
-        "confirmation_note": requirement.get("confirmation_note"),
-        "result": requirement.get("external_execution_result"),
-    }
-    entry = (
-        requirement
-        if tool is None
-        else outer | {member: value for member, value in tool.items() if value is not None}
-    )
-
-    call_id = entry.get("tool_call_id", entry.get("step_id"))
-    arguments = entry.get("tool_args")
-    confirmed = entry.get("confirmed")
-    note = entry.get("confirmation_note", entry.get("rejection_feedback"))
-
+    call_id = members.get("tool_call_id", members.get("step_id"))
+    arguments = members.get("tool_args")
+    confirmed = members.get("confirmed")
+    note = members.get("confirmation_note", members.get("rejection_feedback"))
     if (
         not isinstance(call_id, str)
         or not isinstance(arguments, dict | None)
@@ -312,18 +316,23 @@ def _read_entry(field: str, requirement: Built) -> list[Entry]:
             " tool_args, confirmed and confirmation_note of their types"
         )
 
-    schemas = (requirement.get("user_input_schema"), entry.get("user_input_schema"))
-    values = {
-        str(item.get("name")): item["value"]
-        for schema in schemas
-        for item in read_objects(schema)
-        if item.get("value") is not None
-    }
+    # Clients put the values of an answer on the requirement or on its call.
+    values = dict[str, Any]()
+    for schema in (requirement.get("user_input_schema"), members.get("user_input_schema")):
+        for item in read_objects(schema):
+            if item.get("value") is not None:
+                values[str(item.get("name"))] = item["value"]
 
-    approval_id = read_text(entry.get("approval_id"))
-    tool_name = read_text(entry.get("tool_name"))
-    result = entry.get("result")
-    return [Entry(call_id, approval_id, tool_name, arguments, confirmed, note, values, result)]
+    yield Entry(
+        call_id=call_id,
+        approval_id=read_text(members.get("approval_id")),
+        tool_name=read_text(members.get("tool_name")),
+        arguments=arguments,
+        confirmed=confirmed,
+        note=note,
+        values=values,
+        result=members.get("result"),
+    )
 
 
 def match_decisions(entries: Iterable[Entry], approvals: Sequence[ApprovalRecord]) -> list[Ruling]:
@@ -334,24 +343,18 @@ def match_decisions(entries: Iterable[Entry], approvals: Sequence[ApprovalRecord
     Raises:
         FourEyes: the run waits for an approver.
         NotFound: a decision is about a call that never waited.
-        Conflict: the arguments are those of another call.
+        Conflict: the client has seen another call than the one that waits.
     """
-    pending_approvals = [
-        waiting_approval
-        for waiting_approval in approvals
-        if waiting_approval["status"] == "pending"
-    ]
-
-    if any(waiting_approval["policy"] == "other" for waiting_approval in pending_approvals):
+    pending_approvals = [approval for approval in approvals if approval["status"] == "pending"]
+    if any(approval["policy"] == "other" for approval in pending_approvals):
         raise FourEyes(NEEDS_APPROVER)
 
-    # A decision before the newest pause belongs to an earlier one.
-    paused_at = min(
-        (waiting_approval["created_at"] for waiting_approval in pending_approvals), default=""
-    )
+    # A decision before the newest pause belongs to an earlier pause.
+    paused_at = min((approval["created_at"] for approval in pending_approvals), default="")
+
     decisions = []
     for entry in entries:
-        approval = _find_asked(entry, approvals)
+        approval = _find_approval(entry, approvals)
         if approval is None:
             if entry.decides:
                 raise NotFound("Approval not found")
@@ -369,7 +372,9 @@ def match_decisions(entries: Iterable[Entry], approvals: Sequence[ApprovalRecord
     return decisions
 
 
-def _find_asked(entry: Entry, approvals: Sequence[ApprovalRecord]) -> ApprovalRecord | None:
+def _find_approval(entry: Entry, approvals: Sequence[ApprovalRecord]) -> ApprovalRecord | None:
+    """Return the approval of a call, the pending one if there are several; None without one."""
+    # Models repeat the ids of their calls.
     matching = [approval for approval in approvals if approval["tool_call_id"] == entry.call_id]
 
     if len(matching) > 1 and entry.approval_id is not None:
@@ -386,20 +391,18 @@ def _find_asked(entry: Entry, approvals: Sequence[ApprovalRecord]) -> ApprovalRe
 
 
 def _build_decision(entry: Entry, approval: ApprovalRecord) -> Ruling | None:
-    call = approval["run_id"], approval["tool_call_id"], approval["tool_name"]
-
     check_json("tool_args", entry.arguments)
 
     if entry.tool_name not in (None, approval["tool_name"]):
         raise Conflict(f"tool_name of {entry.call_id} is not that of the call that waits")
 
-    if entry.arguments is not None and (
-        hash_call(*call, entry.arguments) != approval["arguments_hash"]
-    ):
-        raise Conflict(
-            f"tool_args of {entry.call_id} are not those of the call that waits: a call is made as"
-            " it was shown"
-        )
+    if entry.arguments is not None:
+        call = approval["run_id"], approval["tool_call_id"], approval["tool_name"]
+        if hash_call(*call, entry.arguments) != approval["arguments_hash"]:
+            raise Conflict(
+                f"tool_args of {entry.call_id} are not those of the call that waits: a call is made"
+                " as it was shown"
+            )
 
     return read_ruling(approval, entry.confirmed, entry.values, entry.result, entry.note)
 
@@ -413,8 +416,11 @@ def read_ruling(
 ) -> Ruling | None:
     """Return the ruling of a client about an approval; None if nothing is decided.
 
-    `confirmed` is True to approve and False to reject. The values are those of the fields of an
-    answer, the result that of a tool that the client executes.
+    Args:
+        confirmed: True to approve, False to reject, None to decide neither.
+        values: the values of the fields of an answer.
+        result: the result of a tool that the client executes; None without a result.
+        note: a remark; empty or None without one.
 
     Raises:
         Conflict: the outcome of a call whose server died, about which AgentOS has no question.

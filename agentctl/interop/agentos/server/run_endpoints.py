@@ -36,6 +36,7 @@ from agentctl.interop.agentos.server.operation import (
 )
 from agentctl.interop.agentos.server.pauses import FIELDS, match_decisions, read_entries
 from agentctl.interop.agentos.server.runs import RunBuilder
+from agentctl.interop.agentos.values import Built, read_text
 from agentctl.records.events import EventKind, find_event_kind
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunDetails, RunRecord
@@ -70,7 +71,7 @@ _VARIANTS: dict[str, tuple[object, ...]] = {
 SessionQuery = Annotated[str | None, Query("Session of the run")]
 
 MAXIMUM_RUNS = 1_000
-"""Runs of a response that AgentOS does not bound."""
+"""Maximum number of runs of a response that AgentOS does not bound."""
 
 _REFUSED = {
     "videos": "no model takes them",
@@ -83,16 +84,19 @@ _MEDIA = ("images", "audio", "audios", "files", "input_files")
 """Fields with files: parts of a multipart form, or JSON arrays of objects."""
 
 _EMPTY = frozenset({"", "[]", "{}", "null", "None"})
+"""Texts of a form that clients send for a field without a value."""
 
 _BOOLEANS = frozenset({"stream", "background"})
-_TRUTH = {"yes": "true", "on": "true", "y": "true", "t": "true"} | {
-    "no": "false", "off": "false", "n": "false", "f": "false"
-}  # fmt: skip
+
+_TRUTH = {
+    **dict.fromkeys(("yes", "on", "y", "t"), "true"),
+    **dict.fromkeys(("no", "off", "n", "f"), "false"),
+}
 """Words for truth values, besides true and false, that AgentOS accepts in a form."""
 
 
 class FormBody(RequestBody):
-    """The reader of a body whose forms are those of AgentOS.
+    """The reader of a body with the forms of AgentOS.
 
     Fields that neither side knows are ignored. A field that this server does not support and that
     has a value is refused.
@@ -106,25 +110,30 @@ class FormBody(RequestBody):
 
 
 def _check_pairs(pairs: list[tuple[str, str]], *, takes_ids: bool) -> list[tuple[str, str]]:
-    """Return the pairs without empty unsupported ones, truth values as the contract spells them.
+    """Return the pairs with truth values as the contract spells them.
 
-    With `takes_ids` the field `files` can have ids.
+    Empty fields that are not supported are left out.
+
+    Args:
+        takes_ids: True if the field `files` can have ids.
+
+    Raises:
+        ValidationFailed: a field that is not supported has a value.
     """
-    checked = list[tuple[str, str]]()
+    checked_pairs = list[tuple[str, str]]()
     for name, text in pairs:
-        if name in _REFUSED or name in _MEDIA:
-            if text in _EMPTY:
-                continue
-            if name == "files" and takes_ids:
-                checked.append((name, text))
-            else:
-                reason = _REFUSED.get(name, "only the start of a run takes files")
-                raise ValidationFailed(f"{name} is not supported: {reason}")
-        elif name in _BOOLEANS:
-            checked.append((name, _TRUTH.get(text.lower(), text)))
-        else:
-            checked.append((name, text))
-    return checked
+        if name not in _REFUSED and name not in _MEDIA:
+            value = _TRUTH.get(text.lower(), text) if name in _BOOLEANS else text
+            checked_pairs.append((name, value))
+            continue
+
+        if text in _EMPTY:
+            continue
+        if name != "files" or not takes_ids:
+            reason = _REFUSED.get(name, "only the start of a run takes files")
+            raise ValidationFailed(f"{name} is not supported: {reason}")
+        checked_pairs.append((name, text))
+    return checked_pairs
 
 
 class RunForm(RunBody, total=False):
@@ -157,41 +166,45 @@ class RunFormBody(FormBody):
         """Return the fields, with the ids of all files in `files`. The files are stored.
 
         Args:
-            db_id: the database of the component that gets the files; None for the default one.
+            db_id: the database of the component that gets the files; None for the default database.
 
         Raises:
-            AgentctlError: as those of `read`, or a file is refused.
+            AgentctlError: the errors of `read`, or a file is refused.
         """
         operations = call.operations
         settings = call.caller.app_state.settings
         content_type = read_media_type(call)
-        if content_type == MULTIPART:
+        if content_type not in (MULTIPART, FORM):
+            return await self.read(call)
+
+        file_ids = list[str]()
+        if content_type == FORM:
+            body, given_files = self._split(parse_pairs(await call.body()))
+        else:
             limit = settings.limits.body_bytes + settings.files.run_bytes
             async with read_multipart(call, limit) as (pairs, parts):
-                body, given = self._split(pairs)
+                # Check all fields first: a request that is refused stores nothing.
+                body, given_files = self._split(pairs)
                 for name, _ in parts:
                     if name not in _MEDIA:
                         raise ValidationFailed(f"{name} is not supported: {_REFUSED.get(name)}")
-                stored = [await store_part(operations, part, db_id) for _, part in parts]
-        elif content_type == FORM:
-            body, given = self._split(parse_pairs(await call.body()))
-            stored = []
-        else:
-            return await self.read(call)
-        ids = [orjson.loads(record)["file_id"] for record in stored]
-        ids += await store_files(operations, given, db_id)
-        return {**body, "files": [*(body.get("files") or ()), *ids]}
+                for _, part in parts:
+                    record = await store_part(operations, part, db_id)
+                    file_ids.append(orjson.loads(record)["file_id"])
+
+        file_ids += await store_files(operations, given_files, db_id)
+        return {**body, "files": [*(body.get("files") or ()), *file_ids]}
 
     def _split(self, pairs: list[tuple[str, str]]) -> tuple[dict[str, Any], list[GivenFile]]:
         """Return the fields of a form, and the files of the JSON arrays in it."""
-        given = list[GivenFile]()
-        rest = list[tuple[str, str]]()
+        given_files = list[GivenFile]()
+        other_pairs = list[tuple[str, str]]()
         for name, text in pairs:
             if name in _MEDIA and text.lstrip().startswith("[") and text not in _EMPTY:
-                given += _read_media(name, text)
+                given_files += _read_media(name, text)
             else:
-                rest.append((name, text))
-        return self.check_form(rest), given
+                other_pairs.append((name, text))
+        return self.check_form(other_pairs), given_files
 
 
 def _read_media(name: str, text: str) -> Iterator[GivenFile]:
@@ -200,23 +213,23 @@ def _read_media(name: str, text: str) -> Iterator[GivenFile]:
         entries = parse_json(text)
     except ValueError:
         raise ValidationFailed(f"{name} is not valid JSON") from None
+
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         at = f"{name}[{index}]"
         if not isinstance(entry, dict):
             raise ValidationFailed(f"{at} must be an object")
-        values = {
-            member: value if isinstance(value := entry.get(member) or "", str) else ""
-            for member in ("content", "url", "id", "mime_type", "filename", "name")
-        }
-        named = values["filename"] or values["name"]
-        if values["content"]:
-            data = values["content"]
-            media_type = values["mime_type"]
-            yield GivenFile(at, data=data, name=named, media_type=media_type)
-        elif values["url"]:
-            yield read_data_url(at, values["url"], named)
-        elif values["id"]:
-            yield GivenFile(at, values["id"])
+
+        content = read_text(entry.get("content"))
+        url = read_text(entry.get("url"))
+        file_id = read_text(entry.get("id"))
+        file_name = read_text(entry.get("filename")) or read_text(entry.get("name")) or ""
+        if content is not None:
+            media_type = read_text(entry.get("mime_type")) or ""
+            yield GivenFile(at, data=content, name=file_name, media_type=media_type)
+        elif url is not None:
+            yield read_data_url(at, url, file_name)
+        elif file_id is not None:
+            yield GivenFile(at, file_id)
         else:
             raise ValidationFailed(f"{at} must have content, a data URL in url, or id")
 
@@ -288,6 +301,8 @@ class RunEndpoints(Endpoints):
         details = await call.operations.runs.read_details(kind, component_id, run)
         if details.descendants or details.approvals:
             return json_response(self._build(run, details))
+
+        # The body depends on these two alone, so that it can be kept.
         key = ("run", document.raw, orjson.dumps(details.session_state))
         return self._bodies.respond(key, lambda: self._build(run, details))
 
@@ -311,12 +326,12 @@ class RunEndpoints(Endpoints):
             page = None if cursor is None else replace(page, cursor=cursor)
 
         builder = RunBuilder(self._directory, runs)
-        items = [
-            builder.build_item(run)
-            for run in runs
-            if run["purpose"] is None and run["parent_run_id"] is None
-        ]
-        return json_response([item for item in items if not statuses or item["status"] in statuses])
+        items = list[Built]()
+        for run in runs:
+            is_listed = run["purpose"] is None and run["parent_run_id"] is None
+            if is_listed and (not statuses or run["status"] in statuses):
+                items.append(builder.build_item(run))
+        return json_response(items)
 
     async def cancel_run(
         self,
@@ -326,9 +341,9 @@ class RunEndpoints(Endpoints):
         run_id: RunId,
         request: CancelRequest,
     ) -> Response:
-        """Handle `POST /agents/{agent_id}/runs/{run_id}/cancel` and the same of the other kinds.
+        """Handle `POST /agents/{agent_id}/runs/{run_id}/cancel`, for each kind of component.
 
-        Clients of AgentOS cannot name the session, so it is that of the run.
+        Clients of AgentOS cannot name the session, so the session of the run is found.
         """
         if request.session_id is None and call.caller.principal is not None:
             session_id = await self._find_session(call, kind, component_id, run_id)
@@ -355,13 +370,16 @@ class RunEndpoints(Endpoints):
     ) -> Response:
         operations = call.operations
         body = await _RESUME.read(call)
-        named = body.get("session_id") or session_id
-        if named is None:
-            named = await self._find_session(call, kind, component_id, run_id)
+        session_id = body.get("session_id") or session_id
+        if session_id is None:
+            session_id = await self._find_session(call, kind, component_id, run_id)
+
         after = body.get("last_event_index")
-        request = ResumeRequest(named, BEFORE_FIRST_EVENT if after is None else after)
+        if after is None:
+            after = BEFORE_FIRST_EVENT
+        request = ResumeRequest(session_id, after)
         native = await operations.runs.open_stream("resume", kind, component_id, run_id, request)
-        events = self._translate(kind, native, numbered=True, after=request.after)
+        events = self._translate(kind, native, numbered=True, after=after)
         return EventStreamResponse(None, events)
 
     async def continue_run(
@@ -372,10 +390,10 @@ class RunEndpoints(Endpoints):
         run_id: RunId,
         idempotency_key: IdempotencyKey = None,
     ) -> Response:
-        """Handle `POST /agents/{agent_id}/runs/{run_id}/continue` and the same of other kinds.
+        """Handle `POST /agents/{agent_id}/runs/{run_id}/continue`, for each kind of component.
 
         The decision of an approver lets the run continue, here without its client. A client that
-        continues the run then receives what follows its first pause.
+        continues the run then receives the events after its first pause.
         """
         operations = call.operations
         field = FIELDS[kind]
@@ -386,14 +404,14 @@ class RunEndpoints(Endpoints):
             await operations.runs.require(kind, component_id, run_id, None)
             raise
 
-        for name, same in _VARIANTS.items():
-            if body.get(name) not in same:
+        for name, values_without_effect in _VARIANTS.items():
+            if body.get(name) not in values_without_effect:
                 raise ValidationFailed(f"{name} is not supported: a run goes on where it paused")
-        session_id = body.get("session_id") or None
-        streams = body.get("stream", True)
 
-        found = await operations.approvals.list_of_run(kind, component_id, run_id, session_id)
-        status, approvals = found
+        session_id = body.get("session_id") or None
+        status, approvals = await operations.approvals.list_of_run(
+            kind, component_id, run_id, session_id
+        )
         decisions = match_decisions(entries, approvals)
         request = ContinueRequest(
             decisions=tuple(decisions),
@@ -402,11 +420,15 @@ class RunEndpoints(Endpoints):
             idempotency_key=idempotency_key,
         )
 
-        was_approved = not decisions and any(each["policy"] == "other" for each in approvals)
+        streams = body.get("stream", True)
+        had_approver = any(approval["policy"] == "other" for approval in approvals)
+        was_approved = had_approver and not decisions
         if was_approved and streams:
             return await self._stream_next_legs(kind, call, component_id, run_id)
+
+        # A run that an approver let continue may have ended already.
         continued = None
-        if not (was_approved and is_final(status)):
+        if not was_approved or not is_final(status):
             continued = await operations.runs.begin_continuation(
                 kind, component_id, run_id, request
             )
@@ -420,9 +442,10 @@ class RunEndpoints(Endpoints):
             )
             return EventStreamResponse(None, events)
 
-        run = (
-            await operations.runs.read_continuation(kind, component_id, run_id, request, continued)
-        ).value
+        document = await operations.runs.read_continuation(
+            kind, component_id, run_id, request, continued
+        )
+        run = document.value
         if continued is not None and request.background:
             return _build_accepted(run)
         details = await operations.runs.read_details(kind, component_id, run)
@@ -443,15 +466,17 @@ class RunEndpoints(Endpoints):
     ) -> Response:
         """Stream the events of a run after its first pause."""
         events = await self._open_stored_stream(kind, call, component_id, run_id)
-        started = False
+        has_continued = False
 
         def skip_first_leg(portion: Portion) -> Portion:
-            nonlocal started
-            kept = list[StreamEvent]()
+            nonlocal has_continued
+            later_events = list[StreamEvent]()
             for event in portion:
-                started = started or find_event_kind(event.name) is EventKind.CONTINUED
-                kept += [event] if started else []
-            return kept
+                if find_event_kind(event.name) is EventKind.CONTINUED:
+                    has_continued = True
+                if has_continued:
+                    later_events.append(event)
+            return later_events
 
         return EventStreamResponse(None, translate_portions(events, skip_first_leg))
 
@@ -471,5 +496,5 @@ class RunEndpoints(Endpoints):
 
 
 def _build_accepted(run: RunRecord) -> Response:
-    accepted = {"run_id": run["run_id"], "session_id": run["session_id"]}
-    return json_response({**accepted, "status": run["status"]}, 202)
+    body = {"run_id": run["run_id"], "session_id": run["session_id"], "status": run["status"]}
+    return json_response(body, 202)

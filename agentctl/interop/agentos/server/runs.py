@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -20,9 +20,10 @@ STEP_SUMMARY = ("step_name", "executor_type", "executor_name", "metrics")
 """Members of a step's result that the metrics of a workflow run repeat."""
 
 PREVIEW_CHARACTERS = 200
-"""Characters of `content_preview`."""
+"""Maximum number of characters of `content_preview`."""
 
 _LISTS = {"image": "images", "audio": "audios"}
+"""The lists of files by the first part of their media types; other files are in `files`."""
 
 _NO_MEDIA: Built = {"images": [], "videos": [], "audio": [], "files": []}
 
@@ -96,7 +97,7 @@ class RunBuilder:
 
     @property
     def is_starting(self) -> bool:
-        """True if there are runs, and none of the top level has ended or is paused."""
+        """True if there are runs, and every run of the top level is waiting to begin or at work."""
         roots = self._children.get(None, ())
         return bool(roots) and all(run["status"] in ("PENDING", "RUNNING") for run in roots)
 
@@ -157,26 +158,28 @@ class RunBuilder:
         return pause | {"tools": [*other_tools, *pause["tools"]]}
 
     def _is_below(self, run_id: str | None, root_id: str) -> bool:
-        """Return True for the run `root_id` and those below it."""
+        """Return True for the run `root_id` and the runs below it."""
         while run_id is not None and run_id != root_id:
-            run_id = self._by_id[run_id]["parent_run_id"] if run_id in self._by_id else None
+            run = self._by_id.get(run_id)
+            run_id = None if run is None else run["parent_run_id"]
         return run_id == root_id
 
     def _build_workflow_pause(self, run: Run, results: list[Built]) -> Built:
         children = self._children.get(run["run_id"], ())
-        paused = [n for n, child in enumerate(children) if child["status"] == "PAUSED"]
 
+        # The step itself waits, unless the run of its component does.
         executor = None
         step = (self._pending[0]["tool_name"], len(children))
+        for index, child in enumerate(children):
+            if child["status"] == "PAUSED":
+                kind = get_kind(child)
+                executor = (kind, child[KINDS[kind].id_field], child["run_id"])
+                step = (results[index]["step_name"], index)
+                break
 
-        if paused:
-            child = children[paused[0]]
-            kind = get_kind(child)
-            executor = kind, child[KINDS[kind].id_field], child["run_id"]
-            step = results[paused[0]]["step_name"], paused[0]
-
-        ids = run["run_id"], run["session_id"]
-        return write_workflow_pause(*ids, step, executor, self._pending, self._directory)
+        return write_workflow_pause(
+            run["run_id"], run["session_id"], step, executor, self._pending, self._directory
+        )
 
     def _build_details(self, run: Run) -> Built:
         created = to_seconds(run["created_at"])
@@ -240,16 +243,19 @@ class RunBuilder:
         return previews
 
     def _list_items(self) -> list[Run]:
-        roots = self._children.get(None, ())
-        return [
-            run
-            for root in roots
-            for run in (self._list_tree(root) if get_kind(root) == "team" else [root])
-        ]
+        runs = list[Run]()
+        for root in self._children.get(None, ()):
+            if get_kind(root) == "team":
+                runs += self._list_tree(root)
+            else:
+                runs.append(root)
+        return runs
 
-    def _list_tree(self, run: Run) -> list[Run]:
-        members = self._children.get(run["run_id"], ())
-        return [*(descendant for member in members for descendant in self._list_tree(member)), run]
+    def _list_tree(self, run: Run) -> Iterator[Run]:
+        """Yield a run after all runs below it."""
+        for member in self._children.get(run["run_id"], ()):
+            yield from self._list_tree(member)
+        yield run
 
     def build_item(self, run: Run) -> Built:
         """Return one run as an item."""
@@ -319,14 +325,20 @@ def _build_summary(run: Run, *names: str) -> Built:
 def select_runs(
     items: Sequence[Built], statuses: Sequence[str], after: int | None, before: int | None
 ) -> list[Built]:
-    """Return the items with one of the statuses, created within the bounds in seconds."""
-    return [
-        item
-        for item in items
-        if (not statuses or item["status"] in statuses)
-        and (after is None or to_seconds(item["created_at"]) >= after)
-        and (before is None or to_seconds(item["created_at"]) <= before)
-    ]
+    """Return the items with one of the statuses, created within the bounds in seconds.
+
+    No statuses, and a bound that is None, select all items.
+    """
+
+    def is_selected(item: Built) -> bool:
+        if statuses and item["status"] not in statuses:
+            return False
+        created_at = to_seconds(item["created_at"])
+        if after is not None and created_at < after:
+            return False
+        return before is None or created_at <= before
+
+    return [item for item in items if is_selected(item)]
 
 
 def _drop_null(built: Built) -> Built:
