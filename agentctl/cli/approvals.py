@@ -77,7 +77,7 @@ APPROVALS = Columns(
     ],
 )
 
-_TYPES: dict[str, type | tuple[type, ...]] = {
+_PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
     "integer": int,
     "number": (int, float),
     "boolean": bool,
@@ -86,22 +86,25 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
 }
 
+"""The types of values by the names of JSON Schema."""
+
 Schema = Mapping[str, Any]
+"""A JSON Schema."""
 
 
 async def find_approval(target: Target, text: str, db: str | None) -> ApprovalRecord:
     """Return the approval that an id, or its first 8 characters or more, names.
 
     Raises:
-        NotFound: there is none.
-        UsageError: the ids of several begin with the text.
+        NotFound: there is no such approval.
+        UsageError: the ids of several approvals begin with the text.
     """
     rows: Sequence[ApprovalRecord] = []
     if len(text) >= MINIMUM_ID_PREFIX:
-        page = Page(limit=MAXIMUM_LIMIT)
-        matching = ApprovalFilter(id_prefix=text, db_id=db, page=page)
+        prefix_filter = ApprovalFilter(id_prefix=text, db_id=db, page=Page(limit=MAXIMUM_LIMIT))
+        # Without a reader the list of the server raises the error of the missing scope.
         read = await find_reader(target) or target.operations.approvals.list
-        rows = (await read(matching)).value["data"]
+        rows = (await read(prefix_filter)).value["data"]
 
     candidates = {
         row["approval_id"]: f"{row['status']}  {row['tool_name']}  {row['created_at']}"
@@ -129,8 +132,8 @@ def confirm_call(
     The answer about a decided approval comes from the server, without a question.
 
     Raises:
-        UsageError: `seen_hash` is too short or no hash; or no one can be asked.
-        Conflict: the hash is that of another call.
+        UsageError: `seen_hash` is too short or no hash, or there is no terminal for the question.
+        Conflict: the hash belongs to another call.
         ConfirmationDeclined: the answer was no.
     """
     look = target.command(f"approvals get {approval['approval_id']}")
@@ -153,7 +156,7 @@ def confirm_call(
 
 
 def show_call(approval: Mapping[str, Any], edited: Mapping[str, Any] | None = None) -> None:
-    """Write what an approval is about to stderr, see `describe_call`."""
+    """Write the call or the question of an approval to stderr, see `describe_call`."""
     for line in describe_call(dict(approval), edited):
         note(line)
 
@@ -194,16 +197,19 @@ def parse_value(text: str, schema: Mapping[str, Any] | None) -> Any:
     schema = schema or {}
     if text in (schema.get("enum") or ()):
         return text
+
     try:
         value = parse_json(text)
     except ValueError:
         return text
-    is_text = schema.get("type") == "string" and not isinstance(value, str)
-    return text if is_text else value
+    if schema.get("type") == "string" and not isinstance(value, str):
+        # The text 12 is a string for such a schema.
+        return text
+    return value
 
 
 def read_value(option: str, text: str) -> str:
-    """Return the text of an option: that of stdin for `-`, of a file for `@FILE`."""
+    """Return the text of an option; `-` reads it from stdin, `@FILE` from a file."""
     if not text.startswith("@"):
         return read_text_or_stdin(text, option)
     try:
@@ -222,15 +228,18 @@ def check_decidable(approval: ApprovalRecord, verb: Verb, target: Target) -> Non
 
 
 async def read_pending(target: Target, run_id: str) -> list[Mapping[str, Any]] | None:
-    """Return what a run and its members wait for, oldest first; None if it may not be read."""
-    matching = ApprovalFilter(
+    """Return the pending approvals of a run and its members, oldest first.
+
+    The result is None if the caller may not read them.
+    """
+    pending_filter = ApprovalFilter(
         run_id=run_id, status="pending", page=Page(limit=MAXIMUM_LIMIT, sort_order="asc")
     )
     try:
         read = await find_reader(target)
         if read is None:
             return None
-        page = (await read(matching)).value
+        page = (await read(pending_filter)).value
     except AgentctlError:
         return None
     return [dict(row) for row in page["data"]]
@@ -242,25 +251,26 @@ def build_waiting(
     """Return the error of a command whose run waits for people."""
     # The approvals in the event of a pause have no status: all of them are pending.
     pending = [row for row in approvals if row.get("status") in (None, "pending")]
-    needs_others = any(row.get("policy") == "other" for row in pending)
+    needs_approver = any(row.get("policy") == "other" for row in pending)
 
     hint = f"list its approvals with: {target.command(f'approvals list --run {run_id}')}"
     if len(pending) == 1:
         hint = f"decide with: {name_command(target, pending[0])}"
     return WaitsForDecision(
         f"run {run_id} waits for {describe_wait(pending)}",
-        cause="another person has to decide" if needs_others else None,
+        cause="another person has to decide" if needs_approver else None,
         hint=hint,
     )
 
 
 def list_fields(approval: Record) -> Sequence[Column]:
     """Return the columns of an approval for a table, with a line for each argument."""
-    at = next(at for at, column in enumerate(APPROVAL) if column.name == "arguments")
-    return [*APPROVAL[:at], *map(_build_argument, approval["arguments"]), *APPROVAL[at:]]
+    index = next(index for index, column in enumerate(APPROVAL) if column.name == "arguments")
+    argument_columns = map(_build_argument_column, approval["arguments"])
+    return [*APPROVAL[:index], *argument_columns, *APPROVAL[index:]]
 
 
-def _build_argument(name: str) -> Column:
+def _build_argument_column(name: str) -> Column:
     return Column(f"arguments.{name}", lambda row: _format_value(row["arguments"].get(name)))
 
 
@@ -282,11 +292,9 @@ def describe_call(approval: Record, edited: Mapping[str, Any] | None = None) -> 
         ("run", approval.get("run_id")),
         ("age", format_distance(approval.get("created_at"))),
     ]
-    before = approval.get("arguments") or {}
-    facts += [
-        (f"argument {name}", _describe_argument(name, before, edited))
-        for name in dict.fromkeys([*before, *(edited or ())])
-    ]
+    arguments = approval.get("arguments") or {}
+    for name in dict.fromkeys([*arguments, *(edited or ())]):
+        facts.append((f"argument {name}", _describe_argument(name, arguments, edited)))
     facts.append(("hash", approval["arguments_hash"]))
 
     known_facts = [(label, str(value)) for label, value in facts if value]
@@ -296,40 +304,52 @@ def describe_call(approval: Record, edited: Mapping[str, Any] | None = None) -> 
 
 
 def _describe_argument(
-    name: str, before: Mapping[str, Any], edited: Mapping[str, Any] | None
+    name: str, arguments: Mapping[str, Any], edited: Mapping[str, Any] | None
 ) -> str:
-    old = _format_value(before[name]) if name in before else "(missing)"
-    if edited is None or (name in before and name in edited and before[name] == edited[name]):
-        return old
-    return f"{old} -> {_format_value(edited[name]) if name in edited else '(removed)'}"
+    """Return the value of an argument; with edited arguments also the new value if it differs."""
+    old_text = _format_value(arguments[name]) if name in arguments else "(missing)"
+    if edited is None:
+        return old_text
+    if name not in edited:
+        return f"{old_text} -> (removed)"
+    if name in arguments and arguments[name] == edited[name]:
+        return old_text
+    return f"{old_text} -> {_format_value(edited[name])}"
 
 
 def _format_value(value: object) -> str:
     return orjson.dumps(value).decode()
 
 
-def ask_value(label: str, schema: Schema | None, given: Mapping[str, Any] | None = None) -> Any:
+def ask_value(
+    label: str, schema: Schema | None, present_values: Mapping[str, Any] | None = None
+) -> Any:
     """Ask for a value; for each property if the schema is the schema of an object.
 
     Args:
-        given: the present values of the properties, which an empty line keeps.
+        present_values: the values of the properties, which an empty line keeps.
 
     Raises:
         ConfirmationDeclined: the input has ended.
     """
     schema = schema or {}
     properties = schema.get("properties")
-    if not (schema.get("type") == "object" and isinstance(properties, Mapping) and properties):
-        if given is not None:
-            return _ask_one(label, {"type": "object"}, dict(given), is_optional=False)
+    has_properties = isinstance(properties, Mapping) and len(properties) > 0
+    if schema.get("type") != "object" or not has_properties:
+        if present_values is not None:
+            return _ask_one(label, {"type": "object"}, dict(present_values), is_optional=False)
         return _ask_one(label, schema, None, is_optional=False)
 
-    values = dict(given or {})
-    required = schema.get("required") or ()
-    for name, part in properties.items():
-        part = part if isinstance(part, Mapping) else {}
-        default = values.get(name, part.get("default"))
-        value = _ask_one(str(name), part, default, is_optional=name not in required)
+    assert isinstance(properties, Mapping)
+    values = dict(present_values or {})
+    required_names = schema.get("required") or ()
+    for name, property_schema in properties.items():
+        if not isinstance(property_schema, Mapping):
+            # `true`, the schema of any value.
+            property_schema = {}
+        default = values.get(name, property_schema.get("default"))
+        is_optional = name not in required_names
+        value = _ask_one(str(name), property_schema, default, is_optional=is_optional)
         if value is not None:
             values[str(name)] = value
     return values
@@ -367,9 +387,9 @@ def _find_problem(value: Any, schema: Schema) -> str | None:
         return f"must be one of {', '.join(map(_to_text, choices))}"
 
     type_name = schema.get("type")
-    expected_type = _TYPES.get(type_name) if isinstance(type_name, str) else None
-    if expected_type is None:
+    if not isinstance(type_name, str) or type_name not in _PYTHON_TYPES:
         return None
+    expected_type = _PYTHON_TYPES[type_name]
 
     # In Python a bool is an integer.
     is_bool_for_number = type_name in ("integer", "number") and isinstance(value, bool)

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from agentctl.records.document import Document
 
 MAXIMUM_ROWS = 1_000_000
-"""Rows of one list that a command keeps in memory."""
+"""Maximum number of rows of one list that a command keeps in memory."""
 
 TABLE_ROWS = 1_000
-"""Rows of one table: the widths of its columns are those of these rows."""
+"""Rows of one table, which decide the widths of its columns."""
 
 
 def build_age_option(flags: str, what: str) -> Any:
@@ -58,7 +58,7 @@ def build_age_option(flags: str, what: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AgeOptions:
-    """The options for the age of records. An age is that of the read: `--watch` repeats it."""
+    """The options for the age of records at the time of a read, which `--watch` repeats."""
 
     older_than: Annotated[str | None, build_age_option("--older-than", "created more")] = None
     newer_than: Annotated[str | None, build_age_option("--newer-than", "created less")] = None
@@ -85,7 +85,7 @@ NO_AGES = AgeOptions()
 
 @dataclass(frozen=True, slots=True)
 class ListOutput(FieldsOutput):
-    """The options of a list: those of its output, and `--all`."""
+    """The options of a list: the options of its output, and `--all`."""
 
     all_pages: Annotated[bool, flag("--all", "List every page, in the order of creation")] = False
 
@@ -108,13 +108,16 @@ class ListOutput(FieldsOutput):
         """
         page: Any = getattr(filter, "page", filter)
         if self.all_pages:
-            # A row that changes while the pages are read keeps its place in the order of creation.
-            created = {"sort_by": "created_at"} if hasattr(page, "sort_by") else {}
-            whole = with_page(filter, limit=MAXIMUM_LIMIT, **created)
+            list_filter = with_page(filter, limit=MAXIMUM_LIMIT)
+            if hasattr(page, "sort_by"):
+                # A row that changes while the pages are read keeps its place in this order.
+                list_filter = with_page(list_filter, sort_by="created_at")
+
+            def read_at(cursor: str | None) -> Awaitable[Document[Any]]:
+                return read(with_page(list_filter, cursor=cursor))
+
             writer = ListWriter(self, columns, id_field)
-            await writer.write_pages(
-                target, lambda cursor: read(with_page(whole, cursor=cursor)), page.cursor
-            )
+            await writer.write_pages(target, read_at, page.cursor)
             return
 
         document = await read_page(target, read, filter)
@@ -163,9 +166,15 @@ class WatchedOutput(ListOutput):
             )
             return
 
-        again = partial(read_page, target, read, filter)
-        seconds = self.every or DEFAULT_SECONDS
-        await watch_list(WatchedList(target, again, self, columns, id_field, seconds))
+        watched_list = WatchedList(
+            target=target,
+            read=partial(read_page, target, read, filter),
+            out=self,
+            columns=columns,
+            id_field=id_field,
+            seconds=self.every or DEFAULT_SECONDS,
+        )
+        await watch_list(watched_list)
 
 
 async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
@@ -178,33 +187,32 @@ async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
 
     document = await read(filter)
     page: Any = getattr(filter, "page", filter)
-    rows = document.value["data"]
-    meta = document.value["meta"]
+    rows = list[Row](document.value["data"])
+    meta = dict(document.value["meta"])
     if len(rows) >= page.limit or not meta.get("next_cursor"):
         return document
 
     # The first answer ended before the page was full.
-    meta.pop("searched_until", None)
-    page_rows = list[Row](rows)
+    def read_more(cursor: str | None) -> Awaitable[Document[Any]]:
+        return read(with_page(filter, cursor=cursor, limit=page.limit - len(rows)))
+
     next_cursor = meta["next_cursor"]
-
-    def read_rest(cursor: str | None) -> Awaitable[Document[Any]]:
-        return read(with_page(filter, cursor=cursor, limit=page.limit - len(page_rows)))
-
     async with showing_progress("searching"):
-        async for more_rows, cursor in walk_pages(read_rest, next_cursor):
-            page_rows += more_rows
+        async for more_rows, cursor in walk_pages(read_more, next_cursor):
+            rows += more_rows
             next_cursor = cursor
-            if len(page_rows) >= page.limit:
+            if len(rows) >= page.limit:
                 break
 
-    known: dict[str, Any] = {"next_cursor": next_cursor}
+    meta.pop("searched_until", None)
+    meta["next_cursor"] = next_cursor
     if "total_count" in meta:
-        known["total_count"] = max(meta["total_count"], len(page_rows))
+        meta["total_count"] = max(meta["total_count"], len(rows))
         if next_cursor is None and page.cursor is None:
             # The whole list was read, and it is this page.
-            known |= {"total_is_capped": False, "total_pages": 1}
-    return build_document({"data": page_rows, "meta": {**meta, **known}})
+            meta["total_is_capped"] = False
+            meta["total_pages"] = 1
+    return build_document({"data": rows, "meta": meta})
 
 
 def note_unindexed(target: Target, document: Document[Any], noun: str) -> None:
@@ -221,11 +229,11 @@ def note_unindexed(target: Target, document: Document[Any], noun: str) -> None:
 class ListWriter:
     """Writes a list in parts.
 
-    `json` is an object with `data` and the number of rows in `meta`, as that of a page, one row in
-    each line. A table has `TABLE_ROWS` rows; a longer list is several tables with headings.
+    `json` is an object like a page, with one row of `data` in each line, and the number of all rows
+    in `meta`. A table has `TABLE_ROWS` rows; a longer list is several tables with headings.
 
     Args:
-        is_array: `json` is an array, as of the operations that have no pages.
+        is_array: `json` is an array, as it is for operations without pages.
     """
 
     def __init__(
@@ -237,7 +245,8 @@ class ListWriter:
         self._id_field = id_field
         self._is_array = is_array
         self._count = 0
-        self._waiting: list[Record] = []
+        # The rows of a table that is not complete.
+        self._table_rows: list[Record] = []
 
     async def write_pages(
         self, target: Target, read: ReadAt, start: str | None, option: str = "--cursor"
@@ -245,7 +254,8 @@ class ListWriter:
         """Write all rows of a list as their pages arrive.
 
         Args:
-            start: the cursor of the first page to read; None for that of the list.
+            start: the cursor of the first page to read; None for the first page of the list.
+            option: the option that takes a cursor, for the note.
 
         Raises:
             AgentctlError: a page cannot be read. A note has the cursor that continues the list.
@@ -253,7 +263,7 @@ class ListWriter:
         import asyncio
 
         counter = Counter("rows read")
-        reached = start
+        next_cursor = start
         # On a terminal the rows themselves show the progress.
         progress = nullcontext() if current_io().out_is_terminal else showing_progress(counter)
         try:
@@ -261,12 +271,12 @@ class ListWriter:
                 async for rows, cursor in walk_pages(read, start):
                     self._add(rows)
                     counter.done = self._count
-                    reached = cursor
+                    next_cursor = cursor
         except (AgentctlError, asyncio.CancelledError):
             self._flush()
-            if reached is not None:
-                written = format_count(self._count, "row")
-                note(f"interrupted after {written}; continue with: --all {option} {reached}")
+            if next_cursor is not None:
+                row_count = format_count(self._count, "row")
+                note(f"interrupted after {row_count}; continue with: --all {option} {next_cursor}")
             raise
         self._finish()
 
@@ -281,8 +291,8 @@ class ListWriter:
         self._count += len(rows)
 
         if self._out.is_table:
-            self._waiting += rows
-            if len(self._waiting) >= TABLE_ROWS:
+            self._table_rows += rows
+            if len(self._table_rows) >= TABLE_ROWS:
                 self._flush()
         elif self._out.format == "json":
             self._write_array(rows, is_first=is_first)
@@ -292,29 +302,36 @@ class ListWriter:
             self._out.show_records(rows, self._columns, self._id_field, heading=is_first)
 
     def _flush(self) -> None:
-        """Write the rows of a table that has not its whole length."""
-        if self._waiting:
-            self._out.show_records(self._waiting, self._columns, self._id_field)
-            self._waiting = []
+        """Write a table of the rows that wait for it."""
+        if self._table_rows:
+            self._out.show_records(self._table_rows, self._columns, self._id_field)
+            self._table_rows = []
 
     def _finish(self) -> None:
         self._flush()
         if self._out.format == "json":
             if not self._count:
-                write_json(b"[" if self._is_array else b'{"data":[')
+                self._open_array()
             meta = b'],"meta":{"total_count":%d,"next_cursor":null}}' % self._count
             write_json(b"]" if self._is_array else meta)
         elif not self._count:
             self._out.show_records([], self._columns, self._id_field)
+
+    def _open_array(self) -> None:
+        write_json(b"[" if self._is_array else b'{"data":[')
 
     def _write_array(self, rows: Sequence[Record], *, is_first: bool) -> None:
         import orjson
 
         if self._out.fields is not None:
             rows = [pick_values(row, self._columns.tsv) for row in rows]
+
+        lines = b"\n,".join(map(orjson.dumps, rows))
         if is_first:
-            write_json(b"[" if self._is_array else b'{"data":[')
-        write_json((b"" if is_first else b",") + b"\n,".join(map(orjson.dumps, rows)))
+            self._open_array()
+            write_json(lines)
+        else:
+            write_json(b"," + lines)
 
 
 def check_row_count(rows: list[Row]) -> None:

@@ -28,29 +28,33 @@ if TYPE_CHECKING:
     from agentctl.records.sessions import PageMeta
 
 MAXIMUM_ROWS = 1_000
-"""Paused runs that a search for an approval reads."""
+"""Maximum number of paused runs that a search for an approval reads."""
 
-_COMPARED = (
+_COMPARED_FIELDS = (
     "status", "execution", "kind", "policy", "component_type", "component_id", "tool_name",
     "session_id", "user_id",
 )  # fmt: skip
+"""The fields of a filter that have to equal the fields of a record."""
 
 
 async def find_reader(target: Target) -> Read[ApprovalFilter] | None:
-    """Return the list of approvals that the caller may read; None if it may read none."""
+    """Return a read of the approvals that the caller may see; None if it may see none."""
     operations = target.operations
     allowed = await target.list_allowed()
     if allowed is None or "get_approvals" in allowed:
         return operations.approvals.list
-    return partial(_read_page, operations) if {"get_runs", "get_run"} <= allowed else None
+    if {"get_runs", "get_run"} <= allowed:
+        return partial(_read_page, operations)
+    return None
 
 
 async def read_whole(target: Target, approval: ApprovalRecord) -> Document[ApprovalRecord]:
     """Return the document of an approval that was found in a list."""
     kind = approval["component_type"]
     if await target.may_call(operation_ids(kind).get_approval):
-        place = kind, approval["component_id"], approval["approval_id"]
-        return await target.operations.approvals.get(*place)
+        return await target.operations.approvals.get(
+            kind, approval["component_id"], approval["approval_id"]
+        )
     return build_document(approval)
 
 
@@ -61,51 +65,44 @@ async def decide(
     operations = target.operations
     kind = approval["component_type"]
     if await target.may_call(operation_ids(kind).decide_approval):
-        place = kind, approval["component_id"], approval["approval_id"]
-        return await operations.approvals.decide(*place, ruling)
+        return await operations.approvals.decide(
+            kind, approval["component_id"], approval["approval_id"], ruling
+        )
 
     root = (await operations.runs.get(approval["root_run_id"], form=SUMMARY_VIEW)).value
     own_ruling = replace(ruling, approval_id=approval["approval_id"])
     request = ContinueRequest((own_ruling,), background=True)
-    run = (
-        await operations.runs.continue_run(*component_of_run(root), root["run_id"], request)
-    ).value
+    document = await operations.runs.continue_run(*component_of_run(root), root["run_id"], request)
 
     # The record of the run has a part of the fields of its approvals.
     record: Any = dict(approval)
-    for summary in run["approvals"]:
+    for summary in document.value["approvals"]:
         if summary["approval_id"] == own_ruling.approval_id:
             record |= summary
     return build_document(record)
 
 
-async def _read_page(operations: Operations, matching: ApprovalFilter) -> Document[ApprovalPage]:
+async def _read_page(operations: Operations, filter: ApprovalFilter) -> Document[ApprovalPage]:
     """Return a page of the approvals of the caller's runs, newest first.
 
     They belong to the run or the session of the filter, else to the paused runs of the caller. A
     cursor is the number of rows before the page.
     """
-    compared_values = {name: getattr(matching, name) for name in _COMPARED}
-    required = {name: value for name, value in compared_values.items() if value is not None}
-    page = matching.page
+    page = filter.page
     cursor = page.cursor or str((page.page - 1) * page.limit)
     if not cursor.isdecimal():
         raise UsageError("--cursor belongs to a different list")
 
     rows = list[Any]()
-    async for run in _list_runs(operations, matching):
-        rows += [
-            row
-            for row in await _read_approvals(operations, run)
-            if required.items() <= row.items()
-            and row["approval_id"].startswith(matching.id_prefix or "")
-            and matching.run_id in (None, row["run_id"], row["root_run_id"])
-        ]
+    async for run in _list_runs(operations, filter):
+        for row in await _read_approvals(operations, run):
+            if _matches(row, filter):
+                rows.append(row)
 
     is_descending = page.sort_order == "desc"
     rows.sort(key=lambda row: (row["created_at"], row["approval_id"]), reverse=is_descending)
     start = int(cursor)
-    end = int(cursor) + page.limit
+    end = start + page.limit
     meta: PageMeta = {
         "page": page.page,
         "limit": page.limit,
@@ -117,15 +114,26 @@ async def _read_page(operations: Operations, matching: ApprovalFilter) -> Docume
     return build_document({"data": rows[start:end], "meta": meta})
 
 
+def _matches(row: Mapping[str, Any], filter: ApprovalFilter) -> bool:
+    """Return True if a filter of approvals selects a record."""
+    for name in _COMPARED_FIELDS:
+        required_value = getattr(filter, name)
+        if required_value is not None and row[name] != required_value:
+            return False
+    if not row["approval_id"].startswith(filter.id_prefix or ""):
+        return False
+    return filter.run_id in (None, row["run_id"], row["root_run_id"])
+
+
 async def _list_runs(
-    operations: Operations, matching: ApprovalFilter
+    operations: Operations, filter: ApprovalFilter
 ) -> AsyncIterator[Mapping[str, Any]]:
     """Yield the root runs that a filter selects and that have approvals."""
-    db_id = matching.db_id
-    if matching.run_id is not None:
+    db_id = filter.db_id
+    if filter.run_id is not None:
         # The filter may name a member; the approvals are in the record of the root run above it.
         with contextlib.suppress(NotFound):
-            run_id: str | None = matching.run_id
+            run_id: str | None = filter.run_id
             while run_id is not None:
                 run = (await operations.runs.get(run_id, db_id=db_id, form=SUMMARY_VIEW)).value
                 run_id = run["parent_run_id"]
@@ -133,15 +141,15 @@ async def _list_runs(
                 yield dict(run)
         return
 
-    runs = RunFilter(
-        status="PAUSED" if matching.session_id is None else None,
-        session_id=matching.session_id,
+    run_filter = RunFilter(
+        status="PAUSED" if filter.session_id is None else None,
+        session_id=filter.session_id,
         db_id=db_id,
         form=SUMMARY_VIEW,
         page=Page(limit=MAXIMUM_LIMIT),
     )
     read_count = 0
-    async for run_row in read_rows(operations.runs.list, runs):
+    async for run_row in read_rows(operations.runs.list, run_filter):
         if run_row["approvals"] and run_row["parent_run_id"] is None:
             yield run_row
         read_count += 1
@@ -152,22 +160,24 @@ async def _list_runs(
 async def _read_approvals(operations: Operations, run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the approvals of a root run as records: their summaries, with the events of pauses.
 
-    A summary has the state of an approval; what was asked, and by which component, is in the
-    event of the pause.
+    A summary has the state of an approval. The event of the pause has its question or its call,
+    and the component that asked.
     """
     wanted_ids = {summary["approval_id"] for summary in run["approvals"]}
     asked_approvals = dict[str, dict[str, Any]]()
-    place = *component_of_run(run), run["run_id"]
+    root_kind, root_component_id = component_of_run(run)
 
-    events = operations.runs.follow(*place, ResumeRequest(run["session_id"]))
+    request = ResumeRequest(run["session_id"])
+    events = operations.runs.follow(root_kind, root_component_id, run["run_id"], request)
     async with contextlib.aclosing(events):  # type: ignore[type-var]
         async for event in events:
             parsed = parse_event(event.name, event.data, event.seq)
             if parsed.kind is EventKind.PAUSED:
-                kind, component_id = find_component(parsed.data) or place[:2]
+                component = find_component(parsed.data) or (root_kind, root_component_id)
+                kind, component_id = component
                 where = {"component_type": kind, "component_id": component_id}
-                for asked in parsed.data.get("approvals") or ():
-                    asked_approvals[asked["approval_id"]] = {**asked, **where}
+                for approval in parsed.data.get("approvals") or ():
+                    asked_approvals[approval["approval_id"]] = {**approval, **where}
             if wanted_ids <= asked_approvals.keys():
                 break
 
@@ -177,8 +187,8 @@ async def _read_approvals(operations: Operations, run: Mapping[str, Any]) -> lis
         "root_run_id": run["run_id"],
         "session_id": run["session_id"],
         "user_id": run["user_id"],
-        "component_type": place[0],
-        "component_id": place[1],
+        "component_type": root_kind,
+        "component_id": root_component_id,
     }
     return [
         common_fields | asked_approvals.get(summary["approval_id"], {}) | summary

@@ -53,12 +53,12 @@ if TYPE_CHECKING:
     from agentctl.service.service import Service
 
 _NOUNS = ("agent", "team", "workflow", "session", "run", "approval", "webhook", "file")
+
 _LISTS = {noun: f"{noun}s list" for noun in _NOUNS} | {
     "memory": "memories list",
     "delivery": "webhooks deliveries",
 }
 """The command with the list of a kind of record."""
-
 
 Reads = Literal["components", "stored"]
 """The reads of `service.reads` that a command needs: of components, or also of what is stored."""
@@ -131,9 +131,10 @@ class Target:
         A refused call would be an entry of the audit log.
         """
         try:
-            return {*(await self.operations.system.get_me()).value["operations"]}
+            document = await self.operations.system.get_me()
         except AgentctlError:
             return None
+        return set(document.value["operations"])
 
     async def may_call(self, operation: str) -> bool:
         """Return True if the caller may call an operation, or if that is not known."""
@@ -193,7 +194,7 @@ async def open_target(
         only_locally: the hint if a server is selected; empty: the command can be remote.
         reads_token: the command uses AGENTCTL_TOKEN locally too.
         fallback_token: the token for a server if no other token is given.
-        reads: locally open these reads only, and no service; None for a service.
+        reads: locally open these reads only, without a service; None to open a service.
 
     Raises:
         UsageError: the options cannot be used together, or the token cannot be read or sent.
@@ -221,10 +222,10 @@ async def open_target(
 async def _find_token(
     options: TargetOptions, url: str, context: contexts.Context | None
 ) -> tuple[str | None, TokenSource | None]:
-    """Return the token for a server: given, of the context, or of a sign-in.
+    """Return the token for a server: from an option, else of the context, else of a sign-in.
 
     Returns:
-        The token, and the sign-in that renews it; None without either.
+        The token, and the sign-in that renews it; None for each that does not exist.
     """
     token = resolve_token(options.token_file)
     if token is not None:
@@ -268,7 +269,7 @@ def with_target(
         without: fields of requests that are no options.
         order: the order of the options, if it is not that of the parameters and fields.
         reads: the function calls only operations of these reads: locally no service is opened,
-            which costs more than the read. None if it calls others.
+            which costs more than the read. None if it calls other operations.
         service_flags: flags of the function with which it needs a service nevertheless.
     """
 
@@ -295,10 +296,11 @@ def with_target(
         own = CommandSignature(functools.partial(body, None), without, order)
         common = inspect.signature(TargetOptions, eval_str=True)
         keyword_only = inspect.Parameter.KEYWORD_ONLY
-        parameters = [
-            *own.parameters,
-            *(option.replace(kind=keyword_only) for option in common.parameters.values()),
-        ]
+        parameters = list(own.parameters)
+        for parameter in common.parameters.values():
+            parameters.append(parameter.replace(kind=keyword_only))
+
+        # Only the context of an invocation knows which options were given.
         if any(parameter.name == "all_pages" for parameter in parameters):
             parameters.append(
                 inspect.Parameter("invocation", keyword_only, annotation=typer.Context)
@@ -321,8 +323,8 @@ async def _run_with_target(
         async with opened as target:
             spare_imports()
             try:
-                whole = await resolve_short_ids(target.operations, short_ids, values)
-                await body(target, **signature.build_arguments(whole))
+                resolved_values = await resolve_short_ids(target.operations, short_ids, values)
+                await body(target, **signature.build_arguments(resolved_values))
             except NotFound as failure:
                 await _explain_not_found(failure, target, values)
                 raise
@@ -340,16 +342,7 @@ async def _explain_not_found(failure: NotFound, target: Target, values: Mapping[
     if noun not in _LISTS:
         return
 
-    names = [noun, f"{noun}_id", f"{noun}_ids"]
-    if noun in KINDS:
-        names.append("component_id")
-    ids: list[str] = []
-    for name in names:
-        value = values.get(name)
-        if isinstance(value, str):
-            ids += [value] if value else []
-        else:
-            ids += value or ()
+    ids = _collect_ids(noun, values)
 
     if len(ids) == 1 and ids[0] not in failure.detail:
         failure.detail = f"{failure.detail}: {ids[0]}"
@@ -358,6 +351,22 @@ async def _explain_not_found(failure: NotFound, target: Target, values: Mapping[
         # The error about the id is the one to report.
         with contextlib.suppress(AgentctlError):
             failure.hint = await _find_hint(target, noun, ids, values) or failure.hint
+
+
+def _collect_ids(noun: str, values: Mapping[str, Any]) -> list[str]:
+    """Return the ids of records of a noun among the values of the parameters of a command."""
+    names = [noun, f"{noun}_id", f"{noun}_ids"]
+    if noun in KINDS:
+        names.append("component_id")
+
+    ids = list[str]()
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, str):
+            ids += [value] if value else []
+        else:
+            ids += value or ()
+    return ids
 
 
 async def _find_hint(
@@ -407,7 +416,7 @@ def require_server(url: str | None, context: str | None) -> str:
     """Return the URL of the server for a command that works on no local service.
 
     Raises:
-        UsageError: no server is selected; or as of `resolve_server`.
+        UsageError: no server is selected; or as in `resolve_server`.
     """
     server, _ = resolve_server(TargetOptions(url=url, context=context))
     if server is None:
@@ -471,10 +480,13 @@ async def _open_local(
     note_detail(f"configuration: {settings.path}")
     for database in settings.databases:
         note_detail(f"database {database.id}: {display_url(database.url)}")
+
+    # In a container the user may have no name.
     user = str(os.getuid())
     with contextlib.suppress(KeyError):
         user = pwd.getpwuid(os.getuid()).pw_name
     caller = principal.local_principal(user, acting_for=options.as_user)
+
     # Code of agents and tools is imported and executed in this process, and may print.
     with (
         _adding_place(settings),

@@ -92,31 +92,36 @@ def generate_key(
         note("shared secret: a server that verifies tokens with it can also mint them")
     else:
         note(f"wrote {pair.public}, for servers that verify its tokens")
+
     try:
-        file: Path | None = find_config_file(None).absolute()
+        config_file: Path | None = find_config_file(None).absolute()
     except InvalidConfiguration:
-        file = None
-    note(f"to use it, add to {file or 'agentctl.toml'}:")
+        config_file = None
+    key_file = _toml_string(_relative_to_config(config_file, pair.private))
+    public_file = _toml_string(_relative_to_config(config_file, pair.public or pair.private))
+
+    note(f"to use it, add to {config_file or 'agentctl.toml'}:")
     note("  [authorization]")
     note(f"  algorithm = {_toml_string(algorithm)}")
-    verification = _relative_to_config(file, pair.public or pair.private)
-    note(f"  verification_key_files = [{_toml_string(verification)}]")
+    note(f"  verification_key_files = [{public_file}]")
     note("  [signing]")
-    note(f"  key_file = {_toml_string(_relative_to_config(file, pair.private))}")
+    note(f"  key_file = {key_file}")
     if key_id:
         note(f"  key_id = {_toml_string(key_id)}")
     if algorithm == "EdDSA":
         note("or, to sign the audit log instead of tokens:")
         note("  [audit]")
-        note(f"  key_file = {_toml_string(_relative_to_config(file, pair.private))}")
+        note(f"  key_file = {key_file}")
+
     write_line(key_id or pair.key_id)
 
 
 def _relative_to_config(configuration: Path | None, path: Path) -> str:
-    whole = path.absolute()
-    if configuration is None or not whole.is_relative_to(configuration.parent):
-        return str(whole)
-    return str(whole.relative_to(configuration.parent))
+    """Return a path as a configuration names it: relative to its folder, if it is below."""
+    absolute_path = path.absolute()
+    if configuration is None or not absolute_path.is_relative_to(configuration.parent):
+        return str(absolute_path)
+    return str(absolute_path.relative_to(configuration.parent))
 
 
 def _toml_string(text: str) -> str:
@@ -144,19 +149,23 @@ def _list_verification_keys(settings: Settings) -> Iterator[Row]:
     from agentctl.auth.keys.files import read_private_key
     from agentctl.auth.keys.signing import signing_key_thumbprint
 
-    signing = None
+    signing_thumbprint = None
     with suppress(InvalidKey):
         private = read_private_key(settings.signing.key_file)
-        signing = signing_key_thumbprint(private, settings.authorization.algorithm)
+        signing_thumbprint = signing_key_thumbprint(private, settings.authorization.algorithm)
+
     for row in chain(_list_configured_keys(settings.authorization), _list_fetched_keys(settings)):
-        name = row["thumbprint"]
-        row["signs"] = None if signing is None or name is None else name == signing
+        row["signs"] = None
+        if signing_thumbprint is not None and row["thumbprint"] is not None:
+            row["signs"] = row["thumbprint"] == signing_thumbprint
         yield row
 
 
 def _shorten_path(source: str) -> str:
-    seen = os.path.relpath(source) if os.path.isabs(source) else source  # noqa: PTH117 - text
-    return min(source, seen, key=len)
+    """Return a path relative to the current folder if that is shorter; other sources unchanged."""
+    if not os.path.isabs(source):  # noqa: PTH117 - a source may be a URL
+        return source
+    return min(source, os.path.relpath(source), key=len)
 
 
 def _list_configured_keys(table: Authorization) -> Iterator[Row]:
@@ -170,16 +179,24 @@ def _list_configured_keys(table: Authorization) -> Iterator[Row]:
     for number, text in enumerate(table.verification_keys, start=1):
         source = f"authorization.verification_keys entry {number}"
         yield from _build_rows(source, KeySet.from_keys(spec, parse_keys(text, spec, source)), {})
+
     for path in table.verification_key_files:
-        alone = replace(table, verification_keys=(), verification_key_files=(path,), jwks_file=())
-        files = read_key_files(alone)
-        keys = load_key_set(alone, files)
-        edited = open_published_files(alone, files)
-        yield from _build_rows(str(path), keys, edited[path].removal_times() if edited else {})
+        one_file = replace(
+            table, verification_keys=(), verification_key_files=(path,), jwks_file=()
+        )
+        files = read_key_files(one_file)
+        keys = load_key_set(one_file, files)
+        published_files = open_published_files(one_file, files)
+        # A shared secret cannot be rotated in its file.
+        times = published_files[path].removal_times() if published_files else {}
+        yield from _build_rows(str(path), keys, times)
+
     for path in table.jwks_file:
-        alone = replace(table, verification_keys=(), verification_key_files=(), jwks_file=(path,))
-        files = read_key_files(alone)
-        keys = load_key_set(alone, files)
+        one_file = replace(
+            table, verification_keys=(), verification_key_files=(), jwks_file=(path,)
+        )
+        files = read_key_files(one_file)
+        keys = load_key_set(one_file, files)
         yield from _build_jwks_rows(str(path), keys, JwksFile(files[path]))
 
 
@@ -191,70 +208,102 @@ def _list_fetched_keys(settings: Settings) -> Iterator[Row]:
     table = settings.authorization
     if not has_remote_keys(table):
         return
-    fetched: list[KeySet | None] = []
-    remote = RemoteKeys(table, fetched.append)
+
+    fetched_sets: list[KeySet | None] = []
+    remote = RemoteKeys(table, fetched_sets.append)
     futures.wait([remote.refresh()], FETCH_SECONDS)
     state = remote.state
     note(state.describe(time.time()))
-    row = _build_row(state.source, table.algorithm)
-    keys = fetched[-1] if fetched else None
+
+    keys = fetched_sets[-1] if fetched_sets else None
     if keys is None:
-        yield row | {"reason": f"not fetched: {state.detail or 'no response in time'}"}
+        reason = f"not fetched: {state.detail or 'no response in time'}"
+        yield _build_row(state.source, table.algorithm, reason=reason)
         return
+
     for kid, key in keys.by_kid.items():
-        name = key_thumbprint(key)
-        yield row | {"kid": kid or name, "used": True, "thumbprint": name}
-    for skipped in keys.skipped:
-        yield row | {"kid": skipped.kid, "reason": skipped.reason}
+        thumbprint = key_thumbprint(key)
+        yield _build_row(
+            state.source, table.algorithm, kid=kid or thumbprint, used=True, thumbprint=thumbprint
+        )
+    for entry in keys.skipped:
+        yield _build_row(state.source, table.algorithm, kid=entry.kid, reason=entry.reason)
 
 
-def _build_row(source: str, algorithm: str | None, *, used: bool = False, **known: Any) -> Row:
-    names = ("kid", "algorithm", "used", "source", "thumbprint", "reason", "use", "removable_at")
-    given = {"algorithm": algorithm, "used": used, "source": source, **known}
-    return {name: given.get(name) for name in names}
+def _build_row(
+    source: str,
+    algorithm: str | None,
+    *,
+    kid: str | None = None,
+    used: bool = False,
+    thumbprint: str | None = None,
+    reason: str | None = None,
+    use: str | None = None,
+    removable_at: str | None = None,
+) -> Row:
+    return {
+        "kid": kid,
+        "algorithm": algorithm,
+        "used": used,
+        "source": source,
+        "thumbprint": thumbprint,
+        "reason": reason,
+        "use": use,
+        "removable_at": removable_at,
+    }
 
 
 def _build_rows(source: str, keys: KeySet, times: RemovalTimes) -> Iterator[Row]:
     from agentctl.auth.keys.signing import key_thumbprint
 
     for key in keys.keys:
-        name = None if isinstance(key.material, bytes) else key_thumbprint(key)
+        thumbprint = None if isinstance(key.material, bytes) else key_thumbprint(key)
         yield _build_row(
             source,
             key.spec.name,
-            kid=name,
+            kid=thumbprint,
             used=True,
-            thumbprint=name,
-            removable_at=_format_removal(times, name),
+            thumbprint=thumbprint,
+            removable_at=_format_removal(times, thumbprint),
         )
 
 
 def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]:
+    """Yield a row for each entry of a JWKS, also for an entry that is skipped."""
     from agentctl.auth.keys.rotation import entry_thumbprint
 
     times = file.removal_times()
     reasons = {entry.number: entry.reason for entry in keys.skipped}
-    for number, found in enumerate(file.entries, start=1):
-        entry = found if isinstance(found, dict) else {}
+    for number, raw_entry in enumerate(file.entries, start=1):
+        entry = raw_entry if isinstance(raw_entry, dict) else {}
+        reason = reasons.get(number)
+        removal_time = _format_removal(times, entry_thumbprint(entry))
+
+        shown_thumbprint = entry_thumbprint(entry)
+        if entry.get("kty") == "oct":
+            shown_thumbprint = None
+
         kid = entry.get("kid")
-        whole = entry_thumbprint(entry)
-        name = None if entry.get("kty") == "oct" else whole
-        why = reasons.get(number)
-        algorithm = keys.spec.name if why is None else entry.get("alg")
+        algorithm = entry.get("alg")
+        if reason is None:
+            kid = kid or shown_thumbprint
+            algorithm = keys.spec.name
         yield _build_row(
             source,
             algorithm,
-            kid=kid or (name if why is None else None),
-            used=why is None,
-            thumbprint=name,
-            reason=why,
+            kid=kid or None,
+            used=reason is None,
+            thumbprint=shown_thumbprint,
+            reason=reason,
             use=entry.get("use"),
-            removable_at=_format_removal(times, whole),
+            removable_at=removal_time,
         )
 
 
 def _format_removal(times: RemovalTimes, thumbprint: str | None) -> str | None:
-    return format_optional_time(None if thumbprint is None else times.get(thumbprint))
+    if thumbprint is None:
+        return None
+    return format_optional_time(times.get(thumbprint))
 
 
 @app.command("jwks", epilog="Example: agentctl keys jwks > jwks.json")
@@ -302,19 +351,30 @@ def rotate_key(
 
     if finish and (overlap is not None or drop_old_private):
         raise UsageError("--finish excludes --overlap and --drop-old-private")
-    again = "agentctl keys rotate" + (f" --config {shlex.quote(str(config))}" if config else "")
+
+    # The command for the next step, in hints.
+    command = "agentctl keys rotate"
+    if config:
+        command = f"{command} --config {shlex.quote(str(config))}"
+
     with open_rotation(load_settings(config)) as rotation:
         if finish:
-            _finish_rotation(rotation, again, yes=yes)
+            _finish_rotation(rotation, command, yes=yes)
         else:
             _start_rotation(
-                rotation, again, overlap or DEFAULT_OVERLAP, wait, keep=not drop_old_private
+                rotation, command, overlap or DEFAULT_OVERLAP, wait, keep=not drop_old_private
             )
 
 
 def _start_rotation(
-    rotation: Rotation, again: str, overlap: str, wait: float, *, keep: bool
+    rotation: Rotation, command: str, overlap: str, wait: float, *, keep: bool
 ) -> None:
+    """Publish the new key, wait for the servers, and replace the signing key.
+
+    Args:
+        command: the command line without options, for hints.
+        keep: keep the old private key in another file.
+    """
     span = parse_until(overlap, now=datetime.now(UTC))
 
     if rotation.removable:
@@ -322,7 +382,7 @@ def _start_rotation(
         raise Conflict(
             "The previous rotation is not finished",
             cause=f"tokens of the replaced key can be valid until {latest}",
-            hint=f"{again} --finish; before that time with --yes",
+            hint=f"{command} --finish; before that time with --yes",
         )
 
     rotation.check()
@@ -330,7 +390,7 @@ def _start_rotation(
         note("resuming an interrupted rotation")
 
     remove_after = now() + int((span.total_seconds() + wait) * 1_000_000)
-    new = rotation.publish_new_key(remove_after)
+    new_thumbprint = rotation.publish_new_key(remove_after)
     for path in rotation.publishing_files:
         note(f"added the new public key to {path}")
 
@@ -340,30 +400,33 @@ def _start_rotation(
             note(f"waiting {wait:g} s for the servers to load it")
             time.sleep(wait)
         except KeyboardInterrupt:
-            note(f"interrupted: the old key still signs; complete the rotation with: {again}")
+            note(f"interrupted: the old key still signs; complete the rotation with: {command}")
             raise
 
-    aside = rotation.activate_new_key(keep=keep)
-    note(f"the new key signs tokens now: {new}")
-    kept = "was deleted" if aside is None else f"is kept in {aside}; no server needs it"
-    note(f"the old private key {kept}")
+    backup = rotation.activate_new_key(keep=keep)
+    note(f"the new key signs tokens now: {new_thumbprint}")
+    if backup is None:
+        note("the old private key was deleted")
+    else:
+        note(f"the old private key is kept in {backup}; no server needs it")
     note(f"the old public key {rotation.old_thumbprint} verifies tokens until you remove it")
-    note(f"remove it after {_format_moment(remove_after)} with: {again} --finish")
-    write_line(new)
+    note(f"remove it after {_format_moment(remove_after)} with: {command} --finish")
+    write_line(new_thumbprint)
 
 
-def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
+def _finish_rotation(rotation: Rotation, command: str, *, yes: bool) -> None:
+    """Remove the old public keys; before the end of the overlap after a confirmation."""
     if not rotation.removable:
         if rotation.unfinished:
-            raise Conflict("The old key still signs: the rotation is incomplete", hint=again)
-        raise Conflict("There is no rotation to finish", hint=f"start one with: {again}")
+            raise Conflict("The old key still signs: the rotation is incomplete", hint=command)
+        raise Conflict("There is no rotation to finish", hint=f"start one with: {command}")
 
     latest = max(rotation.removable.values())
-    left = (latest - now()) / 1_000_000
-    if left > 0:
+    seconds = (latest - now()) / 1_000_000
+    if seconds > 0:
         note(
             f"tokens of the old key can be valid until {_format_moment(latest)}, "
-            f"for {format_span(left)}"
+            f"for {format_span(seconds)}"
         )
         confirm("Remove the old public key now?", yes=yes)
 

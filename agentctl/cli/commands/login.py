@@ -56,14 +56,23 @@ async def login(
     address = parse_address(require_server(url, context))
     check_transport(address, allow_insecure=insecure_http)
     server = address.base
-    found = await _read_provider(server, issuer, client_id)
-    scopes = tuple(scope or found["scopes"])
-    client = sign_ins.build_client(found["issuer"], found["client_id"], found["token"], scopes)
-    kept_in = "keyring" if not insecure_storage and sign_ins.has_keyring() else "file"
-    with sign_ins.changing_sign_in(server):
-        pass  # A place that cannot be written fails before a person signs in.
 
-    note(f"signing in to {server} at {found['issuer']}")
+    provider = await _read_provider(server, issuer, client_id)
+    client = sign_ins.build_client(
+        provider["issuer"],
+        provider["client_id"],
+        provider["token"],
+        tuple(scope or provider["scopes"]),
+    )
+
+    kept_in = "file"
+    if not insecure_storage and sign_ins.has_keyring():
+        kept_in = "keyring"
+    with sign_ins.changing_sign_in(server):
+        # A place that cannot be written fails before a person signs in.
+        pass
+
+    note(f"signing in to {server} at {provider['issuer']}")
     if device or not (no_open or _has_browser()):
         tokens = await _sign_in_with_code(client)
     else:
@@ -78,41 +87,50 @@ async def login(
             "The server does not accept the token of the provider",
             hint="ask the operator to check issuer and audience in [authorization] of the server",
         ) from None
+
     with sign_ins.changing_sign_in(server) as store:
         sign_in = sign_ins.SignIn(
-            server, found["issuer"], found["client_id"], found["token"], user, "", kept_in
+            server, provider["issuer"], provider["client_id"], provider["token"], user, "", kept_in
         ).with_tokens(tokens)
         store(sign_in)
     _report(sign_in)
 
 
 async def _read_provider(server: str, issuer: str | None, client_id: str | None) -> dict[str, Any]:
-    """Return the `SignInRecord` of the server, or of the given provider."""
+    """Return the `SignInRecord` of the server, with the issuer and the client of the options.
+
+    Raises:
+        NotFound: neither the server nor the options name a provider.
+        UsageError: the URL of the provider is not allowed.
+    """
     from agentctl.auth.keys.remote import is_allowed_url
     from agentctl.records.system import SignInRecord
     from agentctl.records.value_types import find_mismatch
     from agentctl.remote import RemoteOperations
 
-    given: dict[str, Any] = {"issuer": issuer, "client_id": client_id}
-    given = {name: value for name, value in given.items() if value}
-    found: dict[str, Any] = {"scopes": [], "token": "access_token"}
+    provider: dict[str, Any] = {"scopes": [], "token": "access_token"}
     async with RemoteOperations(server, None) as operations:
-        found |= (await operations.system.get_info()).value.get("sign_in", {})
-    found |= given
-    is_whole = found.get("issuer") and found.get("client_id")
+        provider |= (await operations.system.get_info()).value.get("sign_in", {})
+    if issuer:
+        provider["issuer"] = issuer
+    if client_id:
+        provider["client_id"] = client_id
+
+    is_complete = bool(provider.get("issuer") and provider.get("client_id"))
     # Another member, such as the refresh token, must not be sent to the server.
-    is_token = found["token"] in ("access_token", "id_token")
-    if not (is_whole and is_token) or find_mismatch(found, SignInRecord) is not None:
+    has_token = provider["token"] in ("access_token", "id_token")
+    if not is_complete or not has_token or find_mismatch(provider, SignInRecord) is not None:
         raise NotFound(
             f"{server} names no provider for a sign-in",
             hint="give --issuer and --client-id, or let the operator set oidc_issuer in [console]",
         )
+
     # A server elsewhere must not choose a request to this machine.
-    if not is_allowed_url(found["issuer"], "" if issuer else server):
+    if not is_allowed_url(provider["issuer"], "" if issuer else server):
         raise UsageError(
             "the URL of the provider is not https, or one on this machine", hint="check --issuer"
         )
-    return found
+    return provider
 
 
 def _has_browser() -> bool:
@@ -165,6 +183,6 @@ def _report(sign_in: SignIn) -> None:
         note(f"the provider gave no refresh token, so the sign-in is valid until {end} only")
     if os.environ.get(TOKEN_VARIABLE):
         note(f"{TOKEN_VARIABLE} is set and takes precedence")
-    for each in load_contexts().by_name.values():
-        if each.url == sign_in.server and each.token_file is not None:
-            note(f"the token file of the context {each.name} takes precedence")
+    for context in load_contexts().by_name.values():
+        if context.url == sign_in.server and context.token_file is not None:
+            note(f"the token file of the context {context.name} takes precedence")

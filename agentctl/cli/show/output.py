@@ -42,15 +42,17 @@ def resolve_format(option: Format | None) -> Format:
     """
     if option is not None:
         return option
-    named = os.environ.get("AGENTCTL_OUTPUT")
-    if not named:
+
+    variable = os.environ.get("AGENTCTL_OUTPUT")
+    if not variable:
         return "table" if current_io().out_is_terminal else "tsv"
-    if named in get_args(CommonFormat):
-        return cast(Format, named)
-    raise UsageError(
-        f"AGENTCTL_OUTPUT is {named!r}, which is not an output format",
-        hint=f"use one of: {', '.join(get_args(CommonFormat))}",
-    )
+
+    if variable not in get_args(CommonFormat):
+        raise UsageError(
+            f"AGENTCTL_OUTPUT is {variable!r}, which is not an output format",
+            hint=f"use one of: {', '.join(get_args(CommonFormat))}",
+        )
+    return cast(Format, variable)
 
 
 def build_output_option(formats: str) -> Any:
@@ -75,7 +77,7 @@ class CommandOutput:
 
     @property
     def format(self) -> Format:
-        """The output format; UsageError as of `resolve_format`."""
+        """The output format; UsageError as in `resolve_format`."""
         return resolve_format(self.output)
 
     @property
@@ -86,8 +88,9 @@ class CommandOutput:
     @property
     def run_view(self) -> RunView:
         """The view of runs that the output needs: summaries for tables, else whole records."""
-        is_whole = self.format in ("json", "jsonl") or self.fields is not None
-        return FULL_VIEW if is_whole else SUMMARY_VIEW
+        if self.format in ("json", "jsonl") or self.fields is not None:
+            return FULL_VIEW
+        return SUMMARY_VIEW
 
     @property
     def fields(self) -> str | None:
@@ -163,15 +166,15 @@ class CommandOutput:
             write_json(document.raw)
             return
 
-        (record,), chosen = self._select([document.value], columns)
+        (record,), chosen_columns = self._select([document.value], columns)
         if self.format == "json":
             write_value(record)
         elif self.is_table:
             io = current_io()
             width = io.width(io.out) if io.out_is_terminal else None
-            _write_lines(format_fields(record, to_columns(chosen).tsv, width))
+            _write_lines(format_fields(record, to_columns(chosen_columns).tsv, width))
         else:
-            self.show_records([record], chosen, id_field)
+            self.show_records([record], chosen_columns, id_field)
 
     def show_records(
         self,
@@ -188,9 +191,7 @@ class CommandOutput:
         """
         columns = to_columns(columns)
         if self.format in ("table", "wide") and not records:
-            noun, is_id, _ = id_field.partition("_id")
-            plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-            note(f"no {plural}" if is_id else "no results")
+            _note_no_records(id_field)
         elif self.format == "table":
             io = current_io()
             if not io.out_is_terminal and not io.styles(io.out):
@@ -201,8 +202,8 @@ class CommandOutput:
                 note(f"hidden: {', '.join(hidden_names)} (-o wide shows all)")
         elif self.format == "wide":
             names = {column.name for column in columns.table}
-            rest = [column for column in columns.tsv if column.name not in names]
-            _write_lines(format_table(records, [*columns.table, *rest]))
+            further_columns = [column for column in columns.tsv if column.name not in names]
+            _write_lines(format_table(records, [*columns.table, *further_columns]))
         elif self.format == "tsv":
             head = "\t".join(column.name for column in columns.tsv)
             rows = ("\t".join(column.cell(record) for column in columns.tsv) for record in records)
@@ -226,13 +227,15 @@ class CommandOutput:
     def _select(
         self, records: Sequence[Record], columns: ColumnChoice
     ) -> tuple[Sequence[Record], ColumnChoice]:
+        """Return the records and the columns of `--fields`; all of them without the option."""
         if self.fields is None:
             return records, columns
+
         self.check_fields()
-        chosen = choose_columns(records, to_columns(columns), self.fields)
+        chosen_columns = choose_columns(records, to_columns(columns), self.fields)
         if self.format in ("json", "jsonl"):
-            records = [pick_values(record, chosen.tsv) for record in records]
-        return records, chosen
+            records = [pick_values(record, chosen_columns.tsv) for record in records]
+        return records, chosen_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +243,16 @@ class FieldsOutput(CommandOutput):
     """The options `--output` and `--fields`."""
 
     fields: FieldsOption = None
+
+
+def _note_no_records(id_field: str) -> None:
+    """Note that a list is empty, with its noun: `no runs` for `run_id`."""
+    noun, is_id, _ = id_field.partition("_id")
+    if not is_id:
+        note("no results")
+        return
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    note(f"no {plural}")
 
 
 def _to_document(data: Document[Any] | Record | Sequence[Record]) -> Document[Any]:
@@ -320,7 +333,8 @@ def choose_columns(records: Sequence[Record], columns: Columns, fields: str) -> 
     every name is accepted: the fields of the document are not known then.
 
     Args:
-        columns: those without `--fields`.
+        columns: the columns of the list without `--fields`.
+        fields: the names, with commas.
 
     Raises:
         UsageError: a name is empty or is no field.
@@ -338,7 +352,7 @@ def choose_columns(records: Sequence[Record], columns: Columns, fields: str) -> 
     if records and unknown_names:
         raise UsageError(f"--fields has no field {unknown_names[0]!r}", hint=hint)
 
-    # The column of the form itself, else of the other one, else the field as it is.
+    # A column of this form, else the column of the other form, else the field as it is.
     plain_columns = {name: Column(name) for name in names}
     by_name_in_tsv = {**plain_columns, **table_columns, **tsv_columns}
     by_name_in_table = {**plain_columns, **tsv_columns, **table_columns}
@@ -350,9 +364,10 @@ def choose_columns(records: Sequence[Record], columns: Columns, fields: str) -> 
 
 def pick_values(record: Record, columns: Sequence[Column]) -> Mapping[str, Any]:
     """Return the fields of a record as JSON has them; a column that is none is computed."""
-    return {
-        column.name: column.read(record)
-        if column.read is not None and column.name not in record
-        else record.get(column.name)
-        for column in columns
-    }
+    values = dict[str, Any]()
+    for column in columns:
+        if column.read is not None and column.name not in record:
+            values[column.name] = column.read(record)
+        else:
+            values[column.name] = record.get(column.name)
+    return values

@@ -17,14 +17,16 @@ from agentctl.records.kinds import Record
 from agentctl.records.text import escape_controls
 
 COLUMN_GAP = "  "
+"""The space between two columns."""
+
 MINIMUM_TEXT_WIDTH = 16
-"""Columns of the screen that a column of text keeps at least."""
+"""Minimum width of a column of text, in columns of the screen."""
 
 MINIMUM_KEPT_WIDTH = 24
-"""The same of a column that is never hidden: an error code."""
+"""Minimum width of a column that is never hidden: the length of an error code."""
 
 SHORT_ID = 13
-"""Least characters of a shortened id: those with the milliseconds of a UUIDv7."""
+"""Minimum number of characters of a shortened id: they have the milliseconds of a UUIDv7."""
 
 UUID_LENGTH = 36
 _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -59,9 +61,10 @@ class Column(NamedTuple):
     """
 
     right: bool = False
+    """True to align the cells at the right."""
 
     keep: bool = False
-    """Never hidden."""
+    """True for a column that is never hidden."""
 
     style: Callable[[Record], str] | None = None
     """Returns the style of rich for a cell."""
@@ -89,7 +92,8 @@ class Column(NamedTuple):
     def short(self, record: Record) -> str:
         """Return the value for people: times to the second."""
         cell = self.cell(record)
-        return format_time(cell) if self.name == "at" or self.name.endswith("_at") else cell
+        is_time = self.name == "at" or self.name.endswith("_at")
+        return format_time(cell) if is_time else cell
 
 
 def plain_columns(*names: str) -> list[Column]:
@@ -107,7 +111,7 @@ class Columns(NamedTuple):
     """The columns by importance."""
 
 
-class _Filled(NamedTuple):
+class _FilledColumn(NamedTuple):
     """A column that has a value in at least one row, and its cells."""
 
     column: Column
@@ -116,30 +120,36 @@ class _Filled(NamedTuple):
 
     @property
     def width(self) -> int:
+        """The columns of the screen that its widest cell needs."""
         return max(display_width(self.column.label), *map(display_width, self.cells))
 
     @property
-    def minimum(self) -> int:
+    def minimum_width(self) -> int:
+        """The columns of the screen that it needs at least; longer text is cut or wrapped."""
         if self.column.look in ("plain", "id"):
             return self.width
-        return min(self.width, MINIMUM_KEPT_WIDTH if self.column.keep else MINIMUM_TEXT_WIDTH)
+        if self.column.keep:
+            return min(self.width, MINIMUM_KEPT_WIDTH)
+        return min(self.width, MINIMUM_TEXT_WIDTH)
 
     @property
     def is_kept(self) -> bool:
+        """True if it is shown also without room for it."""
         return self.column.keep or self.column.look == "whole"
 
     def pad(self, text: str) -> str:
+        """Return a text of the column with spaces to its whole width."""
         space = " " * (self.width - display_width(text))
         return space + text if self.column.right else text + space
 
 
 def format_table(records: Sequence[Record], columns: Sequence[Column]) -> list[str]:
     """Format a table of any width, without rich."""
-    padded = [
-        [filled.pad(text) for text in (filled.column.label.upper(), *filled.cells)]
-        for filled in _fill(records, columns)
-    ]
-    return [COLUMN_GAP.join(row).rstrip() for row in zip(*padded, strict=True)]
+    padded_columns = list[list[str]]()
+    for filled in _fill(records, columns):
+        texts = [filled.column.label.upper(), *filled.cells]
+        padded_columns.append([filled.pad(text) for text in texts])
+    return [COLUMN_GAP.join(row).rstrip() for row in zip(*padded_columns, strict=True)]
 
 
 def print_table(records: Sequence[Record], columns: Sequence[Column], io: IO) -> list[str]:
@@ -147,38 +157,62 @@ def print_table(records: Sequence[Record], columns: Sequence[Column], io: IO) ->
     from rich.table import Table
     from rich.text import Text
 
-    filled = _fill(records, columns, short=True)
+    filled_columns = _fill(records, columns, short=True)
     width = io.width(io.out)
-    visible = [part for part in filled if part is filled[0] or part.is_kept]
-    needed = sum(part.minimum + len(COLUMN_GAP) for part in visible) - len(COLUMN_GAP)
-    for part in filled:
-        more = part.minimum + len(COLUMN_GAP)
-        if part not in visible and (width is None or needed + more <= width):
-            visible.append(part)
-            needed += more
-    visible = [part for part in filled if part in visible]
+    visible = _choose_visible(filled_columns, width)
+
     table = Table(box=None, pad_edge=False, padding=(0, len(COLUMN_GAP), 0, 0))
-    cells = []
-    for part in visible:
-        column = part.column
+    cells_by_column = []
+    for filled in visible:
+        column = filled.column
         table.add_column(
             Text(column.label.upper()),
-            min_width=part.minimum,
+            min_width=filled.minimum_width,
             no_wrap=column.look in ("plain", "id"),
             justify="right" if column.right else "left",
         )
-        texts = map(part.pad, part.cells) if column.right else part.cells
-        styled = zip(texts, part.styles, strict=True)
-        cells.append([Text(text, style=style, **_LOOKS[column.look]) for text, style in styled])
-    for row in zip(*cells, strict=True):
+        texts = map(filled.pad, filled.cells) if column.right else filled.cells
+        look = _LOOKS[column.look]
+        cells_by_column.append(
+            [
+                Text(text, style=style, **look)
+                for text, style in zip(texts, filled.styles, strict=True)
+            ]
+        )
+    for row in zip(*cells_by_column, strict=True):
         table.add_row(*row)
+
     # The screen is wider than the terminal if the first column alone does not fit: ids stay whole.
-    everything = sum(part.width + len(COLUMN_GAP) for part in visible)
-    console = io.console(io.out, max(needed, width or everything))
+    minimum_width = _sum_minimum_widths(visible)
+    full_width = sum(filled.width + len(COLUMN_GAP) for filled in visible)
+    console = io.console(io.out, max(minimum_width, width or full_width))
     with console.capture() as captured:
         console.print(table)
     io.out.write(_LINE_END.sub("", captured.get()))
-    return [part.column.label for part in filled if part not in visible]
+    return [filled.column.label for filled in filled_columns if filled not in visible]
+
+
+def _choose_visible(
+    filled_columns: Sequence[_FilledColumn], width: int | None
+) -> list[_FilledColumn]:
+    """Return the columns that fit, in their order.
+
+    Args:
+        width: columns of the terminal; None if it is not known: then all columns fit.
+    """
+    # The first column, which names the row, and those that are kept.
+    visible = [filled for filled in filled_columns if filled is filled_columns[0] or filled.is_kept]
+    for filled in filled_columns:
+        if filled not in visible:
+            needed_width = _sum_minimum_widths([*visible, filled])
+            if width is None or needed_width <= width:
+                visible.append(filled)
+    return [filled for filled in filled_columns if filled in visible]
+
+
+def _sum_minimum_widths(columns: Sequence[_FilledColumn]) -> int:
+    gaps = len(COLUMN_GAP) * (len(columns) - 1)
+    return sum(filled.minimum_width for filled in columns) + gaps
 
 
 def format_fields(record: Record, columns: Sequence[Column], width: int | None = None) -> list[str]:
@@ -187,13 +221,17 @@ def format_fields(record: Record, columns: Sequence[Column], width: int | None =
     Args:
         width: columns of the terminal; a longer value is wrapped below itself. None: any.
     """
-    cells = [(column.label, column.short(record)) for column in columns]
-    filled = [(label, value) for label, value in cells if value]
-    widest = max((display_width(label) for label, _ in filled), default=0)
+    fields = list[tuple[str, str]]()
+    for column in columns:
+        text = column.short(record)
+        if text:
+            fields.append((column.label, text))
+
+    label_width = max((display_width(label) for label, _ in fields), default=0)
     lines = []
-    for label, value in filled:
-        head = label + " " * (widest - display_width(label)) + COLUMN_GAP
-        lines += wrap_with_indent(head, value, width)
+    for label, text in fields:
+        head = label + " " * (label_width - display_width(label)) + COLUMN_GAP
+        lines += wrap_with_indent(head, text, width)
     return lines
 
 
@@ -231,11 +269,12 @@ def wrap_with_indent(head: str, text: str, width: int | None) -> list[str]:
 
 
 def _count_fitting(text: str, width: int) -> int:
-    used = 0
-    for at, character in enumerate(text):
-        used += display_width(character)
-        if used > width:
-            return max(at, 1)
+    """Return the number of characters of a text that fit into a width, at least one."""
+    used_width = 0
+    for index, character in enumerate(text):
+        used_width += display_width(character)
+        if used_width > width:
+            return max(index, 1)
     return len(text)
 
 
@@ -246,24 +285,34 @@ def format_time(text: str) -> str:
 
 
 def shorten_ids(ids: Sequence[str]) -> list[str]:
-    """Return each UUID as its least prefix that is unique among `ids`; other ids unchanged."""
-    lengths = range(SHORT_ID, UUID_LENGTH)
-    distinct = sorted({whole for whole in ids if _UUID.fullmatch(whole)})
-    short = {}
-    for at, whole in enumerate(distinct):
-        near = distinct[max(0, at - 1) : at] + distinct[at + 1 : at + 2]
-        unique = (n for n in lengths if not any(other.startswith(whole[:n]) for other in near))
-        short[whole] = whole[: next(unique, UUID_LENGTH)]
-    return [short.get(whole, whole) for whole in ids]
+    """Return each UUID as its shortest prefix that is unique among `ids`; other ids unchanged."""
+    sorted_ids = sorted({text for text in ids if _UUID.fullmatch(text)})
+    prefixes = dict[str, str]()
+    for index, full_id in enumerate(sorted_ids):
+        # In the order of the alphabet a neighbour has the longest common prefix.
+        neighbours = sorted_ids[max(0, index - 1) : index] + sorted_ids[index + 1 : index + 2]
+        length = SHORT_ID
+        while length < UUID_LENGTH and any(
+            neighbour.startswith(full_id[:length]) for neighbour in neighbours
+        ):
+            length += 1
+        prefixes[full_id] = full_id[:length]
+    return [prefixes.get(text, text) for text in ids]
 
 
 def _fill(
     records: Sequence[Record], columns: Sequence[Column], *, short: bool = False
-) -> list[_Filled]:
-    filled = []
+) -> list[_FilledColumn]:
+    """Return the columns that have a value; the first one if no column has any.
+
+    Args:
+        short: True to shorten ids.
+    """
+    filled_columns = []
     for column in columns:
         cells = [column.short(record) for record in records]
-        cells = shorten_ids(cells) if short and column.look == "id" else cells
+        if short and column.look == "id":
+            cells = shorten_ids(cells)
         styles = [column.style(record) if column.style else "" for record in records]
-        filled.append(_Filled(column, cells, styles))
-    return [part for part in filled if any(part.cells)] or filled[:1]
+        filled_columns.append(_FilledColumn(column, cells, styles))
+    return [filled for filled in filled_columns if any(filled.cells)] or filled_columns[:1]

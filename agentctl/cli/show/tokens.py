@@ -37,37 +37,38 @@ _MEANINGS = {
 
 
 def build_view(
-    seen: Mapping[str, Any], reason: str | None, settings: Settings | None
+    inspected: Mapping[str, Any], reason: str | None, settings: Settings | None
 ) -> dict[str, Any]:
     """Return the document of `token inspect -o json`.
 
     Args:
-        seen: the result of `inspect_token`.
-        reason: the reason why it is not verified; None if it is.
+        inspected: the result of `inspect_token`.
+        reason: the reason why the token is not verified; None if it is verified.
         settings: the configuration with the names of claims; None for the defaults.
 
     Returns:
-        a scope has the `claim` that grants it, and its `role` or None; a claim in `unread` may
-        have permissions, and the line that would read it.
+        A scope has the `claim` that grants it, and its `role` or None. `unread` has the claims that
+        may grant permissions, each with the line of the configuration that would read it.
     """
     from agentctl.auth.explain.origins import find_unread_claims, split_value, suggest_setting
     from agentctl.auth.policy import operations_granted_by
     from agentctl.auth.tokens.grants import ScopeOrigin, ScopeRules, find_claim, trace_scopes
     from agentctl.config.settings import Authorization
 
-    claims = seen["claims"]
+    claims = inspected["claims"]
     rules = ScopeRules.from_settings(settings.authorization if settings else Authorization())
-    granted = set(trace_scopes(claims, rules))
-    texts = [
-        ScopeOrigin(text.removeprefix(rules.prefix), name)
-        for name in rules.scopes_claims
-        for text in split_value(find_claim(claims, name))
-        if isinstance(text, str)
-    ]
-    roles = [origin for origin in granted if origin.role is not None]
+    granted_origins = set(trace_scopes(claims, rules))
+
+    # The texts of claims of scopes, also those that grant nothing; then the scopes of roles.
+    origins = list[ScopeOrigin]()
+    for name in rules.scopes_claims:
+        for text in split_value(find_claim(claims, name)):
+            if isinstance(text, str):
+                origins.append(ScopeOrigin(text.removeprefix(rules.prefix), name))
+    origins += sorted(origin for origin in granted_origins if origin.role is not None)
 
     def list_allowed(origin: ScopeOrigin) -> list[str]:
-        if origin not in granted:
+        if origin not in granted_origins:
             return []
         if origin.scope == rules.admin_scope:
             return ["everything"]
@@ -76,14 +77,11 @@ def build_view(
     return {
         "verified": reason is None,
         "reason": reason,
-        "header": seen["header"],
+        "header": inspected["header"],
         "claims": claims,
-        "times": seen["times"],
-        "expired": seen["expired"],
-        "scopes": [
-            {**origin._asdict(), "allows": list_allowed(origin)}
-            for origin in (*texts, *sorted(roles))
-        ],
+        "times": inspected["times"],
+        "expired": inspected["expired"],
+        "scopes": [{**origin._asdict(), "allows": list_allowed(origin)} for origin in origins],
         "unread": {
             claim.name: suggest_setting([claim], rules)
             for claim in find_unread_claims(claims, rules)
@@ -99,11 +97,13 @@ def view_rows(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for name, value in view["header"].items():
         yield _view_row(f"header.{name}", value, _MEANINGS.get(name))
     for name, value in view["claims"].items():
-        if name != "scopes" or name in view["unread"] or not isinstance(value, list):
-            meaning = _describe_unread(name, value, view["unread"])
-            yield _view_row(
-                f"claims.{name}", value, meaning or _describe_claim(name, value, view["times"])
-            )
+        # The scopes have rows of their own below.
+        if name == "scopes" and name not in view["unread"] and isinstance(value, list):
+            continue
+        meaning = _describe_unread(name, view["unread"])
+        if meaning is None:
+            meaning = _describe_claim(name, value, view["times"])
+        yield _view_row(f"claims.{name}", value, meaning)
 
     for entry in view["scopes"]:
         if entry["allows"]:
@@ -162,17 +162,17 @@ def token_times(token: str | None) -> dict[str, str]:
     if token is None:
         return {}
     try:
-        seen = mint.inspect_token(token)
+        inspected = mint.inspect_token(token)
     except InvalidToken:
         return {}
-    names = {"iat": "issued", "exp": "expires"}
-    claims = seen["claims"]
-    times = seen["times"]
-    return {
-        label: f"{_format_distance(claims[name])} ({format_time(times[name])})"
-        for name, label in names.items()
-        if name in times
-    }
+
+    claims = inspected["claims"]
+    times = inspected["times"]
+    texts = dict[str, str]()
+    for name, label in {"iat": "issued", "exp": "expires"}.items():
+        if name in times:
+            texts[label] = f"{_format_distance(claims[name])} ({format_time(times[name])})"
+    return texts
 
 
 def describe_expiry(token: str) -> str | None:
@@ -180,13 +180,14 @@ def describe_expiry(token: str) -> str | None:
     from agentctl.auth.tokens import mint
 
     try:
-        seen = mint.inspect_token(token)
+        inspected = mint.inspect_token(token)
     except InvalidToken:
         return None
 
-    if "exp" not in seen["times"] or seen["claims"]["exp"] > time.time():
+    if not inspected["expired"]:
         return None
-    return f"the token expired {_format_distance(seen['claims']['exp'])} ({seen['times']['exp']})"
+    expires_at = inspected["claims"]["exp"]
+    return f"the token expired {_format_distance(expires_at)} ({inspected['times']['exp']})"
 
 
 def _format_distance(moment: float) -> str:
@@ -194,7 +195,8 @@ def _format_distance(moment: float) -> str:
     return f"in {format_span(ahead)}" if ahead > 0 else f"{format_span(-ahead)} ago"
 
 
-def _describe_unread(name: str, value: object, unread: Mapping[str, str]) -> str | None:
+def _describe_unread(name: str, unread: Mapping[str, str]) -> str | None:
+    """Return why a claim grants nothing; None for a claim that is read, or grants nothing."""
     if name == "scopes" and name not in unread:
         return "grants nothing: it is not an array"
     lines = [line for path, line in unread.items() if f"{path}.".startswith(f"{name}.")]
@@ -208,10 +210,11 @@ def _view_row(name: str, value: object, meaning: str | None) -> dict[str, Any]:
 def _describe_claim(name: str, value: Any, times: Mapping[str, str]) -> str | None:
     if name not in times:
         return _MEANINGS.get(name)
-    ahead = value > time.time()
+
+    is_future = value > time.time()
     words = {
-        "exp": "expires" if ahead else "expired",
-        "nbf": "valid from" if ahead else "valid since",
+        "exp": "expires" if is_future else "expired",
+        "nbf": "valid from" if is_future else "valid since",
         "iat": "issued",
     }
     return f"{words[name]} {_format_distance(value)} ({times[name]})"

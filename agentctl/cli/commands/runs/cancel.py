@@ -48,9 +48,9 @@ POLL_ALL_SECONDS = 0.2
 """Pause between two rounds of requests for the runs that have not stopped."""
 
 CONCURRENT_REQUESTS = 16
+"""Maximum number of cancels that are requested at the same time."""
 
 Run = dict[str, Any]
-
 
 _NO_OPTIONS = ("status", "session_id", "page", "live", "form", *list_status_filters(RunFilter))
 """The filters of runs that `runs cancel --all` does not have, or declares itself."""

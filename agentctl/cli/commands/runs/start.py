@@ -113,33 +113,38 @@ async def start_run(
     if message == "-" and input == "-":
         raise UsageError("only one of --message and --input can read stdin")
 
+    if message is not None:
+        message = read_text_or_stdin(message, "message")
+    input_text = input
+    if input_text is not None:
+        input_text = approvals.read_value("--input", input_text)
+
     request = RunRequest(
-        None if message is None else read_text_or_stdin(message, "message"),
-        session,
-        user,
-        background,
-        idempotency_key,
-        _parse_metadata(metadata),
-        parse_object("--session-state", session_state),
-        parse_object("--output-schema", output_schema),
-        input=parse_object(
-            "--input", None if input is None else approvals.read_value("--input", input)
-        ),
+        message=message,
+        session_id=session,
+        user_id=user,
+        background=background,
+        idempotency_key=idempotency_key,
+        metadata=_parse_metadata(metadata),
+        session_state=parse_object("--session-state", session_state),
+        output_schema=parse_object("--output-schema", output_schema),
+        input=parse_object("--input", input_text),
         client_tools=_parse_tools(client_tools),
     )
     stream = choose_stream(stream, out, background=background)
 
     with _adding_hint(target, session):
-        uploaded: list[tuple[str, str | None]] = []
+        uploaded_files: list[tuple[str, str | None]] = []
         try:
-            ids = file_id or ()
-            request = await _add_files(target, component, request, file or (), ids, uploaded)
+            request = await _add_files(
+                target, component, request, file or (), file_id or (), uploaded_files
+            )
             new = build_start(target, component, request)
             await show_new_run(target, new, out, stream=stream)
-        except AgentctlError as refused:
+        except AgentctlError as refusal:
             # The run may exist if the server did not answer.
-            if not isinstance(refused, Unavailable):
-                await _delete_unused(target, uploaded)
+            if not isinstance(refusal, Unavailable):
+                await _delete_unused(target, uploaded_files)
             raise
 
 
@@ -149,12 +154,13 @@ async def _add_files(
     request: RunRequest,
     paths: Sequence[str],
     file_ids: Sequence[str],
-    uploaded: list[tuple[str, str | None]],
+    uploaded_files: list[tuple[str, str | None]],
 ) -> RunRequest:
     """Upload the files of a message; return its request with their ids.
 
     Args:
-        uploaded: receives the id and the database of each uploaded file.
+        uploaded_files: receives the id and the database of each uploaded file, also of the files
+            before one that is refused.
     """
     if paths and request.idempotency_key is not None:
         raise UsageError(
@@ -167,13 +173,16 @@ async def _add_files(
 
     for path in paths:
         upload = FileUpload(Path(path).name, user_id=request.user_id, db_id=database)
-        uploaded.append(((await send_file(target, path, upload)).value["file_id"], database))
-    return replace(request, files=(*file_ids, *(uploaded_id for uploaded_id, _ in uploaded)))
+        document = await send_file(target, path, upload)
+        uploaded_files.append((document.value["file_id"], database))
+
+    uploaded_ids = [uploaded_id for uploaded_id, _ in uploaded_files]
+    return replace(request, files=(*file_ids, *uploaded_ids))
 
 
-async def _delete_unused(target: Target, uploaded: Sequence[tuple[str, str | None]]) -> None:
+async def _delete_unused(target: Target, uploaded_files: Sequence[tuple[str, str | None]]) -> None:
     """Delete the uploaded files that no session has."""
-    for file_id, database in uploaded:
+    for file_id, database in uploaded_files:
         with contextlib.suppress(AgentctlError):
             file = (await target.operations.files.get(file_id, db_id=database)).value
             if file["session_id"] is None:
@@ -276,19 +285,26 @@ def choose_stream(stream: bool | None, out: CommandOutput, *, background: bool) 
 
 async def show_new_run(target: Target, new: RunStart, out: CommandOutput, *, stream: bool) -> None:
     """Start a run and show its output, see `runs start`."""
-    await (_stream_run if stream else _wait_for_run)(target, new, out)
+    if stream:
+        await _stream_run(target, new, out)
+    else:
+        await _wait_for_run(target, new, out)
 
 
 async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None:
+    """Show the events of a run as they arrive, and ask about its approvals at a terminal."""
     import asyncio
 
     component = new.component
     lines = event_lines.create_event_lines(component[0], out.format)
     run_output = lines.output
+    # True if the message was sent to a run that is at work, instead of starting one.
     is_sent = False
     stream = new.stream(new.request)
-    asking = RunQuestions(target, component, out)
+    questions = RunQuestions(target, component, out)
+
     try:
+        # Once for each leg of the run.
         while True:
             events = event_lines.with_activity(stream, component[1], lambda: lines.in_line)
             # Close the stream at once on an interrupt: the server then detects the disconnect.
@@ -298,6 +314,7 @@ async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None
                     event_lines.write_event(event, out.format, lines)
                     if not is_first:
                         continue
+
                     if new.on_started is not None:
                         new.on_started(run_output.run_id)
                     # Another run got the message: its events begin with the delivery.
@@ -306,11 +323,12 @@ async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None
                         target.report_done(f"sent to run {run_output.run_id}")
                     elif not new.is_brief:
                         _note_started(target, new, run_output.run_id, run_output.session_id)
+
             if run_output.asked is None:
                 break
             lines.flush()
-            decisions = await asking.ask(run_output.run_id, run_output.asked)
-            stream = asking.stream(run_output.run_id, decisions)
+            decisions = await questions.ask(run_output.run_id, run_output.asked)
+            stream = questions.stream(run_output.run_id, decisions)
     except (asyncio.CancelledError, KeyboardInterrupt):
         lines.flush()
         if is_sent:
@@ -320,6 +338,7 @@ async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None
         raise
     finally:
         lines.end_answer()
+
     lines.flush()
     if not run_output.end:
         look = target.command(f"runs get {run_output.run_id}")
@@ -329,7 +348,7 @@ async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None
 
 
 async def _cancel_interrupted(target: Target, new: RunStart, run_output: RunOutput) -> None:
-    """Cancel a run after Ctrl-C, unless it is to continue, and note what becomes of it."""
+    """Cancel a run after Ctrl-C, unless it has to continue, and note its status."""
     run_id = run_output.run_id
     if not run_id:
         return
@@ -352,6 +371,7 @@ async def _cancel_interrupted(target: Target, new: RunStart, run_output: RunOutp
 
 
 async def _wait_for_run(target: Target, new: RunStart, out: CommandOutput) -> None:
+    """Show a run at its end, or at its pause, and ask about its approvals at a terminal."""
     import asyncio
 
     try:
@@ -361,6 +381,7 @@ async def _wait_for_run(target: Target, new: RunStart, out: CommandOutput) -> No
         look = target.command("runs list --limit 3")
         note(f"interrupted: check the run with: {look}")
         raise
+
     run = document.value
     run_id = run["run_id"]
     message = run.get("sent_message")
@@ -368,24 +389,27 @@ async def _wait_for_run(target: Target, new: RunStart, out: CommandOutput) -> No
         target.report_done(f"sent to run {run_id}")
     else:
         _note_started(target, new, run_id, run["session_id"])
-    asking = RunQuestions(target, new.component, out)
-    while run["status"] == "PAUSED" and not new.request.background and asking.may_ask:
+
+    questions = RunQuestions(target, new.component, out)
+    while run["status"] == "PAUSED" and not new.request.background and questions.may_ask:
         try:
             # The record of agentctl has no arguments: no one is asked about a call unseen.
-            shown = [each for each in run["approvals"] if "arguments" in each]
-            decisions = await asking.ask(run_id, shown)
+            shown_approvals = [row for row in run["approvals"] if "arguments" in row]
+            decisions = await questions.ask(run_id, shown_approvals)
             async with showing_progress("waiting for the run"):
-                document = await asking.continue_run(run_id, decisions)
+                document = await questions.continue_run(run_id, decisions)
         except (asyncio.CancelledError, KeyboardInterrupt):
             note(f"interrupted: check the run with: {target.command(f'runs get {run_id}')}")
             raise
         run = document.value
+
     if out.format in ("table", "wide", "tsv") and not new.request.background:
         content = run.get("content")
         write_text(f"{content}\n" if content else "")
     else:
-        is_line = out.format == "tsv"
-        out.show_record(document, _STARTED if is_line else columns.RUN, "run_id")
+        run_columns = _STARTED if out.format == "tsv" else columns.RUN
+        out.show_record(document, run_columns, "run_id")
+
     if run["status"] == "PAUSED":
         raise approvals.build_waiting(target, run_id, run["approvals"])
     if not new.request.background:
@@ -393,12 +417,13 @@ async def _wait_for_run(target: Target, new: RunStart, out: CommandOutput) -> No
 
 
 def _note_started(target: Target, new: RunStart, run_id: str, session_id: str) -> None:
-    started = "started run" if new.request.idempotency_key is None else "with this key: run"
-    target.report_done(f"{started} {run_id} of session {session_id}")
+    # With a key the run may have been started by an earlier command.
+    what = "started run" if new.request.idempotency_key is None else "with this key: run"
+    target.report_done(f"{what} {run_id} of session {session_id}")
 
 
 class RunQuestions:
-    """Asks what a run waits for, and lets it continue.
+    """Asks about the approvals of a run, and lets it continue.
 
     Each approval is asked about once. A decision that the server does not accept is asked again.
     """
@@ -406,28 +431,32 @@ class RunQuestions:
     def __init__(self, target: Target, component: ComponentRef, out: CommandOutput) -> None:
         self._target = target
         self._component = component
-        self._asked: set[str] = set()
-        self.may_ask = out.format in event_lines.TEXT_FORMATS and may_ask()
+        self._asked_ids: set[str] = set()
 
-    async def ask(self, run_id: str, known: Sequence[Mapping[str, Any]]) -> tuple[Ruling, ...]:
+        self.may_ask = out.format in event_lines.TEXT_FORMATS and may_ask()
+        """True if the output is for people, and a person can answer."""
+
+    async def ask(
+        self, run_id: str, known_approvals: Sequence[Mapping[str, Any]]
+    ) -> tuple[Ruling, ...]:
         """Ask about the approvals of a run.
 
         Args:
-            known: what the run waits for, if the caller cannot read it, or the server has no list
-                of it.
+            known_approvals: the approvals to ask about if the caller cannot read the list of the
+                server, or the server has none.
 
         Raises:
             WaitsForDecision: there is no decision: no one can be asked, or other people decide.
             KeyboardInterrupt: Ctrl-C was typed.
         """
-        read = await approvals.read_pending(self._target, run_id)
-        not_asked = [each for each in known if each["approval_id"] not in self._asked]
-        pending = read or not_asked
+        pending = await approvals.read_pending(self._target, run_id)
+        if not pending:
+            pending = [row for row in known_approvals if row["approval_id"] not in self._asked_ids]
 
         decisions = []
         for approval in pending if self.may_ask else ():
-            if approval["policy"] == "user" and approval["approval_id"] not in self._asked:
-                self._asked.add(approval["approval_id"])
+            if approval["policy"] == "user" and approval["approval_id"] not in self._asked_ids:
+                self._asked_ids.add(approval["approval_id"])
                 decision = _ask_about(approval)
                 if decision is not None:
                     decisions.append(decision)
@@ -455,16 +484,17 @@ class RunQuestions:
             return await operations.runs.continue_run(
                 *self._component, run_id, ContinueRequest(decisions)
             )
-        read = operations.runs.get_of_component
-        return await read(*self._component, run_id)
+        # The decisions were not accepted.
+        return await operations.runs.get_of_component(*self._component, run_id)
 
     @contextlib.contextmanager
     def _asking_again(self, decisions: Sequence[Ruling]) -> Iterator[None]:
+        """Note a refusal of the decisions, and forget that their approvals were asked about."""
         try:
             yield
         except ValidationFailed as failure:
             note(f"not accepted: {failure.detail}")
-            self._asked -= {each.approval_id for each in decisions if each.approval_id}
+            self._asked_ids -= {ruling.approval_id for ruling in decisions if ruling.approval_id}
 
 
 def _ask_about(approval: Mapping[str, Any]) -> Ruling | None:
@@ -492,25 +522,28 @@ def _ask_about(approval: Mapping[str, Any]) -> Ruling | None:
 
 
 def _ask_about_call(approval: Mapping[str, Any]) -> Ruling | None:
-    edited: Mapping[str, Any] | None = None
+    """Ask if a call is made, with edited arguments if the user wants; None for later."""
+    edited_arguments: Mapping[str, Any] | None = None
     while True:
         match (ask(_CHOICES) or "later").lower():
             case "y" | "yes":
-                arguments = None if edited is None else dict(edited)
+                arguments = None if edited_arguments is None else dict(edited_arguments)
                 return build_ruling(approval, "approve", arguments)
             case "n" | "no":
                 note_text = ask("Note for the agent (empty: none): ") or None
                 return build_ruling(approval, "reject", note=note_text)
             case "e" | "edit":
-                before = approval["arguments"] if edited is None else edited
+                arguments = edited_arguments
+                if arguments is None:
+                    arguments = approval["arguments"]
                 try:
-                    value = approvals.ask_value("arguments", approval.get("schema"), before)
+                    answer = approvals.ask_value("arguments", approval.get("schema"), arguments)
                 except ConfirmationDeclined:
                     continue
-                if not isinstance(value, Mapping):
+                if not isinstance(answer, Mapping):
                     note("the arguments are a JSON object")
                     continue
-                edited = value
-                approvals.show_call(approval, edited)
+                edited_arguments = answer
+                approvals.show_call(approval, edited_arguments)
             case "l" | "later":
                 return None

@@ -186,16 +186,23 @@ async def release_sessions(
 
 @dataclass(slots=True)
 class PruneTotals:
-    """Sums over sessions; `oldest` and `newest` are times of their last use."""
+    """Sums over sessions."""
 
     sessions: int = 0
     runs: int = 0
     bytes: int = 0
+
     oldest: str | None = None
+    """Time of the earliest last use, RFC 3339; None without sessions."""
+
     newest: str | None = None
+    """Time of the latest last use."""
+
     left: Tally[str] = field(default_factory=Tally)
+    """Numbers of sessions that are not removed, by `held`, `busy` and `used`."""
 
     def add(self, session: Record) -> None:
+        """Add a session to the sums."""
         self.sessions += 1
         self.runs += session["run_count"]
         self.bytes += session["bytes"]
@@ -204,10 +211,17 @@ class PruneTotals:
 
     def build_record(self, files: Sequence[Path] = ()) -> Record:
         """Return the record of the command."""
-        numbers = {name: getattr(self, name) for name in ("sessions", "runs", "bytes")}
-        left = {name: self.left[name] for name in ("held", "busy", "used")}
-        times = {"oldest": self.oldest, "newest": self.newest}
-        return {**numbers, **times, **left, "files": [str(file) for file in files]}
+        return {
+            "sessions": self.sessions,
+            "runs": self.runs,
+            "bytes": self.bytes,
+            "oldest": self.oldest,
+            "newest": self.newest,
+            "held": self.left["held"],
+            "busy": self.left["busy"],
+            "used": self.left["used"],
+            "files": [str(file) for file in files],
+        }
 
 
 @with_target()
@@ -233,7 +247,7 @@ async def prune_sessions(
     command. Only administrators can prune sessions.
     """
     kind, component_id = choice.resolve() or (None, None)
-    wanted = IdleFilter(parse_days(idle), kind, component_id, db)
+    idle_filter = IdleFilter(parse_days(idle), kind, component_id, db)
     if dry_run and export is not None:
         raise UsageError("--dry-run and --export cannot be used together")
 
@@ -242,7 +256,7 @@ async def prune_sessions(
     if dry_run or not yes:
         if not dry_run:
             check_confirmable(yes=yes)
-        idle_totals = await _count(target, wanted)
+        idle_totals = await _count(target, idle_filter)
         if dry_run:
             out.show_record(idle_totals.build_record(), _PRUNED, "sessions")
             note("nothing was removed")
@@ -257,7 +271,7 @@ async def prune_sessions(
     folder = None if export is None else ExportFolder(export, target.operations)
     removed = PruneTotals()
     try:
-        await _prune(target, wanted, folder, removed, idle_totals.sessions or None)
+        await _prune(target, idle_filter, folder, removed, idle_totals.sessions or None)
     except BaseException:
         note(f"removed {format_count(removed.sessions, 'session')}")
         raise
@@ -267,7 +281,7 @@ async def prune_sessions(
 
 
 async def _count(target: Target, filter: IdleFilter) -> PruneTotals:
-    """Return the totals of the idle sessions, and how many others are left."""
+    """Return the totals of the idle sessions, and the numbers of sessions that are kept."""
     totals = PruneTotals()
     counter = Counter("idle sessions counted")
     units = read_pages(target.operations.sessions.list_idle, filter)
@@ -309,13 +323,13 @@ async def _prune(
             if not session_ids:
                 continue
 
-            # The server checks each session again: one that was used meanwhile is left.
+            # The server checks each session again: a session that was used meanwhile is kept.
             request = PruneRequest(filter.idle_days, tuple(session_ids), filter.db_id)
-            done = (await target.operations.sessions.prune(request)).value
-            for session_id in done["removed"]:
+            removal = (await target.operations.sessions.prune(request)).value
+            for session_id in removal["removed"]:
                 removed.add(idle_rows[session_id])
             for state in ("held", "busy", "used"):
-                removed.left[state] += len(done[state])
+                removed.left[state] += len(removal[state])
             counter.done = removed.sessions
 
 
@@ -351,6 +365,7 @@ async def delete_sessions(
     if cancel or is_one:
         report_failures(session_ids, await run_all(session_ids, delete))
         return
+
     with _naming_release(target, db):
         await target.operations.sessions.delete_several(BulkDeletion(tuple(session_ids), db))
     target.report_done(f"deleted {what}")
@@ -358,6 +373,7 @@ async def delete_sessions(
 
 @contextmanager
 def _naming_release(target: Target, db: str | None) -> Iterator[None]:
+    """Name the command that releases the sessions in the error about held sessions."""
     try:
         yield
     except Held as failure:
@@ -382,7 +398,7 @@ class ExportFolder:
         self.files: list[Path] = []
 
     async def write(self, sessions: Sequence[Record], where: SessionLocator) -> list[str]:
-        """Write a file of some sessions, and return the ids of those that are in it.
+        """Write a file of some sessions, and return the ids of the sessions in it.
 
         A session that was deleted in the meantime is left out.
 
@@ -398,7 +414,7 @@ class ExportFolder:
         part_path = path.with_name(f"{path.name}.part")
 
         digest = hashlib.sha256()
-        written = list[Record]()
+        written_sessions = list[Record]()
         with creating_file(part_path) as file:
             for session in sessions:
                 with suppress(NotFound):
@@ -407,13 +423,13 @@ class ExportFolder:
                     ):
                         file.write(piece)
                         digest.update(piece)
-                    written.append(session)
+                    written_sessions.append(session)
 
         try:
             if _hash_file(part_path) != digest.digest():
                 raise _build_export_error(path, "its content differs from what was written")
-            _check_sessions(part_path, written)
-            await self._write_files(path.with_suffix(".zip"), written, where)
+            _check_sessions(part_path, written_sessions)
+            await self._write_files(path.with_suffix(".zip"), written_sessions, where)
         except BaseException:
             part_path.unlink(missing_ok=True)
             raise
@@ -421,7 +437,7 @@ class ExportFolder:
         # Only a complete file gets its name, and its sessions are removed after that.
         publish_file(part_path, path)
         self.files.append(path)
-        return [session["session_id"] for session in written]
+        return [session["session_id"] for session in written_sessions]
 
     async def _write_files(
         self, path: Path, sessions: Sequence[Record], where: SessionLocator
@@ -449,18 +465,22 @@ def _hash_file(path: Path) -> bytes:
 
 
 def _check_sessions(path: Path, sessions: Sequence[Record]) -> None:
+    """Check that a file has these sessions, each with all runs that the server has counted."""
     with path.open("rb") as file:
-        found = list(_read_sizes(file))
-    if [session_id for session_id, _ in found] != [each["session_id"] for each in sessions]:
+        sizes = list(_read_sizes(file))
+
+    ids_in_file = [session_id for session_id, _ in sizes]
+    if ids_in_file != [session["session_id"] for session in sessions]:
         raise _build_export_error(path, "it does not have the sessions that were exported")
-    for (session_id, runs), session in zip(found, sessions, strict=True):
-        if runs < session["run_count"]:
-            cause = f"session {session_id} has {runs} of {session['run_count']} runs in it"
+
+    for (session_id, run_count), session in zip(sizes, sessions, strict=True):
+        if run_count < session["run_count"]:
+            cause = f"session {session_id} has {run_count} of {session['run_count']} runs in it"
             raise _build_export_error(path, cause)
 
 
 def _read_sizes(file: BinaryIO) -> Iterator[tuple[object, int]]:
-    """Yield the id and the number of runs of each session of a file."""
+    """Yield the id and the number of runs of each session of a file; None for another line."""
     for line in file:
         try:
             record = orjson.loads(line)

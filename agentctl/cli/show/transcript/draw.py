@@ -48,10 +48,10 @@ from agentctl.transcripts.texts import (
 from agentctl.transcripts.timeline import draw_timeline
 
 MINIMUM_WIDTH = 40
-"""Columns of a transcript at least; a narrower terminal wraps its lines."""
+"""Minimum width of a transcript in columns; a narrower terminal wraps its lines."""
 
 MAXIMUM_WIDTH = 100
-"""Columns of a transcript at most; a wider terminal leaves the rest empty."""
+"""Maximum width of a transcript in columns; the rest of a wider terminal stays empty."""
 
 INDENT = 4
 MEMBER_INDENT = 2
@@ -84,8 +84,8 @@ class Printer:
     """Prints sessions, runs and their parts on a console.
 
     Args:
-        console: its width is that of the lines.
-        write: receives each text of whole lines.
+        console: decides the width of the lines.
+        write: receives each text, which has whole lines.
     """
 
     def __init__(self, console: Console, look: Look, write: Callable[[str], object]) -> None:
@@ -115,9 +115,10 @@ class Printer:
 
         lines = [Text().append_text(line) for line in left.wrap(self.console, room)] or [Text()]
         if len(lines) > 1:
-            rest = Text(" ").join(lines[1:])
-            wrapped = rest.wrap(self.console, room - HANGING_INDENT)
-            lines = [lines[0], *(Text(" " * HANGING_INDENT).append_text(line) for line in wrapped)]
+            later_text = Text(" ").join(lines[1:])
+            wrapped_lines = later_text.wrap(self.console, room - HANGING_INDENT)
+            indented = [Text(" " * HANGING_INDENT).append_text(line) for line in wrapped_lines]
+            lines = [lines[0], *indented]
 
         if right is not None:
             if lines[-1].cell_len + right_width > room:
@@ -232,10 +233,12 @@ class Printer:
         self.print(Text(f"> {text}", overflow="fold"), indent=indent)
 
     def print_answer(self, text: str, indent: int, characters: int = 0) -> None:
-        """Print a text of the component; `characters` is the length of a cut one, else 0."""
+        """Print a text of the component; `characters` is the length of a cut text, else 0."""
         text = cut_text(text, self.look.full, characters).rstrip()
-        plain = self.look.raw
-        self.print(Text(text, overflow="fold") if plain else draw_markdown(text), indent=indent)
+        if self.look.raw:
+            self.print(Text(text, overflow="fold"), indent=indent)
+        else:
+            self.print(draw_markdown(text), indent=indent)
 
     def print_tool(self, call: DrawnCall, indent: int) -> None:
         """Print a tool call, the decision about it, and its result if it is short."""
@@ -357,7 +360,7 @@ def _describe_facts(run: DrawnRun, *, words: bool = True, split: bool = False) -
 def find_width() -> int:
     """Return the columns of a transcript on stdout, 40 to 100.
 
-    Off a terminal the width is that of COLUMNS, else 80.
+    Off a terminal COLUMNS decides, else it is 80.
     """
     io = current_io()
     return min(max(io.width(io.out) or 80, MINIMUM_WIDTH), MAXIMUM_WIDTH)
@@ -370,9 +373,10 @@ def create_console(*, styled: bool) -> Console:
 
 
 def _cut(text: Text, width: int, end: str = "…") -> Text:
+    """Return a text that is not wider than a width; `end` shows that it was cut."""
     if text.cell_len <= width:
         return text
-    kept = text.copy()
-    kept.truncate(max(0, width - len(end)))
-    kept.rstrip()
-    return kept.append(end)
+    cut_text = text.copy()
+    cut_text.truncate(max(0, width - len(end)))
+    cut_text.rstrip()
+    return cut_text.append(end)
