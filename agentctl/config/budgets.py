@@ -79,4 +79,4 @@ class ModelPrice:
     output: Annotated[float, Field(ge=0, le=1_000_000)]
 
     cached: Annotated[float | None, Field(ge=0, le=1_000_000)] = None
-    """For input tokens that the provider has in its cache; None for those of `input`."""
+    """For input tokens that the provider has in its cache; None for the price of `input`."""

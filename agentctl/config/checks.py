@@ -22,6 +22,7 @@ from agentctl.records.text import quote_text
 
 _HIGHEST_PORT = 65_535
 
+# A bound without effect above the other one.
 _OUTER_BOUNDS = {
     "limits.message_bytes": "limits.body_bytes",
     "limits.state_bytes": "limits.body_bytes",
@@ -118,9 +119,10 @@ def _check_authorization(settings: Settings, places: Places) -> None:
             hint="set verify_audience = true, or remove audience",
         )
 
-    # The rest is about keys that are fetched.
+    # All further checks are about keys that are fetched.
     if not table.jwks_url and not table.oidc_discovery:
         return
+
     key = "jwks_url" if table.jwks_url else "oidc_discovery"
     place = places[f"authorization.{key}"]
     if table.jwks_url and table.oidc_discovery:
@@ -175,7 +177,7 @@ def _check_role_scope(scope: str, table: Authorization, place: Place) -> None:
 
 
 def _check_transport(url: str, place: Place) -> None:
-    """Check that nobody on the way can replace the keys that a URL has."""
+    """Check that no machine on the way can replace the keys of a URL."""
     address = urlsplit(url)
     if address.scheme == "https":
         return

@@ -41,21 +41,21 @@ def variable_name(key: str) -> str:
 
 
 class GivenTables:
-    """The tables of a file, in which the variables have replaced the values of their keys.
+    """The tables of a file, with the values of variables in the place of their keys.
 
     Args:
         file: the path of the file, for messages.
         text: its text.
         values: the tables of this text; they are changed.
-
-    Attributes:
-        values: the tables to validate.
-        places: the place of each key of the tables that `add_places` has got.
     """
 
     def __init__(self, file: Path, text: str, values: dict[str, Any]) -> None:
         self.values = values
+        """The tables to validate."""
+
         self.places: dict[str, Place] = {}
+        """The place of each key, once `add_places` has got its table."""
+
         self._file = str(file)
         self._lines = line_numbers(text)
         self._variables: dict[KeyPath, str] = {}
@@ -85,6 +85,7 @@ class GivenTables:
                 )
 
     def _set(self, key: str, variable: str, text: str) -> None:
+        """Set a key to the text of a variable."""
         section, _, name = key.partition(".")
         defaults = list_sections()[section]()
         table = self.values.setdefault(section, {})
@@ -124,7 +125,7 @@ class GivenTables:
             del table[path[-1]]
 
     def check_values(self) -> None:
-        """Refuse values that no key has, so that all others can be written as JSON.
+        """Refuse values that no key has, so that every value can be written as JSON.
 
         Raises:
             InvalidConfiguration: there is such a value.
@@ -220,15 +221,16 @@ class GivenTables:
                 self.find_place(path).refuse(f"must not contain {shown} twice")
 
 
-def _suggest_variable(name: str, known: list[str]) -> str | None:
+def _suggest_variable(name: str, known_names: list[str]) -> str | None:
     """Return the most similar variable, of the same table if there is such a table."""
     section, _, key = name.partition("__")
-    keys = [other.partition("__")[2] for other in known if other.startswith(f"{section}__")]
+    prefix = f"{section}__"
+    keys = [known.removeprefix(prefix) for known in known_names if known.startswith(prefix)]
     if not keys:
-        return suggest_name(name, known)
+        return suggest_name(name, known_names)
 
     similar_key = suggest_name(key, keys)
-    return similar_key and f"{section}__{similar_key}"
+    return None if similar_key is None else f"{prefix}{similar_key}"
 
 
 def _parse_variable(text: str, default: object) -> object:

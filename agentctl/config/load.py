@@ -111,7 +111,9 @@ ADDING_VARIABLES = {"JWT_VERIFICATION_KEY": "verification_keys", "JWT_JWKS_FILE"
 """Variables that add an element to a key of `[authorization]`."""
 
 FILE_NAME = "agentctl.toml"
+
 DEFAULT_DATABASE = "main"
+"""The id of the SQLite database next to the file, if the file names no database."""
 
 
 def find_config_file(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
@@ -121,7 +123,7 @@ def find_config_file(path: Path | None = None, environ: Mapping[str, str] | None
     in the user's configuration directory. The first two need not exist.
 
     Raises:
-        InvalidConfiguration: no file is given, and none of the others exists.
+        InvalidConfiguration: no file is given, and neither of the two others exists.
         UsageError: AGENTCTL_CONFIG is empty.
     """
     chosen_path: Path | str | None = path
@@ -163,13 +165,13 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     file = find_config_file(path, environ)
     text = _read_file(file)
 
-    given = GivenTables(file, text, _parse_toml(text, file))
-    given.remove_former_keys()
-    given.add_variables(environ)
-    given.check_values()
+    given_tables = GivenTables(file, text, _parse_toml(text, file))
+    given_tables.remove_former_keys()
+    given_tables.add_variables(environ)
+    given_tables.check_values()
 
-    settings = _build_settings(given, environ, file)
-    check_settings(settings, given.places)
+    settings = _build_settings(given_tables, environ, file)
+    check_settings(settings, given_tables.places)
     return settings
 
 
@@ -202,30 +204,35 @@ def _parse_toml(text: str, file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        # A message of tomllib ends with " (at line 3, column 1)" or " (at end of document)".
-        words, _, position = str(error).partition(" (at ")
-        at = re.match(r"line (\d+), column (\d+)", position)
-        where = ""
-        if at:
-            where = f" at line {at[1]}, column {at[2]}"
-        elif position:
-            where = f" at its end, line {len(text.splitlines())}"
+        raise _build_toml_error(text, file, error) from None
 
-        cause = words if isinstance(error, tomllib.TOMLDecodeError) else None
-        hint = "write text in quotes, numbers, true and false without: https://toml.io"
 
-        twice = re.fullmatch(r"Cannot declare \((['\w, -]+)\) twice", words)
-        if twice and at:
-            # As after an example was appended to a file of `agentctl init`.
-            name = ".".join(re.findall(r"[\w-]+", twice[1]))
-            first_line = _find_table_line(text, name)
-            if name and first_line is not None and first_line < int(at[1]):
-                cause = f"[{name}] is also at line {first_line}"
-                hint = "add the keys to the first one"
+def _build_toml_error(text: str, file: Path, error: Exception) -> InvalidConfiguration:
+    """Build the error of a text that is no TOML, with the place of the mistake."""
+    import tomllib
 
-        raise InvalidConfiguration(
-            f"{file}: is not valid TOML{where}", cause=cause, hint=hint
-        ) from None
+    # A message of tomllib ends with " (at line 3, column 1)" or " (at end of document)".
+    words, _, position = str(error).partition(" (at ")
+    line_and_column = re.match(r"line (\d+), column (\d+)", position)
+    place = ""
+    if line_and_column:
+        place = f" at line {line_and_column[1]}, column {line_and_column[2]}"
+    elif position:
+        place = f" at its end, line {len(text.splitlines())}"
+
+    cause = words if isinstance(error, tomllib.TOMLDecodeError) else None
+    hint = "write text in quotes, numbers, true and false without: https://toml.io"
+
+    repeated_table = re.fullmatch(r"Cannot declare \((['\w, -]+)\) twice", words)
+    if repeated_table and line_and_column:
+        # As after an example was appended to a file of `agentctl init`.
+        name = ".".join(re.findall(r"[\w-]+", repeated_table[1]))
+        first_line = _find_table_line(text, name)
+        if name and first_line is not None and first_line < int(line_and_column[1]):
+            cause = f"[{name}] is also at line {first_line}"
+            hint = "add the keys to the first one"
+
+    return InvalidConfiguration(f"{file}: is not valid TOML{place}", cause=cause, hint=hint)
 
 
 def _find_table_line(text: str, name: str) -> int | None:
@@ -236,40 +243,27 @@ def _find_table_line(text: str, name: str) -> int | None:
     return text.count("\n", 0, header.start()) + 1
 
 
-def _build_settings(given: GivenTables, environ: Mapping[str, str], file: Path) -> Settings:
+def _build_settings(given_tables: GivenTables, environ: Mapping[str, str], file: Path) -> Settings:
     """Build the settings of the given tables, with defaults that depend on other values."""
     base = file.parent
-    values = validate_tables(given, base)
+    places = given_tables.places
+    values = validate_tables(given_tables, base)
 
     sections = {name: values[name] for name in tables.list_sections()}
     for name, section in sections.items():
-        given.add_places(section, (name,))
+        given_tables.add_places(section, (name,))
     # `Settings` has no attributes for the tables of extensions.
     added = {name: sections.pop(name) for name in [*sections] if name not in tables.SECTIONS}
 
     entries = {name: values[name] for name in tables.ENTRY_TABLES}
     for name in entries:
-        _add_entries(entries[name], name, given)
+        _add_entries(entries[name], name, given_tables)
 
     # Paths of the file are absolute already; the defaults of these two keys are not.
     sections["signing"] = _join_base(sections["signing"], "key_file", base)
     sections["files"] = _join_base(sections["files"], "folder", base)
 
-    places = given.places
-    authorization = sections["authorization"]
-    adding_sources = dict[str, str]()
-    for name, key in ADDING_VARIABLES.items():
-        text = environ.get(name, "")
-        if not text.strip():
-            continue
-
-        adding_sources[f"authorization.{key}"] = f"env {name}"
-        place = Place(str(file), f"authorization.{key}", variable=name)
-        (value,) = validate_value(Authorization, key, [text], place, base)
-        # The variable may repeat an element of the file.
-        elements = tuple(dict.fromkeys((*getattr(authorization, key), value)))
-        authorization = replace(authorization, **{key: elements})
-
+    authorization = _add_variable_elements(sections["authorization"], environ, file)
     sections["authorization"] = fill_in_provider(authorization, places)
 
     databases = entries["databases"]
@@ -280,24 +274,47 @@ def _build_settings(given: GivenTables, environ: Mapping[str, str], file: Path) 
             places[place.key] = place
     entries["databases"] = _make_absolute(databases, base, places)
 
-    default = entries["databases"][0].id
+    default_database = entries["databases"][0].id
     for name in ("agents", "teams", "workflows"):
         entries[name] = tuple(
-            replace(entry, name=entry.name or entry.id, database=entry.database or default)
+            replace(entry, name=entry.name or entry.id, database=entry.database or default_database)
             for entry in entries[name]
         )
 
-    sources = {name: place.source for name, place in places.items() if "[" not in name}
-    for key, source in adding_sources.items():
-        if sources[key] == "default":
-            sources[key] = source
-        else:
-            sources[key] = f"{sources[key]}, {source}"
-
+    sources = _list_sources(places, environ)
     return Settings(**sections, **entries, added=added, path=file, sources=sources)
 
 
-def _add_entries(entries: tuple[Any, ...], name: str, given: GivenTables) -> None:
+def _add_variable_elements(
+    authorization: Authorization, environ: Mapping[str, str], file: Path
+) -> Authorization:
+    """Return the table with the elements of `ADDING_VARIABLES`."""
+    for variable, key in ADDING_VARIABLES.items():
+        text = environ.get(variable, "")
+        if not text.strip():
+            continue
+
+        place = Place(str(file), f"authorization.{key}", variable=variable)
+        (element,) = validate_value(Authorization, key, [text], place, file.parent)
+        # The variable may repeat an element of the file.
+        elements: Any = tuple(dict.fromkeys((*getattr(authorization, key), element)))
+        authorization = replace(authorization, **{key: elements})
+    return authorization
+
+
+def _list_sources(places: Mapping[str, Place], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the source of each key: the file, a variable, a provider, or `default`."""
+    sources = {name: place.source for name, place in places.items() if "[" not in name}
+    for variable, key in ADDING_VARIABLES.items():
+        if not environ.get(variable, "").strip():
+            continue
+        name = f"authorization.{key}"
+        source = f"env {variable}"
+        sources[name] = source if sources[name] == "default" else f"{sources[name]}, {source}"
+    return sources
+
+
+def _add_entries(entries: tuple[Any, ...], name: str, given_tables: GivenTables) -> None:
     """Add the places of the entries of a list of tables.
 
     Raises:
@@ -306,11 +323,11 @@ def _add_entries(entries: tuple[Any, ...], name: str, given: GivenTables) -> Non
     seen_ids = set[str]()
     for index, entry in enumerate(entries):
         if entry.id in seen_ids:
-            given.find_place((name, index, "id")).refuse(
+            given_tables.find_place((name, index, "id")).refuse(
                 f'another entry of [[{name}]] has the id "{entry.id}"'
             )
         seen_ids.add(entry.id)
-        given.add_places(entry, (name, index))
+        given_tables.add_places(entry, (name, index))
 
 
 def _join_base(table: Any, key: str, base: Path) -> Any:
@@ -320,14 +337,15 @@ def _join_base(table: Any, key: str, base: Path) -> Any:
 def _make_absolute(
     databases: tuple[Database, ...], base: Path, places: Mapping[str, Place]
 ) -> tuple[Database, ...]:
-    return tuple(
-        replace(
-            database,
-            url=_check_url(database, "url", base, places),
-            listen_url=database.listen_url and _check_url(database, "listen_url", base, places),
-        )
-        for database in databases
-    )
+    """Return the databases with checked URLs; the paths of SQLite files are absolute then."""
+    checked_databases = list[Database]()
+    for database in databases:
+        listen_url = database.listen_url
+        if listen_url:
+            listen_url = _check_url(database, "listen_url", base, places)
+        url = _check_url(database, "url", base, places)
+        checked_databases.append(replace(database, url=url, listen_url=listen_url))
+    return tuple(checked_databases)
 
 
 def _check_url(database: Database, name: str, base: Path, places: Mapping[str, Place]) -> str:

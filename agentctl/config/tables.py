@@ -47,6 +47,8 @@ SECTIONS: dict[str, type] = {
     "tracing": telemetry.Tracing,
     "console": settings.Console,
 }
+"""The tables `[name]` of the core, in the order of a file."""
+
 ENTRY_TABLES: dict[str, type] = {
     "databases": settings.Database,
     "models": settings.Model,
@@ -57,6 +59,7 @@ ENTRY_TABLES: dict[str, type] = {
     "budgets": budgets.Budget,
     "webhooks": webhooks.Webhook,
 }
+"""The lists of tables `[[name]]`, whose entries have ids."""
 
 FORMER_KEYS: Mapping[str, object] = {
     "agents.memory.context_tokens": 500,
@@ -127,7 +130,7 @@ def settings_to_text(settings: Settings) -> str:
 def settings_from_text(text: str) -> Settings:
     """Return the settings of a text from `settings_to_text`, with equal values.
 
-    The text must come from a process of this server: unpickling another one could execute code.
+    The text must come from a process of this server: unpickling another text could execute code.
     """
     import pickle
 

@@ -23,7 +23,7 @@ PROBLEM = "problem"
 """The type of an error whose text is complete: it replaces the words for the allowed values."""
 
 REPEATS: Mapping[str, bool] = {"repeats": True}
-"""Metadata of the field of a list in which an element may occur more than once."""
+"""Metadata of the field of a list whose elements may occur more than once."""
 
 HIDDEN = Field(json_schema_extra={HIDDEN_KEYWORD: True})
 """The mark of values that no error repeats: a secret may have been written in their place."""

@@ -31,7 +31,7 @@ def _build_model(names: frozenset[str]) -> type[BaseModel]:
     """Return the model of a file: a field for each table, and a tuple for each list of tables.
 
     Args:
-        names: the names of the tables; others are no tables.
+        names: the names of the tables; any other name is refused.
     """
     fields: dict[str, Any] = {
         name: (table, Field(default_factory=table))
@@ -75,7 +75,7 @@ def _refuse_tables(given: GivenTables, invalid: ValidationError) -> NoReturn:
     """Raise InvalidConfiguration for the mistake that a user should correct first."""
     schema = build_schema()
     errors = invalid.errors(include_url=False)
-    # A key with a wrong name may be the one that is missing.
+    # A key with a wrong name may be the missing key.
     unknown_keys = (error for error in errors if error["type"] in _UNKNOWN_KEY)
     error = next(unknown_keys, errors[0])
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from agentctl.interface.responses import Responses
 
 Order = tuple[str | EllipsisType, ...]
-"""Names of parameters in an order; an ellipsis represents those that are not named."""
+"""Names of parameters in an order; an ellipsis represents all parameters without a name in it."""
 
 _TEXT_WIDTH = 97
-"""Characters of a line of a description in the OpenAPI document."""
+"""Maximum number of characters of a line of a description in the OpenAPI document."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -53,26 +53,30 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Declaration of a query parameter, with the bounds that the OpenAPI document shows.
-
-    `max_items` is the maximum number of values of a parameter that may be repeated; a tuple without
-    it is one text with commas.
-    """
+    """Declaration of a query parameter, with the bounds that the OpenAPI document shows."""
 
     description: str
     ge: float | None = None
     le: float | None = None
     min_length: int | None = None
     max_length: int | None = None
+
     max_items: int | None = None
+    """Maximum number of values of a parameter that may be repeated.
+
+    A tuple without it is one text with commas.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Declaration of a header field; `alias` is its name."""
+    """Declaration of a header field."""
 
     description: str
+
     alias: str
+    """The name of the field."""
+
     ge: float | None = None
     le: float | None = None
     pattern: str | None = None
@@ -94,20 +98,21 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Declaration of an option of commands that take a request.
-
-    Attributes:
-        flag: the option: `--user`.
-        metavar: the name of its value in the help; None for a flag without a value.
-        noun: the kind of record that it names by its id, for completion and short ids.
-        any_case: accept a word in any case.
-    """
+    """Declaration of an option of commands that take a request."""
 
     flag: str
+    """The option: `--user`."""
+
     metavar: str | None
+    """The name of its value in the help; None for a flag without a value."""
+
     help: str
+
     noun: Literal["run", "session"] | None = None
+    """The kind of record that it names by its id, for completion and short ids."""
+
     any_case: bool = False
+    """True to accept a word in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +131,12 @@ def list_status_filters(request: type) -> Mapping[str, str]:
 
     They are in the order of their names.
     """
-    hints = get_type_hints(request, include_extras=True)
-    found = {name: find_declared(hint, Matches) for name, hint in hints.items()}
-    return {name: mark.statuses for name, mark in sorted(found.items()) if mark is not None}
+    statuses = dict[str, str]()
+    for name, hint in sorted(get_type_hints(request, include_extras=True).items()):
+        matches = find_declared(hint, Matches)
+        if matches is not None:
+            statuses[name] = matches.statuses
+    return statuses
 
 
 def find_declared(annotation: Any, kinds: type[T] | tuple[type[T], ...]) -> T | None:
@@ -147,10 +155,7 @@ class Signature:
     Args:
         function: the arguments that are dataclasses of `agentctl.interface.requests` are requests.
         without: fields of the requests that are no parameters and keep their default.
-        order: the order of the parameters, if it is not that of the arguments and fields.
-
-    Attributes:
-        parameters: the parameters; their names are unique.
+        order: the order of the parameters, if it is not the order of the arguments and fields.
     """
 
     def __init__(
@@ -162,8 +167,13 @@ class Signature:
             for argument in arguments
         }
         self._builders = [(name, _compile_builder(part)) for name, part in self._parts.items()]
-        leaves = {leaf.name: leaf for part in self._parts.values() for leaf in _list_leaves(part)}
+
+        leaves = dict[str, inspect.Parameter]()
+        for part in self._parts.values():
+            for leaf in _list_leaves(part):
+                leaves[leaf.name] = leaf
         self.parameters = [leaves[name] for name in sort_names(leaves, order)]
+        """The parameters; their names are unique."""
 
     def build_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Build the arguments of the function from the values of all parameters."""
@@ -183,76 +193,97 @@ def list_request_values(request: Any) -> Iterator[tuple[inspect.Parameter, Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A request as an argument: the class, its parameters, and the values of its other fields."""
+    """A request as an argument."""
 
     request: type
+
     parts: Mapping[str, _Part]
+    """Its fields that are parameters, by name."""
+
     fixed: Mapping[str, Any]
+    """The values of its other fields."""
 
 
 _Part = inspect.Parameter | _Group
+"""An argument of a function, or a field of a request."""
 
 
 def _read_part(name: str, annotation: Any, default: Any, without: Sequence[str]) -> _Part:
+    """Return a parameter; for a request its fields, with the defaults of `default` if it is one."""
     if not (isinstance(annotation, type) and is_dataclass(annotation)):
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, kind, default=default, annotation=annotation)
-    hints = get_type_hints(annotation, include_extras=True)
+
     defaults: dict[str, Any] = {}
     for field in fields(annotation):
         if default is not _EMPTY:
             defaults[field.name] = getattr(default, field.name)
         elif field.default_factory is not MISSING:
             defaults[field.name] = field.default_factory()
+        elif field.default is not MISSING:
+            defaults[field.name] = field.default
         else:
-            defaults[field.name] = _EMPTY if field.default is MISSING else field.default
-    parts = {
-        name: _read_part(name, hints[name], value, without)
-        for name, value in defaults.items()
-        if name not in without
-    }
-    fixed = {name: value for name, value in defaults.items() if name in without}
+            defaults[field.name] = _EMPTY
+
+    hints = get_type_hints(annotation, include_extras=True)
+    parts = dict[str, _Part]()
+    fixed = dict[str, Any]()
+    for field_name, field_default in defaults.items():
+        if field_name in without:
+            fixed[field_name] = field_default
+        else:
+            parts[field_name] = _read_part(field_name, hints[field_name], field_default, without)
     return _Group(annotation, parts, fixed)
 
 
 def _list_leaves(part: _Part) -> Iterator[inspect.Parameter]:
+    """Yield the parameters of a part, also of the requests in it."""
     if isinstance(part, inspect.Parameter):
         yield part
         return
-    for inner in part.parts.values():
-        yield from _list_leaves(inner)
+    for inner_part in part.parts.values():
+        yield from _list_leaves(inner_part)
 
 
-def _list_values(part: _Part, value: Any) -> Iterator[tuple[inspect.Parameter, Any]]:
+def _list_values(part: _Part, argument: Any) -> Iterator[tuple[inspect.Parameter, Any]]:
+    """Yield the parameters of a part with their values in an argument of the function."""
     if isinstance(part, inspect.Parameter):
-        yield part, value
+        yield part, argument
         return
-    for name, inner in part.parts.items():
-        yield from _list_values(inner, getattr(value, name))
+    for name, inner_part in part.parts.items():
+        yield from _list_values(inner_part, getattr(argument, name))
 
 
 def _compile_builder(part: _Part) -> Callable[[Mapping[str, Any]], Any]:
+    """Return a function that builds an argument from the values of all parameters."""
     if isinstance(part, inspect.Parameter):
         return operator.itemgetter(part.name)
+
     request = part.request
     fixed = part.fixed
-    builders = {name: _compile_builder(inner) for name, inner in part.parts.items()}
+    builders = {name: _compile_builder(inner_part) for name, inner_part in part.parts.items()}
     if fixed:
-        parts = tuple(builders.items())
-        return lambda values: request(**fixed, **{name: build(values) for name, build in parts})
+        named_builders = tuple(builders.items())
+        return lambda values: request(
+            **fixed, **{name: build(values) for name, build in named_builders}
+        )
+
     # Each request is built like this, so arguments are positional, and read at once if possible.
-    in_order = tuple(builders.values())
-    if len(in_order) > 1 and not any(isinstance(inner, _Group) for inner in part.parts.values()):
+    has_groups = any(isinstance(inner_part, _Group) for inner_part in part.parts.values())
+    if len(builders) > 1 and not has_groups:
         read_all = operator.itemgetter(*part.parts)
         return lambda values: request(*read_all(values))
-    return lambda values: request(*[build(values) for build in in_order])
+
+    builders_in_order = tuple(builders.values())
+    return lambda values: request(*[build(values) for build in builders_in_order])
 
 
 def sort_names(names: Iterable[str], order: Order) -> list[str]:
-    others = [name for name in names if name not in order]
+    """Return names in an order; names that it does not have stand at its ellipsis."""
+    unordered_names = [name for name in names if name not in order]
     before = order[: order.index(...)]
     after = order[order.index(...) + 1 :]
-    return [*map(str, before), *others, *map(str, after)]
+    return [*map(str, before), *unordered_names, *map(str, after)]
 
 
 ResultForm = Literal["document", "nothing", "events", "bytes"]
@@ -288,11 +319,11 @@ class Declaration:
     """The status of a successful response with a document."""
 
     errors: tuple[int, ...] = ()
-    """Error statuses, in addition to those of every operation and of a body."""
+    """Further error statuses, next to the statuses of every operation and of a body."""
 
     responses: Responses | None = None
-    """Further responses of the OpenAPI document, which replace those that follow from the result.
-    """
+    """Further responses of the OpenAPI document; they replace responses that follow from the
+    result."""
 
     accepted_status: int | None = None
     """An error status whose response has the document all the same."""
@@ -301,7 +332,7 @@ class Declaration:
     """The type of the document with `view=summary`; None if it has no summaries."""
 
     records: Mapping[ComponentKind, Any] | None = None
-    """The type of the document by kind; None if it is that of the method."""
+    """The type of the document by kind; None if the method has it."""
 
     without: tuple[str, ...] = ()
     """Fields of the requests that are no parameters."""
@@ -351,6 +382,7 @@ class Declaration:
 
     @functools.cached_property
     def result_form(self) -> ResultForm:
+        """The content of a successful response, from the return type of the method."""
         result = get_type_hints(self.function)["return"]
         if get_origin(result) is AsyncIterator:
             return "bytes" if get_args(result) == (bytes,) else "events"
@@ -364,6 +396,7 @@ class Declaration:
 
     @functools.cached_property
     def signature(self) -> Signature:
+        """The parameters of the operation, with the fields of its requests."""
         return Signature(self.method, without=self.without, order=self.order)
 
     @functools.cached_property
@@ -383,12 +416,16 @@ class Declaration:
         """
         text = inspect.getdoc(self.function) or ""
         if self.kind is not None:
-            one = f"an {self.kind}" if self.kind == "agent" else f"a {self.kind}"
-            text = text.replace("a component", one).replace("components", f"{self.kind}s")
+            singular = f"an {self.kind}" if self.kind == "agent" else f"a {self.kind}"
+            text = text.replace("a component", singular).replace("components", f"{self.kind}s")
+
         summary, _, description = text.partition("\n\n")
+        # The breaks between paragraphs and sentences are parts as well.
         parts = re.split(r"(\n\n|(?<=\.)\n)", description)
-        filled = [textwrap.fill(text, _TEXT_WIDTH) if text.strip() else text for text in parts]
-        return summary.rstrip("."), "".join(filled)
+        filled_parts = [
+            textwrap.fill(part, _TEXT_WIDTH) if part.strip() else part for part in parts
+        ]
+        return summary.rstrip("."), "".join(filled_parts)
 
 
 Execute = Callable[[Any, Mapping[str, Any]], Any]
@@ -492,7 +529,7 @@ def stream_of(operation: Any) -> Callable[[F], F]:
 def find_declaration(method: Any, kind: ComponentKind | None) -> Declaration:
     """Return the declaration of a method, for a kind of component if it takes one.
 
-    The declaration of a stream is that of its operation (`stream_of`).
+    A stream has the declaration of its operation (`stream_of`).
     """
     declared: tuple[Declaration, ...] = method.declared or method.streams
     return next(declaration for declaration in declared if declaration.kind == kind)
@@ -500,10 +537,21 @@ def find_declaration(method: Any, kind: ComponentKind | None) -> Declaration:
 
 def list_declarations(families: Iterable[type[Family]]) -> list[Declaration]:
     """Return the operations that the methods of families declare, in their order and by kind."""
-    members = [member for family in families for member in vars(family).values()]
-    methods = [member.declared for member in members if hasattr(member, "declared")]
-    declared = list[Declaration]()
-    for of_kinds, group in itertools.groupby(methods, lambda method: len(method) == len(KINDS)):
-        rows = list(group)
-        declared += itertools.chain.from_iterable(zip(*rows, strict=True) if of_kinds else rows)
-    return declared
+    # The declarations of each method: one, or one for each kind of component.
+    rows = list[tuple[Declaration, ...]]()
+    for family in families:
+        for member in vars(family).values():
+            if hasattr(member, "declared"):
+                rows.append(member.declared)
+
+    # Neighbours with kinds are ordered by kind: all operations of agents, then those of teams.
+    declarations = list[Declaration]()
+    for has_kinds, group in itertools.groupby(rows, lambda row: len(row) == len(KINDS)):
+        neighbours = list(group)
+        if has_kinds:
+            for declarations_of_kind in zip(*neighbours, strict=True):
+                declarations += declarations_of_kind
+        else:
+            for row in neighbours:
+                declarations += row
+    return declarations

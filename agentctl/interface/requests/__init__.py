@@ -1,8 +1,9 @@
 """Requests of operations: filters, pages, new resources and changes, with their bounds.
 
 The server builds them from HTTP requests, the command line from options, and both backends use
-them; a field that is a query parameter is declared as one, the others are in the body. This module
-has the bounds, the pages, and the requests of sessions and runs, the others those of one noun.
+them. A field that is a query parameter is declared as one; other fields are in the body. This
+module has the bounds, the pages, and the requests of sessions and runs; each other module has the
+requests of one noun.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class Page:
 
 
 PAGE_LAST = (..., "limit", "page", "cursor", "sort_order")
-"""The order of parameters with those of the page at the end."""
+"""The order of parameters that ends with the parameters of the page."""
 
 Cut = Annotated[
     int | None,

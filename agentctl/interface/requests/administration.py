@@ -58,7 +58,7 @@ class NewAccount:
 
 @dataclass(frozen=True, slots=True)
 class AccountFilter:
-    """The filter of a list of service accounts, revoked ones included, by `created_at`."""
+    """The filter of a list of service accounts, also revoked accounts, by `created_at`."""
 
     name: Annotated[
         str | None,
@@ -224,7 +224,7 @@ MAXIMUM_PRUNED = 100
 """Sessions of one removal, which other writers wait for."""
 
 PRUNE_WAIT = 60.0
-"""Maximum seconds of one removal, in addition to those of other requests."""
+"""Maximum seconds of one removal, in addition to the time of other requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ PersonalPart = Literal["decisions", "deliveries", "usage", "audit", "store"]
 Vacuum = Literal["auto", "always", "never"]
 
 ERASE_WAIT = 600.0
-"""Maximum seconds of one part of an erasure, in addition to those of other requests."""
+"""Maximum seconds of one part of an erasure, in addition to the time of other requests."""
 
 OwnerOfData = Annotated[str, Query("The user; required", min_length=1)]
 

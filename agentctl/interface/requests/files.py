@@ -19,7 +19,7 @@ READ_BYTES = 262_144
 """Bytes that are read and sent at once."""
 
 SLOWEST_UPLOAD = 131_072
-"""Bytes a second of the slowest upload that a server waits for."""
+"""Minimum speed of an upload in bytes a second: a server does not wait for a slower one."""
 
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
@@ -44,7 +44,10 @@ class FileFilter:
 
 @dataclass(frozen=True, slots=True)
 class FileUpload:
-    """A file to store. Its user is that of the session; without one the caller, or `user_id`."""
+    """A file to store.
+
+    The user of its session owns it; without a session the caller, or `user_id`.
+    """
 
     name: Annotated[
         str,
@@ -95,9 +98,10 @@ class FileContent:
 
 
 def parse_range(text: str | None, size: int) -> tuple[int, int] | None:
-    """Return the first byte of a range and the one after its last byte (RFC 9110 14.1.2).
+    """Return the index of the first byte of a range, and the index after its last byte.
 
-    None means all bytes: there is no range, or one of another form, which is ignored.
+    None means all bytes: there is no range, or its form is not known, so that it is ignored
+    (RFC 9110 14.1.2 and 14.2).
 
     Raises:
         RangeNotSatisfiable: the range begins after the last byte.
@@ -105,11 +109,21 @@ def parse_range(text: str | None, size: int) -> tuple[int, int] | None:
     match = _RANGE.fullmatch(text or "")
     if match is None or match.groups() == ("", ""):
         return None
+
     first, last = match.groups()
-    if first and last and int(last) < int(first):
-        return None
-    start = int(first) if first else max(size - int(last), 0)
-    end = min(int(last) + 1, size) if first and last else size
+    if not first:
+        # `bytes=-500`: the last 500 bytes.
+        start = max(size - int(last), 0)
+        end = size
+    elif not last:
+        start = int(first)
+        end = size
+    else:
+        if int(last) < int(first):
+            return None
+        start = int(first)
+        end = min(int(last) + 1, size)
+
     if start >= size or start >= end:
         raise RangeNotSatisfiable(size)
     return start, end

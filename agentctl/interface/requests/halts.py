@@ -13,7 +13,7 @@ MAXIMUM_SCOPE_ID_LENGTH = 255
 """Characters of the id of a scope, as of a user id."""
 
 HALT_WAIT = 15.0
-"""Seconds that a new halt may wait for the servers, in addition to those of other requests."""
+"""Seconds that a new halt may wait for the servers, in addition to the time of other requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Lists: their pages, and the filters of lists of sessions and of runs.
 
-A page has the cursor for the next one. The filters are status, age, metadata, tags and errors;
+A page has the cursor for the next page. The filters are status, age, metadata, tags and errors;
 docs/contract.md "Lists" has their meaning.
 """
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 F = TypeVar("F")
+
 Read = Callable[[F], Awaitable["Document[Any]"]]
+"""Returns the page that a filter selects."""
+
 ReadAt = Callable[[str | None], Awaitable["Document[Any]"]]
 """Returns the page at a cursor; None is the first page."""
 
@@ -34,7 +37,7 @@ async def read_pages(read: Read[F], filter: F) -> AsyncGenerator[list[Row]]:
 
 
 async def read_rows(read: Read[F], filter: F) -> AsyncGenerator[Row]:
-    """Yield the rows of all pages that match a filter; errors as those of `walk_pages`."""
+    """Yield the rows of all pages that match a filter; the errors are those of `walk_pages`."""
     async with aclosing(read_pages(read, filter)) as pages:
         async for rows in pages:
             for row in rows:
@@ -53,10 +56,10 @@ def with_page(filter: F, **changes: Any) -> F:
 async def walk_pages(
     read: ReadAt, cursor: str | None = None
 ) -> AsyncGenerator[tuple[list[Row], str | None]]:
-    """Yield the rows of each page, and the cursor of the next one; None on the last page.
+    """Yield the rows of each page, and the cursor of the next page; None on the last page.
 
     Raises:
-        InvalidResponse: a page names itself as the next one, or has no rows although its total is
+        InvalidResponse: a page names itself as the next page, or has no rows although its total is
             known: the list would have no end.
     """
     import asyncio
@@ -65,35 +68,44 @@ async def walk_pages(
         page = (await read(cursor)).value
         rows = page["data"]
         meta = page["meta"]
-        following = meta.get("next_cursor") or None
-        yield rows, following
-        if following is None:
+        next_cursor = meta.get("next_cursor") or None
+        yield rows, next_cursor
+        if next_cursor is None:
             return
+
         # A page of a filter that no index has can be empty before the end (decision 118).
         can_be_empty = meta.get("total_is_capped") or "searched_until" in meta
-        if following == cursor or not (rows or can_be_empty):
+        if next_cursor == cursor or not (rows or can_be_empty):
             raise build_endless_list_error(
                 "a page names a next page and has no rows, or names itself"
             )
-        cursor = following
+
+        cursor = next_cursor
         # A local read does not suspend the command: here an interrupt can end it.
         await asyncio.sleep(0)
 
 
 def build_endless_list_error(cause: str) -> InvalidResponse:
+    """Build the error of a list that a server would continue for ever."""
     return InvalidResponse(
         "the list of the server has no end", cause=cause, hint="use filters to make it shorter"
     )
 
 
 MAXIMUM_PAIRS = 4
+"""Maximum number of metadata filters of one list."""
+
 MAXIMUM_TAGS = 4
-"""Values of one list."""
+"""Maximum number of tag filters of one list."""
 
 MAXIMUM_KEY_LENGTH = 64
+"""Maximum number of characters of a key of the metadata."""
+
 MAXIMUM_VALUE_LENGTH = 256
+"""Maximum number of characters of a value of the metadata, and of a tag."""
+
 MAXIMUM_ERROR_LENGTH = 200
-"""Characters of a key of the metadata, of its value or of a tag, and of the text of an error."""
+"""Maximum number of characters of the text of an error."""
 
 TAGS = "tags"
 """The key of the metadata that has the tags, an array of texts."""
@@ -150,9 +162,11 @@ def check_text_filters(
         if len(texts) > maximum:
             raise ValidationFailed(f"{name} can be given at most {maximum} times")
         check_text(name, "".join(texts))
+
     for pair in metadata:
         key, separator, value = pair.partition("=")
-        if not (separator and 1 <= len(key) <= MAXIMUM_KEY_LENGTH and _is_member_name(key)):
+        is_key = 1 <= len(key) <= MAXIMUM_KEY_LENGTH and _is_member_name(key)
+        if not separator or not is_key:
             raise ValidationFailed(
                 f"metadata must be KEY=VALUE, with a key of 1 to {MAXIMUM_KEY_LENGTH} characters"
                 " without quotation marks, backslashes and control characters"
@@ -161,8 +175,10 @@ def check_text_filters(
             raise ValidationFailed(
                 f"the value of metadata must be at most {MAXIMUM_VALUE_LENGTH} characters"
             )
+
     if not all(1 <= len(tag) <= MAXIMUM_VALUE_LENGTH for tag in tags):
         raise ValidationFailed(f"tag must be 1 to {MAXIMUM_VALUE_LENGTH} characters")
+
     if error is not None:
         check_text("error", error)
         if not 1 <= len(error) <= MAXIMUM_ERROR_LENGTH:
@@ -170,5 +186,5 @@ def check_text_filters(
 
 
 def _is_member_name(key: str) -> bool:
-    # Another name cannot be part of a path of JSON in SQLite.
+    """Return True if a key can be part of a path of JSON in SQLite."""
     return key.isprintable() and not set(key) & {'"', "\\"}
