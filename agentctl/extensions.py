@@ -98,11 +98,11 @@ def load_extensions() -> tuple[Extension, ...]:
 
 
 def insert_after(entries: Mapping[str, T], added: Iterable[tuple[str, str, T]]) -> dict[str, T]:
-    """Return entries in their order, with further ones.
+    """Return entries in their order, with further entries between them.
 
     Args:
         entries: by name.
-        added: the name of an entry, the name of a new one that follows it, and the new one.
+        added: the name of an entry, the name of a new entry that follows it, and the new entry.
     """
     items = list(entries.items())
     for after, name, entry in added:

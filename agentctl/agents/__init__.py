@@ -173,7 +173,7 @@ class RunContext(WaitingContext):
         claims: the verified claims of the token of the request, read-only; empty without a JWT.
         metadata: the object `metadata` of the request, read-only.
         dependencies: the object `dependencies` of the request, read-only. It is not stored.
-        input: the object `input` of the request; None for none.
+        input: the object `input` of the request; None if the request has none.
         state: the state of the session. Changes are stored with the end of the run.
         history: the messages of earlier runs of the session that the component receives, oldest
             first: objects with `role` and `content`.

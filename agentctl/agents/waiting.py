@@ -18,7 +18,7 @@ class Decision:
 
     Attributes:
         approved: True if the call may be made.
-        arguments: the arguments that were approved: the edited ones after an edit.
+        arguments: the approved arguments, which a person may have edited.
         note: the remark of the person who decided.
         decided_by: the person who decided; `system:expiry` if no one did in time.
         call_id: id of the call, see `RunContext.call_id`.
@@ -78,7 +78,7 @@ class Replayer(Protocol):
 
     @property
     def drops_reports(self) -> bool:
-        """True while reports repeat those of an earlier leg."""
+        """True while reports repeat the reports of an earlier leg."""
 
     def approve(
         self, tool: str, arguments: Mapping[str, Any], question: str | None, policy: str

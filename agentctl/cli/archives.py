@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agentctl.interface.operations import Operations
 
 OLDEST_FIRST = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
-"""The pages in which lists are exported: rows that are added meanwhile come last."""
+"""The pages of exported lists: rows that are added meanwhile come last."""
 
 Pieces = AsyncIterator[tuple[bytes, int]]
 """The content of a member, each piece with the number of its rows."""
@@ -141,7 +141,7 @@ class Archive:
             name: returns the name of the member.
 
         Raises:
-            InvalidResponse: the bytes are not those of the file.
+            InvalidResponse: the bytes do not have the hash of the file.
         """
         async with aclosing(read_rows(operations.files.list, files)) as rows:
             async for row in rows:

@@ -136,7 +136,7 @@ def find_model(name: str) -> Model:
 
 
 def use_model(real: Model, read: Callable[[], Settings]) -> Settings:
-    """Read the settings of the demo, with a real model in place of its offline ones except `slow`.
+    """Read the settings of the demo, with a real model in place of each offline model but `slow`.
 
     The file of the demo is unchanged.
     """

@@ -127,7 +127,7 @@ def creating_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replacing_private_file(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yield the function that replaces a file, new or old, by one that only its owner can read.
+    """Yield the function that writes a file, new or old, which only its owner can read then.
 
     The temporary file exists before the block begins, so a folder that cannot be written fails
     first. Without a call, and after an exception, the old file stays.

@@ -113,7 +113,7 @@ class IO:
     def width(self, stream: TextIO) -> int | None:
         """Return the columns of the terminal `stream`; COLUMNS wins. None: unknown.
 
-        At least `MINIMUM_WIDTH`: rich cannot wrap in a few columns, and nobody can read it.
+        At least `MINIMUM_WIDTH`: rich cannot wrap in a few columns, and no one can read it.
         """
         columns = _read_size("COLUMNS", stream, 0)
         return None if columns is None else max(columns, MINIMUM_WIDTH)
@@ -195,7 +195,7 @@ def _read_size(variable: str, stream: TextIO, at: int) -> int | None:
 
 
 def current_io() -> IO:
-    """Return the streams of the command that runs, by default those of the process."""
+    """Return the streams of the command that runs, by default the streams of the process."""
     return _current.get(None) or IO.of_process()
 
 
@@ -214,7 +214,7 @@ def read_text_or_stdin(value: str, noun: str) -> str:
 
 
 def read_file_or_stdin(source: str) -> bytes:
-    """Return the content of a file, for `-` that of stdin; UsageError if it cannot be read."""
+    """Return the content of a file, or of stdin for `-`; UsageError if it cannot be read."""
     if source == "-":
         return current_io().stdin.buffer.read()
     try:

@@ -41,7 +41,7 @@ class LocalLog(logging.Handler):
         self._kept: list[LogEntry] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note or keep a record; drop one that repeats the error of the run."""
+        """Note or keep a record; drop a record that repeats the error of the run."""
         text = record.getMessage()
         failure: BaseException | None = getattr(record, "failure", None)
         error = record.exc_info[1] if record.exc_info else failure

@@ -90,7 +90,7 @@ class LoopbackListener:
             ) from None
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request: the expected one with the outcome of the sign-in, others with 404."""
+        """Answer a request: the response of the provider with an outcome, any other with 404."""
         self._connections += 1
         with contextlib.suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             status, text = _NOT_EXPECTED

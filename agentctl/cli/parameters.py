@@ -34,7 +34,7 @@ def complete_values(subject: str) -> Any:
     The group of the root finds the values: a completion opens a target, and a target has options.
 
     Args:
-        subject: `agentctl.cli.completion.Subject`, or `component`: that of the group of commands.
+        subject: `agentctl.cli.completion.Subject`, or `component` for the kind of the group.
     """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -24,7 +24,7 @@ from agentctl.cli.show.output import CommandOutput, resolve_format
 from agentctl.interface.declarations import Option, Query, Signature, find_declared, is_time
 
 _LAST = ("all_pages", "watch", "every", "output", "fields")
-"""The last options of a command that shows a result, unless its `order` names them or others."""
+"""The last options of a command that shows a result, unless its `order` names the last options."""
 
 
 class CommandSignature:

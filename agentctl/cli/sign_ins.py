@@ -120,7 +120,7 @@ class StoredTokens:
         return self._sign_in.token
 
     async def renew(self, refused: str) -> str:
-        """Return another token than the one that the server refused.
+        """Return a new token in place of the token that the server refused.
 
         Raises:
             Unauthenticated: the user has to sign in again.
@@ -195,7 +195,7 @@ def describe_sign_in(url: str) -> SignIn | None:
         raise _unusable(path, failure) from None
 
     with file:
-        # Of the open file: the path could name another one by now.
+        # Of the open file: the path could name another file by now.
         status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise InvalidConfiguration(

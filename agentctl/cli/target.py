@@ -258,7 +258,7 @@ def with_target(
 
     The command has the other parameters of the function, and the options of `TargetOptions`. A
     parameter that is a request, such as a `RunFilter`, becomes the options of its fields
-    (`agentctl.cli.request_options`). The function receives whole ids for short ones
+    (`agentctl.cli.request_options`). The function receives whole ids for short ids
     (`agentctl.cli.ids`).
 
     Args:
@@ -267,7 +267,7 @@ def with_target(
         only_locally: the hint if a server or `--as-user` is given, which are then rejected
             (exit code 2); empty: both are allowed.
         without: fields of requests that are no options.
-        order: the order of the options, if it is not that of the parameters and fields.
+        order: the order of the options, if it is not the order of the parameters and fields.
         reads: the function calls only operations of these reads: locally no service is opened,
             which costs more than the read. None if it calls other operations.
         service_flags: flags of the function with which it needs a service nevertheless.

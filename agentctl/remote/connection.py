@@ -167,7 +167,7 @@ class TokenSource(Protocol):
         """Return the token for the next request."""
 
     async def renew(self, refused: str) -> str:
-        """Return a token in place of one that the server refused.
+        """Return a new token in place of the token that the server refused.
 
         Raises:
             errors.AgentctlError: there is no other token.

@@ -112,7 +112,7 @@ class _LineFormatter(logging.Formatter):
             self._second = second
         return f"{text}.{int((created - second) * 1_000):03d}Z"
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802  (the name is that of logging)
+    def formatException(self, ei: Any) -> str:  # noqa: N802  (a method of logging)
         """Return a traceback, cut to `MAXIMUM_TEXT_LENGTH`."""
         remaining_length = MAXIMUM_TEXT_LENGTH
         pieces = []

@@ -315,7 +315,7 @@ class SpanBuilder:
         events = list[Event]()
         started_at = leg.trace.started_at
         for message in leg.transcript.messages:
-            # Messages have whole seconds. An earlier leg, or an earlier run, has the other ones.
+            # Messages have whole seconds. Earlier messages belong to an earlier leg or run.
             is_earlier = message["created_at"] < started_at // 1_000_000
             if "message_id" not in message or "origin_run_id" in message or is_earlier:
                 continue

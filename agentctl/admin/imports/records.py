@@ -410,7 +410,7 @@ def _read_id(record: Record, name: str, at: str) -> str:
 
 
 def _check_owner(user_id: str | None, at: str) -> None:
-    """Check that the owner is one that a caller can be: a subject, an account or a local user."""
+    """Check that a caller can be the owner: a subject, an account or a local user."""
     if user_id is None or user_id.startswith("local:"):
         is_caller = True
     elif user_id.startswith("sa:"):

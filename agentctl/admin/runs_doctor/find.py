@@ -39,7 +39,7 @@ MAXIMUM_WAITING = 100
 """Maximum number of waiting runs of each kind that are reported for a database."""
 
 ENDING_SECONDS = 60
-"""Time after the end of a run in which its members may be open: they are ending."""
+"""Time after the end of a run for which its members may still be open: they are ending."""
 
 MAXIMUM_NAMES_SHOWN = 3
 """Tools of open calls that a finding names."""
@@ -208,7 +208,7 @@ class RunsDoctor:
 
 
 def select_databases(hosting: Hosting, db_id: str | None) -> dict[str, Database]:
-    """Return the database with an id, or all databases for None, by id."""
+    """Return the database with an id, or all databases if it is None, by id."""
     configured = hosting.databases
     databases = {name: configured[name] for name in configured if db_id in (None, name)}
     if not databases:

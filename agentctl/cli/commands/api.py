@@ -38,7 +38,7 @@ async def call_api(
     printed, and the exit code is the exit code of the error. A POST waits for its response without
     a time limit. `agentctl api GET /openapi.json` prints every path.
     """
-    # Locally there is no connection: the operations are those of the service.
+    # Locally there is no connection: the service itself has the operations.
     connection: Connection | None = getattr(target.operations, "connection", None)
     if connection is None:
         raise UsageError("`api` needs a server", hint="select one with --url or --context")

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 EXAMPLE = "agentctl console --sub me --scope sessions:read"
 
 CONNECT_SECONDS = 3.0
-"""Time in which the server must be reached; without an answer the token is printed."""
+"""Maximum time to reach the server; without an answer the token is printed."""
 
 READ_SECONDS = 10.0
-"""Time in which the server must answer."""
+"""Maximum time until the server answers."""
 
 CODE = re.compile(r"[A-Za-z0-9_-]{20,200}")
 """The code of a link: text of a server, which becomes a part of a URL."""

@@ -192,7 +192,7 @@ def _name_columns(names: Sequence[str]) -> list[Column]:
 
 
 def _draw_runs(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns with a bar of the runs, in which failed ones are ✗, cancelled ones ■."""
+    """Return the columns with a bar of the runs: ✗ for failed runs, ■ for cancelled runs."""
     most = max((row["runs"] for row in rows), default=0)
 
     def draw(row: Mapping[str, Any]) -> str:
@@ -262,7 +262,7 @@ def _note_rest(report: Mapping[str, Any], shown: int) -> None:
 
 
 def draw_bar(value: int, most: int) -> str:
-    """Return a bar of at most 20 columns for a value, whose longest is that of `most`."""
+    """Return a bar for a value, 20 columns for the value `most`."""
     if most <= 0 or value <= 0:
         return ""
     if not _is_unicode():

@@ -185,7 +185,7 @@ async def read_run_end(
 def report_run_end(
     target: Target, run_id: str, end: Mapping[str, Any], seconds: float | None = None
 ) -> None:
-    """Note the successful end of a run, with its tokens and those of its members.
+    """Note the successful end of a run, with the tokens of the run and its members.
 
     Args:
         end: the record of the run, or the fields of its last event.
@@ -206,7 +206,7 @@ def report_run_end(
     total = find_tokens(end)
     if total is not None:
         text += f", {format_count(total, 'token')}"
-        # `metrics` has the tokens of the run alone, the total those of its members, too.
+        # `metrics` has the tokens of the run alone; the total includes its members.
         metrics = end.get("metrics") or {}
         input_tokens = metrics.get("input_tokens") or 0
         output_tokens = metrics.get("output_tokens") or 0

@@ -15,7 +15,7 @@ from agentctl.transcripts.model import count_seconds, find_tokens, parse_time
 from agentctl.transcripts.texts import describe_hold, describe_origin, get_look
 
 RELATIVE_SECONDS = 7 * 86_400
-"""AgeOptions under 7 days are shown as such, others as a date."""
+"""Ages under 7 days are shown as ages, longer ages as a date."""
 
 
 def component_id_of(record: Record) -> str | None:
@@ -85,7 +85,7 @@ def format_cost(cost: float | None) -> str:
 def format_total_cost(record: Record) -> str | None:
     """Return the cost of a run or a session in dollars; None for a cost of 0 or without a price.
 
-    `>` is before the cost of tokens of which some have no known price.
+    `>` is before the cost of tokens if some of them have no known price.
     """
     cost = record.get("cost")
     if not cost:
@@ -114,7 +114,7 @@ def _error(record: Record) -> str | None:
 
 
 def format_distance(moment: object) -> str | None:
-    """Return the age of a timestamp as people say it, that of an old one as a date."""
+    """Return the age of a timestamp as people say it; an old timestamp as a date."""
     at = parse_time(moment)
     if at is None:
         return None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentctl.interface.requests import StreamEvent
 
 TEXT_FORMATS = ("table", "wide", "tsv", "text")
-"""Formats in which the text of a run is written as it arrives."""
+"""Formats that show the text of a run as it arrives."""
 
 MAXIMUM_LINE_WIDTH = 160
 """Columns of a line about a tool: its arguments and results can be very long."""
@@ -32,7 +32,7 @@ MAXIMUM_LINE_LENGTH = 400
 """Characters of a member's line that are shown before the line ends."""
 
 MAXIMUM_PARTIAL_LINES = 1_000
-"""Members with an unfinished line; that of the first one then ends."""
+"""Maximum number of members with an unfinished line; then the line of the first one ends."""
 
 _QUEUE = "queue"
 """The key of the wait for a turn; no call has this id."""
@@ -151,7 +151,7 @@ def write_event(event: StreamEvent, form: Format, lines: EventLines | LiveTransc
 
 
 def describe_event(event: Event) -> str | None:
-    """Return the line about an event without text; None for one of which nothing is shown."""
+    """Return the line about an event without text; None for an event that is not shown."""
     line = event.describe()
     if line is None or event.is_about_run:
         return line

@@ -1,4 +1,4 @@
-"""A progress line on stderr, and operations on several items of which some may fail."""
+"""A progress line on stderr, and operations on several items, each of which may fail."""
 
 from __future__ import annotations
 

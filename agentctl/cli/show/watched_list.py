@@ -169,7 +169,7 @@ async def _redraw(watched: WatchedList) -> None:
 
 
 def cut_lines(lines: list[str], height: int) -> list[str]:
-    """Return the lines that a screen has room for; the last one has the number of the others."""
+    """Return the lines that fit a screen; the last line has the number of hidden lines."""
     if len(lines) <= height:
         return lines
     shown = max(height - 1, 1)

@@ -168,7 +168,7 @@ class _Turns:
             self.messages.append(answer.message)
 
             if answer.calls:
-                # Before the first of them is made: the others are not made either.
+                # Before the first call is made: then none of them is made.
                 conversation.repeats.check()
                 # Before the journal has that the calls begin: they would be in doubt after a kill.
                 await conversation.context.wait_while_halted()

@@ -47,7 +47,7 @@ class ConfiguredRunner:
     """The tools of MCP servers that it names, which each run looks up."""
 
     system: str
-    """Instructions of the model; `""` for none."""
+    """Instructions of the model; `""` without instructions."""
 
     routes: bool
     """True in mode route: a member answers in place of the leader."""

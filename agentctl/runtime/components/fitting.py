@@ -68,7 +68,7 @@ class StepSummary(NamedTuple):
     """The summary of the first steps of a run."""
 
     text: str
-    """The summary; `""` for none."""
+    """The summary; `""` without a summary."""
 
     before: int
     """Index of the first message that it does not cover."""
@@ -237,7 +237,7 @@ class ContextFitter:
         self._tried = 0
 
     async def begin_call(self, model: PreparedModel) -> CallFitter:
-        """Prepare the next call, of which the fitter of the calls is returned.
+        """Prepare the next call, and return the fitter of its messages.
 
         Args:
             model: the model of the first attempt.
@@ -306,7 +306,7 @@ class ContextFitter:
         calls.fit(model)
 
     def _format_summary(self, calls: CallFitter, model: PreparedModel) -> str:
-        """Return the paragraph with the summary of the first steps; `""` for none."""
+        """Return the paragraph with the summary of the first steps; `""` without a summary."""
         if not self._summary:
             return ""
 

@@ -45,7 +45,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 def read_code(references: Iterable[str]) -> dict[str, str]:
     """Return the hashes of source files by path, and the versions of packages by name.
 
-    Paths are relative to the folder of `sys.path` in which their module is.
+    Paths are relative to the folder of `sys.path` that has their module.
 
     Args:
         references: names of the form `package.module:name`, whose modules are imported; empty ones

@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from agentctl.runtime.mcp.server import HostedServer
 
 GRACE_SECONDS = 0.05
-"""Time in which a cancelled call notifies the server before it is abandoned."""
+"""Maximum time for a cancelled call to notify the server; then it is abandoned."""
 
 STOP_SECONDS = 5.0
 """Time after a cancel in which a late result may arrive. A server that follows the protocol sends
 nothing after a cancel, so its work is taken as stopped after this time."""
 
 SEND_SECONDS = 0.25
-"""Time in which a request is sent to a connected server."""
+"""Maximum time to send a request to a connected server."""
 
 MAXIMUM_ROUNDS = 10
 """Times that one call may ask."""

@@ -31,7 +31,7 @@ CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60
 CallEnd = Literal["completed", "failed", "timeout", "cancelled", "unavailable"]
 
 CALL_ENDS: tuple[CallEnd, ...] = get_args(CallEnd)
-"""The ways in which a call ends."""
+"""The ends of a call."""
 
 current_call: ContextVar[McpCall | None] = ContextVar("agentctl_mcp_call", default=None)
 """The call whose request the current task sends."""
@@ -42,7 +42,7 @@ class McpUnavailable(Exception):
 
 
 class McpCallFailed(Exception):
-    """A call got an error instead of a result. The text is that of the server, bounded."""
+    """A call got an error instead of a result. The server has sent its text, which is cut."""
 
 
 class McpSessionLost(McpUnavailable):

@@ -117,7 +117,7 @@ async def watch_calls(
 
 
 class _Watched:
-    """A stream of received or of sent messages; all else is that of the stream of the library."""
+    """A stream of received or of sent messages, with the other methods of the library's stream."""
 
     def __init__(
         self, inner: Any, watcher: CallWatcher, at_end: Callable[[], Awaitable[None]]
@@ -257,7 +257,7 @@ class HttpEndpoint(Endpoint):
 
 
 class McpConnection:
-    """An open connection, or one that is being opened.
+    """A connection that is open or being opened.
 
     Args:
         endpoint: opens the transport.

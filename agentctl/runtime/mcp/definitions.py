@@ -29,7 +29,7 @@ MAXIMUM_TOOLS = 256
 """Maximum number of tools of a server; providers accept about 128 in a request."""
 
 MAXIMUM_LISTED = 1_024
-"""Maximum number of tools of a page; the others are dropped before they are checked."""
+"""Maximum number of tools of a page; further tools are dropped before they are checked."""
 
 DESCRIPTION_BYTES = 8_192
 SCHEMA_BYTES = 65_536
@@ -70,7 +70,7 @@ class McpTool:
 
 
 class ToolList(NamedTuple):
-    """The usable tools of a server, and the problems of the others, one line each."""
+    """The usable tools of a server, and the problem of each unusable tool, one line each."""
 
     tools: tuple[McpTool, ...]
     problems: tuple[str, ...]
@@ -133,7 +133,7 @@ async def _build_tool(server: McpServer, listed: ListedTool) -> McpTool:
 
 
 def clean_text(text: str, limit: int) -> str:
-    """Escape control characters, remove invisible ones, and cut at `limit` bytes of UTF-8."""
+    """Escape control characters, remove invisible characters, and cut at `limit` bytes of UTF-8."""
     text = escape_controls(_INVISIBLE.sub("", text[:limit]), lines=True)
     data = text.encode()
     return text if len(data) <= limit else data[:limit].decode("utf-8", "ignore")

@@ -56,7 +56,7 @@ _CHUNK_BYTES = 65_536
 _EDGE_BYTES = 512
 _SHOWN_BYTES = 200
 _LAST_SECONDS = 1.0
-"""Time after the end of the program in which its last lines are read."""
+"""Maximum time to read the last lines of the program after its end."""
 
 _SETTLE_SECONDS = 0.2
 """Time from the end of a pipe of the program to its exit, whose code is the better reason."""
@@ -78,7 +78,7 @@ class Bounds(NamedTuple):
 
     Attributes:
         message_bytes: maximum size of a message from the program.
-        write_seconds: maximum time in which the program reads nothing of a message.
+        write_seconds: maximum time for which the program reads nothing of a message.
         exit_seconds: time to exit after the end of stdin, and again after SIGTERM; then SIGKILL.
         variables: names of the environment variables of the program.
     """
@@ -314,7 +314,7 @@ def check(text: bytes, tail: bytes, message_bytes: int) -> bytes | None:
 def is_readable_answer(message: dict[str, Any]) -> bool:
     """Return True if the library accepts a result or an error.
 
-    It reports any other one to nobody, so that the call would wait until its time limit.
+    It reports no other error, so that the call would wait until its time limit.
     """
     if message["jsonrpc"] != "2.0" or not is_id(message.get("id")) or is_deep(message):
         return False

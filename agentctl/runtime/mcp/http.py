@@ -155,7 +155,7 @@ class _LimitedBody(httpx2.AsyncByteStream):
 
 
 class _LimitedEvents(_LimitedBody):
-    """A stream of events, each of which has a bounded number of values."""
+    """A stream of events with a bounded number of values in each."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         event = bytearray()

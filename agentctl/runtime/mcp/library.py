@@ -26,7 +26,7 @@ ProtocolError: type[Any] = mcp.MCPError
 """An error that a server sent instead of a result, in its attribute `error`."""
 
 Streams: TypeAlias = tuple[Any, Any]
-"""The stream of received messages and that of messages to send."""
+"""The stream of received messages, and the stream of messages to send."""
 
 Transport: TypeAlias = AbstractAsyncContextManager[Streams]
 

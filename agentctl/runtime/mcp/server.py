@@ -52,7 +52,7 @@ SWEEP_SECONDS = 15.0
 """Time between two searches for idle sessions."""
 
 RETRY_SECONDS = 2.0
-"""Time after a failed attempt in which further runs of the user fail at once."""
+"""Time after a failed attempt for which further runs of the user fail at once."""
 
 _Key = tuple[tuple[str, str], ...]
 
@@ -93,7 +93,7 @@ class HostedServer(ABC):
 
     @abstractmethod
     async def find_tools(self, user: McpUser) -> tuple[McpTool, ...]:
-        """Return the tools for a user; those of the last list if the server is not available.
+        """Return the tools for a user; the tools of the last list if the server is not available.
 
         Raises:
             McpUnavailable: the server is not available and has listed nothing before.
@@ -289,7 +289,7 @@ class _Session:
 
 
 class PerUserServer(HostedServer):
-    """A server whose sessions belong to users. The tools of a user are never shown to another one.
+    """A server whose sessions belong to users. The tools of a user are never shown to another user.
 
     `listed` stays None: a component record has no tools of such a server.
     """

@@ -1,6 +1,6 @@
 """The MCP servers of a configuration: the tools of each component, and the report of one server.
 
-This module is imported by every process; the others of this package only if a server is configured.
+Every process imports this module; the other modules of the package only if a server is configured.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ WRITE_SECONDS = 30.0
 """Time to read a message from stdin. A program that takes longer is restarted."""
 
 _END_SECONDS = 2.0
-"""Time in which the guard reports the end of a program whose messages have ended."""
+"""Maximum time until the guard reports the end of a program whose messages have ended."""
 
 _PACKAGE = str(Path(__file__).parents[3])
 _MINIMUM_SECRET_LENGTH = 4

@@ -207,7 +207,7 @@ class ModelConnections:
         self._open: dict[str, ModelConnection] = {}
 
     def connect(self, model: config.Model) -> list[tuple[config.Model, ModelConnection]]:
-        """Return a model and its fallbacks, each once, in the order in which they are called.
+        """Return a model and its fallbacks, each once, in the order of their calls.
 
         Fallbacks without an API key are left out.
 

@@ -76,7 +76,7 @@ class AnswerRequest:
     """Id of the model."""
 
     instructions: str
-    """Instructions of the model; `""` for none."""
+    """Instructions of the model; `""` without instructions."""
 
     messages: Sequence[Mapping[str, Any]]
     """Neutral messages, each tool call with its result; an answer may have the `native` of its

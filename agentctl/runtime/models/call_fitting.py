@@ -287,7 +287,7 @@ class CallFitter:
         return False
 
     def accept(self, model: PreparedModel) -> None:
-        """Keep the size of a call that was accepted, and of the larger one that was refused."""
+        """Keep the size of a call that was accepted, and of the larger call that was refused."""
         refused_by, size = self._refused
         if refused_by == model.id:
             self._bounds.learn(model.id, self.fitted.size, size)

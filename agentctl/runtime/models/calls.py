@@ -39,7 +39,7 @@ CALL_OPTIONS = ("parallel_tool_calls", "presence_penalty", "frequency_penalty", 
 """Options of a call that the code of an agent can set, and the configuration cannot."""
 
 UNKNOWN_REASON = "unknown"
-"""Finish reason of an answer whose provider sent one that has no neutral name."""
+"""Finish reason of an answer if the reason of its provider has no neutral name."""
 
 
 class NativeMessage(NamedTuple):
@@ -57,7 +57,7 @@ class ModelCall:
     """One call of a model."""
 
     instructions: str
-    """Instructions of the model; `""` for none."""
+    """Instructions of the model; `""` without instructions."""
 
     messages: Sequence[Message]
     """The messages before the answer, oldest first; each tool call has its result."""
@@ -236,7 +236,7 @@ def clean_calls(received: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]
     The calls get different ids: some servers repeat one id, and a result belongs to one call.
 
     Args:
-        received: id (`""` for none), name and arguments of each call.
+        received: id (`""` without an id), name and arguments of each call.
 
     Raises:
         ModelFailure: the arguments are too large, or have too many values.

@@ -146,7 +146,7 @@ class LibraryConnection(ModelConnection):
             is_any = call.tool_choice == REQUIRED
             values["tool_choice"] = REQUIRED if is_any else [call.tool_choice]
 
-        # The library ignores others too, with a warning on stderr.
+        # The library ignores other settings too, with a warning on stderr.
         option_names = [
             name for name in CALL_OPTIONS if name not in self.model.unsupported_settings
         ]
@@ -268,7 +268,7 @@ def to_model_failure(error: AgentRunError | httpx2.HTTPError) -> ModelFailure:
 
 
 def _find_status(error: AgentRunError | httpx2.HTTPError) -> int | None:
-    """Return the HTTP status of a failure; the library leaves that of a redirect at the cause."""
+    """Return the HTTP status of a failure; a redirect has it only at the cause of the error."""
     status = getattr(error, "status_code", getattr(error.__cause__, "status_code", None))
     return status if isinstance(status, int) else None
 

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.models.structured_output import OutputSchema
 
 DRAIN_SECONDS = 0.1
-"""Time after the last event in which a response may end, so that its connection can be kept."""
+"""Maximum time from the last event to the end of a response whose connection is kept."""
 
 _OUTPUT_NAME = "final_result"
 """Name of a schema that has none: the interface requires one."""
@@ -105,7 +105,7 @@ class OpenAIConnection(ModelConnection):
     """An endpoint with the interface of OpenAI.
 
     Args:
-        key: the API key; `""` for none.
+        key: the API key; `""` without a key.
         run_bytes: maximum size of a run, and therefore of an answer.
     """
 

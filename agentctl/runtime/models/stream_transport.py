@@ -154,7 +154,7 @@ class StreamTransport(httpx2.AsyncBaseTransport):
             idle.remove(connection)
 
     def _take_idle(self, origin: Origin) -> _Connection | None:
-        """Return an idle connection of the running loop; those of another one are not usable here.
+        """Return an idle connection of the running loop: those of other loops cannot be used here.
 
         Agents call synchronous libraries in threads, which start further event loops.
         """
@@ -277,7 +277,7 @@ class _Exchange:
     """One request and its response: all that a connection has of one caller.
 
     Attributes:
-        status, headers: those of the response, once its head is complete.
+        status, headers: status and header fields of the response, once its head is complete.
         is_complete: True if the end of the response has arrived.
     """
 

@@ -43,7 +43,7 @@ _TOOL_GRACE_SECONDS = 0.05
 
 
 THREAD_START_SECONDS = 0.05
-"""Time in which a thread that has looked for halts enters its function, on a busy machine."""
+"""Maximum time from a look for halts to the call of the function, on a busy machine."""
 
 
 class _ToolFailed(Exception):
@@ -325,7 +325,7 @@ def build_mcp_rules(
 
     Args:
         known: the names of the other tools.
-        reported: component and pattern of the warnings so far; new ones are added.
+        reported: component and pattern of the warnings so far; new warnings are added.
     """
     patterns = component.worker.approve
     if not patterns:

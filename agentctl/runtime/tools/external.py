@@ -186,7 +186,7 @@ def find_taken_name(text: str, names: Iterable[str]) -> str | None:
     """Return the name of a checked tool of the caller that a tool of the component has, or None.
 
     Args:
-        names: those of the tools of the component (`Catalog.find_tool_names`).
+        names: names of the tools of the component (`Catalog.find_tool_names`).
     """
     component_names = set(names)
     prefixes = tuple(name[:-1] for name in component_names if name.endswith("*"))

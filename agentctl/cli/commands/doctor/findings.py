@@ -26,7 +26,7 @@ _COLUMNS = [
 
 
 def show_findings(findings: Sequence[Finding], out: CommandOutput) -> None:
-    """Write the findings; the table format has lines, without repeated ones and nothing cut."""
+    """Write the findings; the table format has whole lines, each finding once."""
     if not out.is_table:
         records = [asdict(finding) for finding in findings]
         out.show_list(records, _COLUMNS, "check")

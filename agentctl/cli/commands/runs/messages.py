@@ -22,7 +22,7 @@ async def list_messages(target: Target, out: FieldsOutput, run_id: options.RunId
 
 
 async def _read_messages(operations: Operations, run_id: str) -> list[RunMessageRecord]:
-    """Return all messages to a run, in the order in which they were sent."""
+    """Return all messages to a run, in the order of their sending."""
     messages = list[RunMessageRecord]()
     last_id: str | None = None
     while True:

@@ -533,11 +533,12 @@ def _ask_about_call(approval: Mapping[str, Any]) -> Ruling | None:
                 note_text = ask("Note for the agent (empty: none): ") or None
                 return build_ruling(approval, "reject", note=note_text)
             case "e" | "edit":
-                arguments = edited_arguments
-                if arguments is None:
-                    arguments = approval["arguments"]
+                present_arguments = edited_arguments
+                if present_arguments is None:
+                    present_arguments = approval["arguments"]
+                schema = approval.get("schema")
                 try:
-                    answer = approvals.ask_value("arguments", approval.get("schema"), arguments)
+                    answer = approvals.ask_value("arguments", schema, present_arguments)
                 except ConfirmationDeclined:
                     continue
                 if not isinstance(answer, Mapping):

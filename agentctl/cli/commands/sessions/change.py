@@ -1,6 +1,6 @@
 """The commands of `agentctl sessions` that change sessions.
 
-`prune` is a loop over units of sessions: read a page of idle ones, export them to a verified file,
+`prune` is a loop over pages of idle sessions: read a page, export its sessions to a verified file,
 and request that exactly these are removed if they are still idle.
 """
 

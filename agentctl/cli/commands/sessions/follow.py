@@ -51,7 +51,7 @@ class SessionFollower:
         self._is_broken = False
 
     async def follow(self, last: int | None) -> None:
-        """Print the session with its newest `last` runs, None: all, and go on. The runs go on."""
+        """Print the newest `last` runs of a session (None: all), then new runs as they arrive."""
         part = await self._runs.find_last(last, self._session)
         self._page.print_session(self._session, part.describe())
         after = part.after

@@ -83,7 +83,7 @@ class _Image(ImageItem):
 
 
 class _Answer(Markdown):
-    """Markdown of which nothing can reach the terminal but text and our own styles."""
+    """Markdown that sends nothing to the terminal but text and our own styles."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,

@@ -36,7 +36,7 @@ TIMELINE_WIDTH = 100
 """Columns of a timeline in Markdown."""
 
 _FLAGS = ("last", "all", "full", "members", "timeline", "follow", "raw", "local_time")
-"""The options that only a transcript has, in the order in which an error names one."""
+"""The options that only a transcript has; an error names the first one that is given."""
 
 TranscriptPage: TypeAlias = "Printer | MarkdownPage"
 """One form of a transcript. Markdown has no live runs: a run is printed at its end."""
@@ -259,7 +259,7 @@ class Pager:
 
 
 def write_at_once(text: str) -> None:
-    """Write text to stdout without a pager, for output that goes on for long."""
+    """Write text to stdout without a pager, for output that continues for long."""
     out = current_io().out
     out.write(text)
     out.flush()
