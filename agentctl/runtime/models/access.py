@@ -39,8 +39,10 @@ from agentctl.runtime.models.calls import (
 from agentctl.runtime.models.refusals import describe_missing_key
 
 SLOW_WORDS = 200
+"""Number of words of an answer of `slow`, which takes a minute."""
+
 SLOW_SECONDS = 0.3
-"""`slow` answers with this number of words, one after each pause of `SLOW_SECONDS`: a minute."""
+"""Pause before each further word of `slow`."""
 
 _CHUNKS = 4
 """Number of pieces of an answer of `echo`."""
@@ -63,15 +65,25 @@ async def _slow(call: ModelCall) -> Answer:
 
 
 async def _leader(call: ModelCall) -> Answer:
-    delegation = next((tool for tool in call.tools if tool["name"] in DELEGATIONS), None)
-    answer = _last_text(call, "tool") if _ends_with_tool_result(call) else None
+    """Delegate the message to the first member, and answer with its result.
 
-    if delegation is None or answer is not None:
-        for chunk in _split_text(_last_text(call, "user") if answer is None else answer):
+    Without a tool for delegations, echo the message.
+    """
+    delegation = next((tool for tool in call.tools if tool["name"] in DELEGATIONS), None)
+
+    answer = None
+    if _ends_with_tool_result(call):
+        answer = _last_text(call, "tool")
+    elif delegation is None:
+        answer = _last_text(call, "user")
+
+    if answer is not None:
+        for chunk in _split_text(answer):
             await asyncio.sleep(0)
             yield chunk
         return
 
+    assert delegation is not None
     properties = delegation["parameters"]["properties"]
     arguments = {"member_id": properties["member_id"]["enum"][0]}
     if "task" in properties:
@@ -81,9 +93,9 @@ async def _leader(call: ModelCall) -> Answer:
 
 
 async def _tool(call: ModelCall) -> Answer:
-    """Call the tool that the message names, else the first one, and answer with its result.
+    """Call the tool that the message names, else the first tool, and answer with its result.
 
-    The message is the value of each required text, and its first number, or 1, that of each
+    The message is the value of each required text. Its first number, or 1, is the value of each
     required number. Without a tool, echo the message.
     """
     message = _last_text(call, "user")
@@ -99,17 +111,16 @@ async def _tool(call: ModelCall) -> Answer:
     schema: Mapping[str, Any] = tool["parameters"]
     properties = schema.get("properties", {})
 
-    number = re.search(r"\d+", message)
-    values = {
-        "string": message,
-        **dict.fromkeys(("integer", "number"), int(number[0]) if number else 1),
-    }
+    digits = re.search(r"\d+", message)
+    number = int(digits[0]) if digits else 1
+    values_by_type = {"string": message, "integer": number, "number": number}
 
-    arguments = {
-        name: values.get(properties[name].get("type")) for name in schema.get("required", ())
-    }
-
-    yield tool["name"], {name: value for name, value in arguments.items() if value is not None}
+    arguments = dict[str, Any]()
+    for name in schema.get("required", ()):
+        type_name = properties[name].get("type")
+        if type_name in values_by_type:
+            arguments[name] = values_by_type[type_name]
+    yield tool["name"], arguments
 
 
 _GENERATORS: dict[str, Callable[[ModelCall], Answer]] = {
@@ -231,6 +242,7 @@ class ModelConnections:
         return list(connected.values())
 
     async def close(self) -> None:
+        """Close the connections to all providers."""
         connections = self._open
         self._open = {}
         for connection in connections.values():
@@ -359,18 +371,18 @@ def checking_models(configured: Collection[str]) -> Iterator[None]:
     Args:
         configured: the ids of the configured models.
     """
-    token = _configured.set(configured)
+    reset_token = _configured.set(configured)
     try:
         yield
     finally:
-        _configured.reset(token)
+        _configured.reset(reset_token)
 
 
 def check_model(model_id: object) -> None:
     """Check that a model is configured, if code is being loaded.
 
     Raises:
-        ValueError: there is no such model; the text names those that exist.
+        ValueError: there is no such model; the text names the configured models.
     """
     configured = _configured.get()
     if configured is not None and model_id not in configured:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
 
 PROVIDER = "agentctl"
-"""The provider that answers name to their library; the name of their model is the id of it."""
+"""The provider of answers, as libraries show it; the name of their model is its id."""
 
 _JSON_OBJECT = {"type": "json_object"}
 
@@ -85,8 +85,8 @@ class AnswerRequest:
     tools: Sequence[ToolRecord] = ()
 
     settings: Mapping[str, Any] | None = None
-    """The settings of the code, by the names of the configuration; those of the model apply to the
-    others."""
+    """The settings of the code, by the names of the configuration. A setting that is absent or None
+    is taken from the model."""
 
     tool_choice: str | None = None
     """As in `ModelCall`."""
@@ -106,7 +106,8 @@ def stream_answer(request: AnswerRequest) -> AsyncGenerator[Delta | Answered]:
     """Call a model of the configuration: yield its pieces as they arrive, and the answer last.
 
     An iteration that is not continued to its end must be closed, which ends the call. It may be
-    iterated in any event loop: the connections belong to that of the server, which makes the call.
+    iterated in any event loop: the call is made in the loop of the server, which has the
+    connections.
 
     Raises:
         ExecutionError: the call failed, after the attempts of its model and of the fallbacks; or a
@@ -127,7 +128,8 @@ async def _stream_elsewhere(
     loop = asyncio.get_running_loop()
 
     def pass_on(piece: Delta | Answered | None) -> None:
-        with suppress(RuntimeError):  # The loop is closed: its code reads no more.
+        # If the loop is closed, its code reads no more.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(arrived.put_nowait, piece)
 
     work = _send(request, access, pass_on)
@@ -140,7 +142,7 @@ async def _stream_elsewhere(
 
 
 def stream_to_thread(request: AnswerRequest) -> Generator[Delta | Answered]:
-    """Call a model from a thread of a run: yield as `stream_answer`, and raise as it.
+    """Call a model from a thread of a run; the pieces and errors are those of `stream_answer`.
 
     Raises:
         RuntimeError: it is called in the event loop of the server, which would wait for itself.
@@ -173,13 +175,17 @@ def _send(
 
 
 def _check(work: Future[None]) -> None:
-    """Raise what has ended a call; a cancel as the exception that no `except Exception` catches."""
+    """Raise the exception that ended a call.
+
+    A cancel is a CancelledError, which no `except Exception` in the code of a user catches.
+    """
     if work.cancelled():
         raise asyncio.CancelledError
     work.result()
 
 
 async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator[Delta | Answered]:
+    """Stream an answer in the event loop of the server."""
     attempts = access.prepare(request.model, request.settings)
     environment = access.environment
     environment.checkpoint()
@@ -193,17 +199,17 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
     await fitter.begin_call(models)
 
     def build_call(model: PreparedModel) -> ModelCall:
-        fitted = fitter.fit(model)
+        fitted_messages = fitter.fit(model)
         environment.transcript.requests.left_out |= fitter.list_left_out()
         return ModelCall(
-            request.instructions,
-            fitted,
-            request.tools,
-            model.settings,
-            request.tool_choice,
-            request.output,
-            request.options or {},
-            environment.files,
+            instructions=request.instructions,
+            messages=fitted_messages,
+            tools=request.tools,
+            settings=model.settings,
+            tool_choice=request.tool_choice,
+            output=request.output,
+            options=request.options or {},
+            files=environment.files,
         )
 
     arriving = _ArrivingAnswer(access.run_bytes, None if request.is_reported else environment)
@@ -222,7 +228,8 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
             # The connection to the provider is closed before the run ends.
             await asyncio.wait({work})
         if not work.cancelled():
-            work.exception()  # Its reader may be gone.
+            # Its reader may be gone: asyncio would log an exception that no one has retrieved.
+            work.exception()
         arriving.end(work)
 
     if request.is_reported:
@@ -231,22 +238,26 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
             # The runner has named the call after the model that the code calls.
             environment.transcript.spans.rename_model_call(request.model, attempts.model.id)
 
-    native = dump_message(answer.message, models).get("native") if answer.native else None
-
+    native = None
+    if answer.native:
+        native = dump_message(answer.message, models).get("native")
     yield Answered(attempts.model.id, answer, arriving.usage, native)
 
 
 async def fetch_answer(request: AnswerRequest) -> tuple[str, Answered]:
     """Call a model of the configuration; return its thinking and its answer.
 
-    Raises as `stream_answer`.
+    The errors are those of `stream_answer`.
     """
     return _join([piece async for piece in stream_answer(request)])
 
 
 def fetch_to_thread(request: AnswerRequest) -> tuple[str, Answered]:
-    """Do the same from a thread of a run. Raises as `stream_to_thread`."""
-    return _join([*stream_to_thread(request)])
+    """Call a model from a thread of a run; return its thinking and its answer.
+
+    The errors are those of `stream_to_thread`.
+    """
+    return _join(list(stream_to_thread(request)))
 
 
 def _join(pieces: list[Delta | Answered]) -> tuple[str, Answered]:
@@ -260,7 +271,7 @@ class _ArrivingAnswer:
     """The pieces of an answer that its reader has not taken yet, and the report of its call.
 
     The runner of a library reports the calls that its library makes. All other calls report
-    themselves: those of functions that are agents, of tools, and of another library in the code of
+    themselves: calls of functions that are agents, of tools, and of another library in the code of
     an agent (decision 132).
 
     Args:
@@ -276,7 +287,9 @@ class _ArrivingAnswer:
         self.usage: Mapping[str, int] | None = None
         self.has_answer_begun = False
         self._run_bytes = run_bytes
-        self._size = self._parts = self._calls = 0
+        self._size = 0
+        self._parts = 0
+        self._calls = 0
         self._deltas: list[Delta] = []
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -291,12 +304,15 @@ class _ArrivingAnswer:
         return deltas
 
     def wake(self, work: object = None) -> None:
+        """Let `take` look again; also called when the call has ended."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def begin_answer(self, model: str) -> Span | None:
         self.has_answer_begun = False
-        self._size = self._parts = self._calls = 0
+        self._size = 0
+        self._parts = 0
+        self._calls = 0
         if self._environment is not None:
             self._span = self._environment.recorder.start_model_call(model)
         return self._span
@@ -344,12 +360,15 @@ class _ArrivingAnswer:
 
     def _add(self, text: str, *, is_thinking: bool) -> None:
         self.count_arriving(len(text))
-        if text := replace_unstorable(text):
-            if self._span is not None and not self.has_answer_begun:
-                self._span.mark_first_token()
-            self.has_answer_begun = True
-            self._deltas.append(Delta(text, is_thinking))
-            self.wake()
+        text = replace_unstorable(text)
+        if not text:
+            return
+
+        if self._span is not None and not self.has_answer_begun:
+            self._span.mark_first_token()
+        self.has_answer_begun = True
+        self._deltas.append(Delta(text, is_thinking))
+        self.wake()
 
 
 def select_tools(
@@ -375,11 +394,11 @@ def select_tools(
 
     if choice == "none":
         return [], None
-
     if choice == "required":
         return tools, REQUIRED if tools else None
-
-    return tools, choice if isinstance(choice, str) and choice != "auto" else None
+    if isinstance(choice, str) and choice != "auto":
+        return tools, choice
+    return tools, None
 
 
 def select_options(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -403,10 +422,11 @@ def write_arguments(arguments: Mapping[str, Any]) -> str:
 
 def read_format(response_format: object) -> AnswerSchema | None:
     """Return the schema of a `response_format` in the form of OpenAI, if it has one."""
-    schema = response_format.get("json_schema") if isinstance(response_format, Mapping) else None
+    if not isinstance(response_format, Mapping):
+        return None
+    schema = response_format.get("json_schema")
     if not isinstance(schema, Mapping):
         return None
-
     return AnswerSchema(schema["schema"], schema.get("name"), schema.get("description"))
 
 

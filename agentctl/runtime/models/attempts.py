@@ -41,18 +41,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("agentctl.runtime")
 
-FIRST_BACKOFF_SECONDS = 0.5
 RETRY_SECONDS = 30.0
-"""Time after the start of a call at which no attempt starts any more."""
+"""Time after the start of a call from which no further attempt starts."""
+
+FIRST_BACKOFF_SECONDS = 0.5
+"""Longest wait before the second attempt."""
 
 MAXIMUM_BACKOFF_SECONDS = 8.0
-"""Waits between attempts double from the first to the maximum, each with jitter, unless the
-provider asks for another wait with Retry-After."""
+"""Longest wait before any attempt.
+
+The waits double from the first to the maximum, each with jitter, unless the provider asks for
+another wait with Retry-After.
+"""
 
 FALLBACK_PATIENCE_SECONDS = 2.0
 """A model that asks for a longer wait is not waited for if another model can be called."""
 
 _TEMPORARY = {"MODEL_UNAVAILABLE", "MODEL_TIMEOUT"}
+"""The failures after which a call is made again."""
 
 SECONDS_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Bounds of the histograms of model calls, in seconds."""
@@ -129,9 +135,16 @@ class CallCounters:
 
 def list_tokens(call: Span) -> dict[TokenType, int]:
     """Return the known tokens of a model call by their type."""
-    counters = call.answer["metrics"] if call.answer is not None else {}
-    counters = {"input_tokens": call.input_tokens, "output_tokens": call.output_tokens} | counters
-    return {kind: count for kind, name in _TOKENS.items() if (count := counters.get(name))}
+    counters = {"input_tokens": call.input_tokens, "output_tokens": call.output_tokens}
+    if call.answer is not None:
+        counters |= call.answer["metrics"]
+
+    tokens = dict[TokenType, int]()
+    for kind, name in _TOKENS.items():
+        count = counters.get(name)
+        if count:
+            tokens[kind] = count
+    return tokens
 
 
 class ModelCounters:
@@ -206,9 +219,13 @@ class Attempts:
 
     @property
     def about(self) -> dict[str, Any]:
-        """The number of the next attempt, if it is not the first one, and of the fallback."""
-        numbers = {"attempt": self._failed and self._failed + 1, "fallback": self._index}
-        return {name: number for name, number in numbers.items() if number}
+        """The number of the next attempt from 2 on, and of the fallback from 1 on."""
+        numbers = dict[str, Any]()
+        if self._failed:
+            numbers["attempt"] = self._failed + 1
+        if self._index:
+            numbers["fallback"] = self._index
+        return numbers
 
     def choose(self, model_id: str) -> None:
         """Continue with a model of an earlier leg of the run, if it is still configured."""
@@ -223,31 +240,30 @@ class Attempts:
     async def pass_gate(self) -> None:
         """Wait while the run is halted. A halted model is passed over for a fallback.
 
-        It waits as well if all models that are left are halted.
+        It waits as well if the model and all further fallbacks are halted.
         """
         environment = self.environment
-        if environment is None:
+        if environment is None or environment.find_halt(models=[self.model.id]) is None:
             return
 
-        while environment.find_halt(models=[self.model.id]) is not None:
-            left = self.models[self._index :]
-            if environment.find_halt(models=[model.id for model in left]) is not None:
-                await environment.wait_while_halted(models=[model.id for model in left])
-                continue
+        remaining_ids = [model.id for model in self.models[self._index :]]
+        # Again after each wait: other halts may have begun.
+        while environment.find_halt(models=remaining_ids) is not None:
+            await environment.wait_while_halted(models=remaining_ids)
 
-            passed_over = 0
-            while environment.find_halt(models=[left[passed_over].id]) is not None:
-                passed_over += 1
-            if passed_over:
-                _log.warning(
-                    "run %s: model %s is halted, its fallback %s is called",
-                    self.run_id,
-                    self.model.id,
-                    left[passed_over].id,
-                )
-                self._index += passed_over
-                self.begin_call()
-            return
+        # At least one of them is not halted.
+        halted_count = 0
+        while environment.find_halt(models=[remaining_ids[halted_count]]) is not None:
+            halted_count += 1
+        if halted_count:
+            _log.warning(
+                "run %s: model %s is halted, its fallback %s is called",
+                self.run_id,
+                self.model.id,
+                remaining_ids[halted_count],
+            )
+            self._index += halted_count
+            self.begin_call()
 
     async def report_failure(self, model: PreparedModel, code: str) -> None:
         """Report that a model has failed for good, whether a fallback is called or not."""
@@ -261,9 +277,9 @@ class Attempts:
 
         self._failed += 1
         has_fallback = self._index + 1 < len(self.models)
-        seconds = self._wait_seconds(failure)
         longest_wait = FALLBACK_PATIENCE_SECONDS if has_fallback else float("inf")
 
+        seconds = self._choose_wait(failure)
         if seconds is not None and seconds <= longest_wait:
             await asyncio.sleep(seconds)
             self._counters.retries[self.model.id] += 1
@@ -290,22 +306,20 @@ class Attempts:
 
         return has_fallback
 
-    def _wait_seconds(self, failure: ModelFailure) -> float | None:
-        model = self.model
-
-        if self._failed > model.source.retries or not failure.is_repeatable:
+    def _choose_wait(self, failure: ModelFailure) -> float | None:
+        """Return the seconds until the next attempt of the model; None if there is none."""
+        if self._failed > self.model.source.retries or not failure.is_repeatable:
             return None
 
-        requested = failure.retry_after
-        if requested is None:
+        # All runs that were refused at one time must not return at one time.
+        if failure.retry_after is None:
             longest = min(FIRST_BACKOFF_SECONDS * 2 ** (self._failed - 1), MAXIMUM_BACKOFF_SECONDS)
             seconds = longest * random.uniform(0.5, 1.0)
         else:
-            # All runs that were refused at one time must not return at one time.
-            seconds = max(requested, 0.0) + random.uniform(0.0, FIRST_BACKOFF_SECONDS)
+            seconds = max(failure.retry_after, 0.0) + random.uniform(0.0, FIRST_BACKOFF_SECONDS)
 
-        remaining = self._started + RETRY_SECONDS - time.monotonic()
-        return seconds if seconds <= remaining else None
+        remaining_seconds = self._started + RETRY_SECONDS - time.monotonic()
+        return seconds if seconds <= remaining_seconds else None
 
 
 class AttemptSink(AnswerSink, Protocol):
@@ -443,11 +457,16 @@ def dump_message(message: Message, models: Sequence[PreparedModel]) -> dict[str,
     Args:
         models: the models of the run.
     """
-    native = message.get("native")
-    dumped = {name: value for name, value in message.items() if name != "native"}
-    model = next((one for one in models if native and one.connection is native.connection), None)
-    if native is not None and model is not None:
-        dumped["native"] = {"model": model.id, "value": model.connection.dump_native(native.value)}
+    dumped = dict(message)
+    native: NativeMessage | None = dumped.pop("native", None)
+    if native is None:
+        return dumped
+
+    for model in models:
+        if model.connection is native.connection:
+            value = model.connection.dump_native(native.value)
+            dumped["native"] = {"model": model.id, "value": value}
+            break
     return dumped
 
 
@@ -455,13 +474,13 @@ def load_message(stored_message: dict[str, Any], models: Sequence[PreparedModel]
     """Return the message of `dump_message`; in neutral form if its model cannot read it."""
     message = dict(stored_message)
     native = message.pop("native", None)
+    if native is None:
+        return message
 
-    model = next(
-        (prepared for prepared in models if native and prepared.id == native["model"]), None
-    )
-    if model is not None:
-        value = model.connection.load_native(native["value"])
-        if value is not None:
-            message["native"] = NativeMessage(model.connection, value)
-
+    for model in models:
+        if model.id == native["model"]:
+            value = model.connection.load_native(native["value"])
+            if value is not None:
+                message["native"] = NativeMessage(model.connection, value)
+            break
     return message

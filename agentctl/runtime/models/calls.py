@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 Message = Mapping[str, Any]
-"""A neutral message (`runtime.transcript.transcript`) of the roles user, assistant and tool. An
+"""A neutral message (`runtime.transcript.transcript`) with the role user, assistant or tool. An
 assistant message of the current run may have `native`: a `NativeMessage`."""
 
 MAXIMUM_ARGUMENT_BYTES = 1_048_576
@@ -46,7 +46,7 @@ class NativeMessage(NamedTuple):
     """An answer in the form of its provider, which may have data that the neutral form lacks."""
 
     connection: ModelConnection
-    """The connection that received it; no other one can send it back."""
+    """The connection that received it; no other connection can send it back."""
 
     value: Any
     """The answer."""
@@ -77,10 +77,10 @@ class ModelCall:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further members of a request by their names in the interface of OpenAI. A provider with
-    another interface gets those of `CALL_OPTIONS` that it has."""
+    another interface gets only the members of `CALL_OPTIONS` that it has."""
 
     files: FileAccess | None = None
-    """The bytes of the files in the messages; None if these have none."""
+    """The bytes of the files in the messages; None if no message has files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class ModelAnswer:
     """`id`, `name` and `arguments` of its tool calls, cleaned (`clean_calls`)."""
 
     finish_reason: str | None
-    """The neutral finish reason, `UNKNOWN_REASON` for another one, None if the provider sent none:
-    the answer was cut off."""
+    """The neutral finish reason, or `UNKNOWN_REASON`; None if the provider sent no reason: the
+    answer was cut off."""
 
     native: NativeMessage | None = None
     """See `NativeMessage`; None if the neutral form has everything."""
@@ -201,7 +201,7 @@ def build_usage(**counters: int) -> dict[str, int]:
     """Return the nine counters of an answer, totals included, each from 0 to `MAXIMUM_TOKENS`.
 
     Args:
-        counters: those that the provider has reported, by name, without totals.
+        counters: the counters that the provider has reported, by name, without totals.
     """
     usage = {**dict.fromkeys(TOKEN_COUNTERS, 0), **counters}
     usage["total_tokens"] = usage["input_tokens"] + usage["output_tokens"]
@@ -230,18 +230,18 @@ def build_result(call_id: str, name: str, text: str) -> dict[str, Any]:
     return {"role": "tool", "content": text, "tool_call_id": call_id, "tool_name": name}
 
 
-def clean_calls(received: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]]:
+def clean_calls(received_calls: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]]:
     """Clean the tool calls of an answer for storage.
 
     The calls get different ids: some servers repeat one id, and a result belongs to one call.
 
     Args:
-        received: id (`""` without an id), name and arguments of each call.
+        received_calls: id (`""` without an id), name and arguments of each call.
 
     Raises:
         ModelFailure: the arguments are too large, or have too many values.
     """
-    calls = [*received]
+    calls = list(received_calls)
     if not calls:
         return []
 
@@ -252,53 +252,65 @@ def clean_calls(received: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]
     if has_too_many_values("".join(texts).encode(errors="replace")):
         raise ModelFailure("MODEL_ANSWER_INVALID", "the arguments have too many values")
 
-    cleaned: list[dict[str, Any]] = []
+    cleaned_calls: list[dict[str, Any]] = []
     ids: set[str] = set()
-    for given_id, name, arguments in calls:
-        call_id = replace_unstorable(given_id)
+    for received_id, name, arguments in calls:
+        call_id = replace_unstorable(received_id)
         if not call_id or call_id in ids:
             call_id = new_id()
         ids.add(call_id)
 
-        call = {"id": call_id, "name": replace_unstorable(name)}
-        cleaned.append({**call, "arguments": keep_arguments(arguments)})
+        call = {
+            "id": call_id,
+            "name": replace_unstorable(name),
+            "arguments": keep_arguments(arguments),
+        }
+        cleaned_calls.append(call)
 
-    return cleaned
+    return cleaned_calls
 
 
-def keep_arguments(args: Any) -> dict[str, Any]:
+def keep_arguments(arguments: Any) -> dict[str, Any]:
     """Parse the arguments of a call as `parse_arguments`, without any change of an integer.
 
     With an integer of more than 64 bits their text is stored under `NOT_AN_OBJECT`: records have no
     such integers, and a text in its place would be another call.
     """
-    raw = args if isinstance(args, str) else json.dumps(args, default=str)
-    if find_large_integer(raw) is not None:
-        return {NOT_AN_OBJECT: replace_unstorable(raw)}
-    return parse_arguments(args)
+    json_text = arguments if isinstance(arguments, str) else json.dumps(arguments, default=str)
+    if find_large_integer(json_text) is not None:
+        return {NOT_AN_OBJECT: replace_unstorable(json_text)}
+    return parse_arguments(arguments)
 
 
-def parse_arguments(args: Any) -> dict[str, Any]:
+def parse_arguments(arguments: Any) -> dict[str, Any]:
     """Parse the arguments of a call: JSON text, a dictionary, or None.
 
-    A text of white space is a call without arguments, as an empty one: models write it for tools
-    without parameters. Any other value is stored under `NOT_AN_OBJECT`.
+    An empty text and white space are a call without arguments: models write them for tools without
+    parameters. Any other value is stored under `NOT_AN_OBJECT`.
     """
-    is_blank = isinstance(args, str) and not args.strip()
-    raw = args if isinstance(args, dict) else replace_unstorable(str(args or "{}"))
-    if is_blank:
-        raw = {}
+    if isinstance(arguments, str) and not arguments.strip():
+        return {}
 
-    try:
-        value = json.loads(raw) if isinstance(raw, str) else raw
-        if isinstance(value, dict):
+    value: Any
+    if isinstance(arguments, dict):
+        value = arguments
+        text = ""
+    else:
+        text = replace_unstorable(str(arguments or "{}"))
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = None
+
+    if isinstance(value, dict):
+        try:
             return {
                 replace_unstorable(name): clean_json_value(item) for name, item in value.items()
             }
-    except (ValueError, RecursionError):
-        pass
-
-    return {NOT_AN_OBJECT: str(raw)}
+        except (ValueError, RecursionError):
+            # Too deep, or a number that JSON does not have.
+            pass
+    return {NOT_AN_OBJECT: text or str(arguments)}
 
 
 NATIVE = "agentctl_native"
@@ -306,15 +318,14 @@ NATIVE = "agentctl_native"
 
 
 class NeutralMessages:
-    """The messages of a request, without system messages.
-
-    Attributes:
-        messages: neutral messages, in their order.
-    """
+    """The messages of a request, without system messages."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
+        """Neutral messages, in their order."""
+
         self._instructions: list[str] = []
+        # The names of the tools by the ids of their calls.
         self._names: dict[str, str] = {}
 
     @property
@@ -338,8 +349,8 @@ class NeutralMessages:
         """Add an answer of a model.
 
         Args:
-            calls: the id, the name and the arguments of each.
-            kept: what the library has kept with the message, such as the value of `NATIVE`.
+            calls: the id, the name and the arguments of each call.
+            library_values: the values that the library keeps with the message, such as `NATIVE`.
         """
         self.messages.append({"role": "assistant", "content": text})
         self.extend_answer(calls=calls, library_values=library_values)
@@ -362,7 +373,8 @@ class NeutralMessages:
             call = {"id": call_id, "name": name, "arguments": arguments}
             answer.setdefault("tool_calls", []).append(call)
 
-        if native := (library_values or {}).get(NATIVE):
+        native = (library_values or {}).get(NATIVE)
+        if native:
             answer["native"] = native
 
     def add_result(self, call_id: str, text: str, name: str | None = None) -> None:
@@ -372,6 +384,9 @@ class NeutralMessages:
 
 
 def check_model_failure(failure: ExecutionError) -> None:
-    """Raise a failure that is not one of a model: no retry or fallback of a library catches it."""
+    """Raise a failure that no model has caused, such as a cancel.
+
+    Called where a library catches failures of models, for its own retries and fallbacks.
+    """
     if failure.code not in MODEL_FAILURES:
         raise failure

@@ -91,8 +91,10 @@ _TEXT_FIELDS = ("args", "args_delta", "content", "content_delta", "tool_name_del
 """Attributes with the data of the parts and deltas that are not text."""
 
 _EVENT_OVERHEAD_BYTES = 16
+"""Size of an event without its text, for `limits.run_bytes`."""
 
 _GATEWAY_TIMEOUTS = {408, 504}
+"""The statuses of proxies that have waited for a provider."""
 
 _PLACEHOLDER_KEY = "not-needed"
 """Key for private endpoints that need none: the client libraries require a value."""
@@ -206,13 +208,15 @@ class LibraryConnection(ModelConnection):
         if output is None:
             return ModelRequestParameters(function_tools=tools)
 
-        native = self.model.profile.get("supports_json_schema_output", False) and (
-            self.native_output == "always" or (self.native_output == "without_tools" and not tools)
-        )
+        is_native = self.native_output == "always"
+        if self.native_output == "without_tools":
+            is_native = not tools
+        if not self.model.profile.get("supports_json_schema_output", False):
+            is_native = False
 
         return ModelRequestParameters(
             function_tools=tools,
-            output_mode="native" if native else "prompted",
+            output_mode="native" if is_native else "prompted",
             output_object=OutputObjectDefinition(
                 output.json_schema, name=output.name, description=output.description
             ),
@@ -239,10 +243,14 @@ class LibraryConnection(ModelConnection):
             part.args = call["arguments"]
 
         texts = [part.content for part in response.parts if isinstance(part, TextPart)]
-        native = NativeMessage(self, response)
-
-        names = read_name(response.model_name), read_name(response.provider_response_id)
-        return ModelAnswer("".join(texts), calls, reason, native, *names)
+        return ModelAnswer(
+            text="".join(texts),
+            calls=calls,
+            finish_reason=reason,
+            native=NativeMessage(self, response),
+            response_model=read_name(response.model_name),
+            response_id=read_name(response.provider_response_id),
+        )
 
 
 def to_model_failure(error: AgentRunError | httpx2.HTTPError) -> ModelFailure:
@@ -250,19 +258,20 @@ def to_model_failure(error: AgentRunError | httpx2.HTTPError) -> ModelFailure:
 
     While an error body is read, the library does not wrap failures of the connection.
     """
-    unusable = _find_unusable_response(error)
-    text = f"{error} ({unusable})" if unusable else str(error)
+    unusable_response = _find_unusable_response(error)
+    text = f"{error} ({unusable_response})" if unusable_response else str(error)
 
-    headers = (error.headers if isinstance(error, ModelHTTPError) else None) or {}
-    repeatable = (
-        not isinstance(error, ModelQuotaExceededError) and headers.get("x-should-retry") != "false"
-    )
+    is_repeatable = not isinstance(error, ModelQuotaExceededError)
+    headers = error.headers if isinstance(error, ModelHTTPError) else None
+    # Some providers state that the same request would fail again.
+    if headers and headers.get("x-should-retry") == "false":
+        is_repeatable = False
 
     return ModelFailure(
-        _failure_code(error),
+        _find_failure_code(error),
         f"{type(error).__name__}: {text}",
         retry_after=getattr(error, "retry_after", None),
-        is_repeatable=repeatable,
+        is_repeatable=is_repeatable,
         status=_find_status(error),
     )
 
@@ -273,7 +282,7 @@ def _find_status(error: AgentRunError | httpx2.HTTPError) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
+def _find_failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
     if isinstance(error.__cause__, ValueError) or _find_unusable_response(error):
         # The answer arrived and is not readable, such as half a JSON document.
         return "MODEL_ANSWER_INVALID"
@@ -283,9 +292,9 @@ def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
     if isinstance(error, ModelHTTPError) and error.status_code in _GATEWAY_TIMEOUTS:
         return "MODEL_TIMEOUT"
 
-    if isinstance(error, ModelContextWindowExceededError) or (
-        isinstance(error, ModelRequestRejectedError) and is_context_exceeded(str(error))
-    ):
+    if isinstance(error, ModelContextWindowExceededError):
+        return "CONTEXT_EXCEEDED"
+    if isinstance(error, ModelRequestRejectedError) and is_context_exceeded(str(error)):
         return "CONTEXT_EXCEEDED"
 
     if isinstance(error, UnexpectedModelBehavior):
@@ -299,6 +308,7 @@ def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
     if isinstance(error, ModelRequestRejectedError):
         return classify_refusal(status, str(error))
 
+    # The library has a class for each category of failures; the two bases are for all others.
     has_category = type(error) not in (ModelAPIError, ModelHTTPError)
     if not has_category and status is not None and not is_temporary_status(status):
         return classify_refusal(status, str(error))
@@ -378,7 +388,8 @@ def connect_library(model: config.Model, key: str, run_bytes: int) -> LibraryCon
     """Connect a model, from its entry, its API key and the maximum size of a run."""
     connection: LibraryConnection
     if model.provider == "bedrock":
-        check_proxy(model.base_url)  # boto3 reads the environment itself
+        # boto3 reads the proxy from the environment itself.
+        check_proxy(model.base_url)
         connection = _connect_bedrock(model, key)
     else:
         build, native_output = _PROVIDERS[model.provider]

@@ -1,8 +1,8 @@
 """Answers of the chat completions interface, read from the events of a stream.
 
-The texts that arrive in one read are joined: one read is one delta of the run. The interface is
-that of OpenAI with the deviations of compatible servers (docs/models.md "OpenAI-compatible
-endpoints"). Fields that are not used are not checked.
+The texts that arrive in one read are joined: one read is one delta of the run. The deviations of
+servers from the interface of OpenAI are in docs/models.md "OpenAI-compatible endpoints". Fields
+that are not used are not checked.
 """
 
 from __future__ import annotations
@@ -52,22 +52,26 @@ PartKind = Literal["text", "thinking", "call", ""]
 
 
 class UnreadableAnswer(ModelFailure):
-    """An answer whose form is not the one of the interface."""
+    """An answer in a form that the interface does not have."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("MODEL_ANSWER_INVALID", f"the answer cannot be read: {reason}")
 
 
 class CallPieces:
-    """A tool call while it arrives. `arguments` are pieces of JSON text, or an object."""
+    """A tool call while it arrives."""
 
     __slots__ = ("arguments", "extra", "id", "name")
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
+
         self.arguments: list[str] | dict[str, Any] = []
+        """Pieces of JSON text, or an object."""
+
         self.extra: Any = None
+        """Data of the provider that a later request has to repeat with the call."""
 
     @property
     def is_empty(self) -> bool:
@@ -76,6 +80,7 @@ class CallPieces:
 
     @property
     def given_arguments(self) -> Any:
+        """The arguments so far, as a text or an object."""
         return "".join(self.arguments) if isinstance(self.arguments, list) else self.arguments
 
 
@@ -111,10 +116,11 @@ class DetailPieces:
 
     def join(self) -> list[dict[str, Any]]:
         """Return the details as they have to be sent back."""
-        return [
-            {**fields, **{name: "".join(pieces) for name, pieces in self._texts[key].items()}}
-            for key, fields in self._fields.items()
-        ]
+        details = list[dict[str, Any]]()
+        for key, fields in self._fields.items():
+            texts = {name: "".join(pieces) for name, pieces in self._texts[key].items()}
+            details.append({**fields, **texts})
+        return details
 
 
 class OpenAIAnswer:
@@ -145,12 +151,16 @@ class OpenAIAnswer:
 
         self._has_begun = False
         self._refused = False
+        # True between two THINKING_TAGS.
         self._tagged = False
 
+        # The kind of the part that arrives, and its texts that the sink does not have yet.
         self._kind: PartKind = ""
         self._pending: list[str] = []
-        self._pieces = PieceJoiner()
+
+        # The list of pieces that is added to, and half of a character at its end.
         self._open_texts: list[str] = []
+        self._pieces = PieceJoiner()
 
     def add_events(self, events: Iterable[bytes]) -> None:
         """Add the events of one read, and pass their text to the sink."""
@@ -228,7 +238,8 @@ class OpenAIAnswer:
         if type(fields) is not dict:
             raise UnreadableAnswer("a delta is not an object")
 
-        if refusal := fields.get("refusal"):
+        refusal = fields.get("refusal")
+        if refusal:
             if not isinstance(refusal, str):
                 raise UnreadableAnswer("a refusal is not a text")
             self._refused = True
@@ -243,7 +254,8 @@ class OpenAIAnswer:
                 has_thinking = True
                 break
 
-        if details := fields.get("reasoning_details"):
+        details = fields.get("reasoning_details")
+        if details:
             self._add_details(details, shows=not has_thinking)
 
         content = fields.get("content")
@@ -252,7 +264,8 @@ class OpenAIAnswer:
             if text:
                 self._add_content(text)
 
-        if calls := fields.get("tool_calls"):
+        calls = fields.get("tool_calls")
+        if calls:
             self._add_calls(calls)
 
     def _add_calls(self, calls: object) -> None:
@@ -296,15 +309,18 @@ class OpenAIAnswer:
         if texts is not self._open_texts:
             self._end_piece()
             self._open_texts = texts
-        if text := self._pieces.add(piece):
+
+        text = self._pieces.add(piece)
+        if text:
             texts.append(text)
             self._pending.append(text)
 
     def _end_piece(self) -> None:
-        """End the text that is open: a half of a character that waits gets no other half."""
-        if rest := self._pieces.end():
-            self._open_texts.append(rest)
-            self._pending.append(rest)
+        """End the text that is open: half of a character gets no other half any more."""
+        text = self._pieces.end()
+        if text:
+            self._open_texts.append(text)
+            self._pending.append(text)
 
     def _add_details(self, details: object, *, shows: bool) -> None:
         """Keep thinking that may be signed or encrypted, which some providers need back.
@@ -314,6 +330,7 @@ class OpenAIAnswer:
         """
         if not isinstance(details, list) or not all(isinstance(detail, dict) for detail in details):
             return
+
         self._sink.count_arriving(len(json.dumps(details)))
         for detail in details:
             self.details.add(detail)
@@ -322,9 +339,11 @@ class OpenAIAnswer:
                 self._add_thinking("reasoning", text)
 
     def _flush(self) -> None:
+        """Pass the texts of the part so far to the sink."""
         pending = self._pending
         if not pending:
             return
+
         text = pending[0] if len(pending) == 1 else "".join(pending)
         pending.clear()
 
@@ -374,18 +393,21 @@ class OpenAIAnswer:
     def _find_call(self, index: int | None, call_id: str, name: str) -> CallPieces:
         """Return the call to which a piece belongs.
 
-        Some servers send all calls with the index 0, or with none. A piece with a name and another
-        id is a new call there.
+        Some servers send all calls with the index 0, or without an index. A piece with a name and
+        another id is a new call there.
         """
-        if index is None:
-            earlier = None if name or not self.calls else self.calls[-1]
-        else:
-            earlier = self._by_index.get(index)
+        earlier_call = None
+        if index is not None:
+            earlier_call = self._by_index.get(index)
+        elif self.calls and not name:
+            earlier_call = self.calls[-1]
 
-        if earlier is not None and not (
-            name and earlier.name and call_id and earlier.id and call_id != earlier.id
-        ):
-            return earlier
+        if earlier_call is not None:
+            has_names = bool(name and earlier_call.name)
+            has_ids = bool(call_id and earlier_call.id)
+            is_new = has_names and has_ids and call_id != earlier_call.id
+            if not is_new:
+                return earlier_call
 
         self._sink.count_part(is_call=True)
         call = CallPieces()

@@ -171,8 +171,8 @@ class OpenAIConnection(ModelConnection):
 
         body = orjson.dumps(self._build_body(call, messages))
         fields = [*self._fields]
-
-        if (traceparent := find_traceparent("models")) is not None:
+        traceparent = find_traceparent("models")
+        if traceparent is not None:
             fields.append((HEADER.encode(), traceparent.encode()))
 
         if files or self._transport is None:
@@ -218,7 +218,8 @@ class OpenAIConnection(ModelConnection):
 
         options = dict(call.options)
         if not call.tools:
-            options.pop("parallel_tool_calls", None)  # OpenAI refuses it without tools.
+            # OpenAI refuses it without tools.
+            options.pop("parallel_tool_calls", None)
 
         return {**body, **options, **self._build_settings(call.settings)}
 
@@ -258,31 +259,38 @@ class OpenAIConnection(ModelConnection):
         return {**chosen, **(settings.extra_body or {})}
 
     def _complete(self, answer: OpenAIAnswer) -> ModelAnswer:
-        received = [call for call in answer.calls if not call.is_empty]
-        if not all(call.name for call in received):
+        received_calls = [call for call in answer.calls if not call.is_empty]
+        if not all(call.name for call in received_calls):
             raise UnreadableAnswer("a tool call has no name")
+        calls = clean_calls((call.id, call.name, call.given_arguments) for call in received_calls)
 
-        calls = clean_calls((call.id, call.name, call.given_arguments) for call in received)
-        text = "".join(answer.texts)
-        native: dict[str, Any] = {
+        # The thinking and the data of calls that a later request has to repeat.
+        fields: dict[str, Any] = {
             field: "".join(pieces) for field, pieces in answer.thinking.items()
         }
+        details = answer.details.join()
+        if details:
+            fields["reasoning_details"] = details
+        extras = dict[str, Any]()
+        for call, received_call in zip(calls, received_calls, strict=True):
+            if received_call.extra is not None:
+                extras[call["id"]] = received_call.extra
 
-        if details := answer.details.join():
-            native["reasoning_details"] = details
-
-        extras = {
-            call["id"]: source.extra
-            for call, source in zip(calls, received, strict=True)
-            if source.extra is not None
-        }
-
-        message = NativeMessage(self, (native, extras)) if native or extras else None
-        return ModelAnswer(text, calls, answer.finish_reason, message, answer.model, answer.id)
+        native = None
+        if fields or extras:
+            native = NativeMessage(self, (fields, extras))
+        return ModelAnswer(
+            text="".join(answer.texts),
+            calls=calls,
+            finish_reason=answer.finish_reason,
+            native=native,
+            response_model=answer.model,
+            response_id=answer.id,
+        )
 
 
 async def _read_response(response: httpx2.Response, answer: OpenAIAnswer) -> None:
-    """Read a response to its end."""
+    """Read a response to its end, so that its connection can be kept."""
     if not response.is_success:
         raise build_status_failure(response, await response.aread())
 
@@ -296,6 +304,7 @@ async def _read_response(response: httpx2.Response, answer: OpenAIAnswer) -> Non
         if answer.done:
             break
 
+    # The answer is complete: a failure now costs only the connection.
     try:
         async with asyncio.timeout(DRAIN_SECONDS):
             async for _ in portions:
@@ -314,11 +323,14 @@ def _build_url(model: config.Model) -> str:
 
 
 def _takes_schemas(model: config.Model) -> bool:
+    """Return True if a model takes a JSON Schema for the answer, else it gets instructions."""
     if model.provider == "openrouter":
         return model.model.startswith(_SCHEMA_VENDORS)
+    if model.provider != "ollama":
+        return True
+    # The models in the cloud of Ollama take none.
     host = urlsplit(model.base_url).hostname or ""
-    in_cloud = model.model.endswith("-cloud") or f".{host}".endswith(".ollama.com")
-    return not (model.provider == "ollama" and in_cloud)
+    return not model.model.endswith("-cloud") and not f".{host}".endswith(".ollama.com")
 
 
 def _build_choice(choice: str | None) -> str | dict[str, Any]:

@@ -1,8 +1,8 @@
 """Models of providers: connections, limits of their responses, and classes of their failures.
 
 A provider can send data without end, compressed data, and events that take the library minutes of
-work in which no other run continues (security cases M04 to M08). So a response is limited
-while its bytes arrive; the conversation limits the text and the calls in it.
+work, while no other run continues (security cases M04 to M08). So a response is limited while its
+bytes arrive; the conversation limits the text and the calls in it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ _ENVELOPE_BYTES = 65_536
 """Allowance for everything except the text in one event, if runs are smaller than an event."""
 
 _MINIMUM_EVENTS = 10_000
+"""Number of events that every answer may have."""
+
 _BYTES_OF_AN_EVENT = 64
-"""An answer has at most one event for each 64 bytes that a run may store: a quarter of a million by
-default, which is more than the tokens of an answer."""
+"""An answer has at most one more event for each 64 bytes that a run may store: a quarter of a
+million by default, which is more than the tokens of an answer."""
 
 _BYTES_OF_AN_ENVELOPE = 512
 """A provider repeats the envelope of an answer, some 300 bytes, with each token."""
@@ -80,7 +82,7 @@ def limit_response(response: httpx2.Response, run_bytes: int) -> httpx2.Response
 def iterate_events(response: httpx2.Response) -> AsyncIterator[list[bytes]]:
     """Yield the events of a limited response, the events of one read together.
 
-    An event includes its empty line; what follows the last one is not an event.
+    An event includes its empty line; bytes after the last empty line are not an event.
     """
     return cast(_LimitedStream, response.stream).iterate_events()
 
@@ -108,7 +110,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
             yield b"".join(events)
 
     async def iterate_events(self) -> AsyncIterator[list[bytes]]:
-        """Yield the complete events of each read, in portions, and the rest of the body last."""
+        """Yield the complete events of each read, in portions; last the bytes after them."""
         if self._refused:
             raise UnusableResponse("the response is compressed, which was not requested")
 
@@ -229,13 +231,14 @@ def build_http_client(
 
     Args:
         transport: None for the transport of httpx2.
-        url: as of `LimitedClient`.
+        url: as in `LimitedClient`.
 
     Raises:
         InvalidConfiguration: the environment names a proxy that cannot be used.
     """
     # The transport for streams isolates its connections itself.
-    return (IsolatedClient if transport is None else LimitedClient)(
+    client_class = IsolatedClient if transport is None else LimitedClient
+    return client_class(
         run_bytes,
         timeout=httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
@@ -275,8 +278,8 @@ class LimitedClient(httpx2.AsyncClient):
 
     Args:
         run_bytes: maximum size of a run, and therefore of an answer (`ResponseLimits`).
-        url: the URL of all requests, empty for one that only a library knows; None for any. It
-            selects the proxy.
+        url: the URL of all requests, which selects the proxy; empty for a URL that only a library
+            knows, None for any URL.
         options: other arguments of `httpx2.AsyncClient`.
 
     Raises:
@@ -298,7 +301,8 @@ class LimitedClient(httpx2.AsyncClient):
 
     def build_request(self, *args: Any, **options: Any) -> httpx2.Request:
         request = super().build_request(*args, **options)
-        if (traceparent := find_traceparent(self.propagation)) is not None:
+        traceparent = find_traceparent(self.propagation)
+        if traceparent is not None:
             request.headers[HEADER] = traceparent
         return request
 
@@ -315,7 +319,10 @@ class _SendTrace:
 
 
 class IsolatedClient(LimitedClient):
-    """The same with a transport of httpx2, which may also be one for a proxy."""
+    """A `LimitedClient` with a transport of httpx2, also through a proxy.
+
+    Its connections are opened in an empty context (`open_isolated`).
+    """
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         gate = current_send_gate.get()
@@ -327,7 +334,7 @@ class IsolatedClient(LimitedClient):
         except ssl.SSLError as error:
             raise _build_tls_failure() from error
         except httpx2.ConnectError as error:
-            # The error of the connection does not show that it was one to the proxy.
+            # The error does not show that the connection was to the proxy.
             proxy = find_proxy_variable(str(request.url))
             if proxy is None:
                 raise

@@ -26,11 +26,11 @@ KEEPALIVE_SECONDS = 5.0
 """Time that an idle connection is kept. Servers close theirs after 5 seconds or more."""
 
 MAXIMUM_IDLE = 100
-"""Idle connections of one origin."""
+"""Maximum number of idle connections to one origin."""
 
 MAXIMUM_HEAD_BYTES = 65_536
-"""Maximum size of the header fields of a response, of those of its trailers, and of everything else
-that is not the body, such as one line without an end: the parser gathers it in quadratic time."""
+"""Maximum size of the header fields of a response, of its trailers, and of everything else that is
+not the body, such as one line without an end: the parser gathers it in quadratic time."""
 
 MAXIMUM_INTERIM = 100
 """Maximum number of interim responses (1xx) before a response."""
@@ -102,10 +102,10 @@ class StreamTransport(httpx2.AsyncBaseTransport):
     async def send(
         self, origin: Origin, data: bytes, timeouts: Timeouts, *, has_body: bool = True
     ) -> httpx2.Response:
-        """Do the same with the bytes of a request.
+        """Send the bytes of a request; see `handle_async_request`.
 
         Args:
-            has_body: False if the response ends with its head, as that to HEAD does.
+            has_body: False if the response ends with its head, as a response to HEAD does.
         """
         gate = current_send_gate.get()
         while True:
@@ -116,7 +116,7 @@ class StreamTransport(httpx2.AsyncBaseTransport):
                 connection = await open_isolated(self._connect(origin, timeouts.get("connect")))
             if gate is None or gate.is_open():
                 break
-            # It would be too old after the wait.
+            # A halt has begun meanwhile. After the wait the connection would be too old.
             connection.close()
 
         # Nothing awaits between the look at the gate and the write of the request.
@@ -140,14 +140,17 @@ class StreamTransport(httpx2.AsyncBaseTransport):
     def release(self, connection: _Connection) -> None:
         """Keep the connection of a response that was read to its end; close any other."""
         idle = self._idle.setdefault(connection.origin, [])
-        for left in [each for each in idle if each.loop.is_closed()]:
-            self.forget(left)
+        for idle_connection in list(idle):
+            if idle_connection.loop.is_closed():
+                self.forget(idle_connection)
+
         if len(idle) < MAXIMUM_IDLE and connection.finish(KEEPALIVE_SECONDS):
             idle.append(connection)
         else:
             connection.close()
 
     def forget(self, connection: _Connection) -> None:
+        """Drop a connection that is closed."""
         self.open.discard(connection)
         idle = self._idle.get(connection.origin, [])
         if connection in idle:
@@ -252,7 +255,8 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._exchange is None or self._exchange.is_complete:
-            self.close()  # No request waits for this data.
+            # No request waits for this data.
+            self.close()
         else:
             self._exchange.receive(data)
 
@@ -290,13 +294,25 @@ class _Exchange:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._has_head = self._keeps_alive = self._is_paused = False
+        self._has_body = has_body
+
+        self._has_head = False
+        self._keeps_alive = False
+        self._is_paused = False
         self._error: Exception | None = None
+
+        # The part of the body that the caller has not taken yet.
         self._body: list[bytes] = []
-        self._body_bytes = self._head_bytes = self._unparsed_bytes = self._interim = 0
+        self._body_bytes = 0
+
+        self._head_bytes = 0
+        # The bytes since the parser has last called back.
+        self._unparsed_bytes = 0
+        # The number of interim responses.
+        self._interim = 0
+
         self._waiter: asyncio.Future[None] | None = None
         self._read_seconds = read_seconds
-        self._has_body = has_body
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -415,7 +431,8 @@ class _Exchange:
 
     def on_message_begin(self) -> None:
         if self.is_complete:
-            self._keeps_alive = False  # No request waits for a second response.
+            # No request waits for a second response.
+            self._keeps_alive = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
