@@ -278,7 +278,14 @@ async def walk(
     return found, pages
 
 
-SMALL_READS = {"MAXIMUM_READ": 3, "WINDOWS": (2, 3), "CHUNK": 2, "COMPARED": (3, 40)}
+SMALL_READS = {
+    "MAXIMUM_READ": 3,
+    "FIRST_WINDOW": 2,
+    "SECOND_WINDOW": 3,
+    "CHUNK": 2,
+    "COMPARED_TEXTS": 3,
+    "COMPARED_BYTES": 40,
+}
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(personal_data, "SCANNED_ROWS", 40)
     monkeypatch.setattr(usage_reads, "MAXIMUM_SUMS", 4_000)
     monkeypatch.setattr(usage_reads, "MAXIMUM_TOTALS", 1_500)
-    for name, value in (("MAXIMUM_READ", 12), ("INDEXED", 120), ("WINDOWS", (50, 1_000))):
+    reads = {"MAXIMUM_READ": 12, "INDEXED": 120, "FIRST_WINDOW": 50, "SECOND_WINDOW": 1_000}
+    for name, value in reads.items():
         monkeypatch.setattr(search_pages, name, value)
     for module in (compared, lists):
         monkeypatch.setattr(module, "MAXIMUM_READ", 50)

@@ -183,7 +183,9 @@ class LegClaims:
             if await database.write(queue.advance_stalled(session_id, now())):
                 self.wake(database)
 
-        for run_id in await database.read(run_messages.list_left(), size="large"):
+        for run_id in await database.read(
+            run_messages.list_ended_runs_with_messages(), size="large"
+        ):
             if await database.write(settle_left_messages(run_id)):
                 self.wake(database)
 

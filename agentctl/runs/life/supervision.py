@@ -454,7 +454,7 @@ async def _read_history(
 
     history_rows = await _read_recent(run, count, native_kinds, covered, before)
     if native_kinds is not None:
-        history_rows = run_reads.begin_again(history_rows)
+        history_rows = run_reads.drop_until_too_large(history_rows)
     elif not covered:
         # The messages may fill the window: the summary, if there is one, replaces some of them.
         window = catalog.model(component).context_tokens or SMALL_WINDOW

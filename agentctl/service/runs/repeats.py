@@ -249,7 +249,7 @@ class RepeatOperations(RunOperations):
         recent = run_reads.list_recent(
             row.session_id, component.history_runs, maximum, before_seq=row.seq
         )
-        runs = run_reads.begin_again(await database.read(recent, size="run"))
+        runs = run_reads.drop_until_too_large(await database.read(recent, size="run"))
         earlier_messages = [
             message for run in runs for message in parse_messages(run.messages) or ()
         ]

@@ -35,12 +35,18 @@ if TYPE_CHECKING:
 
 
 class Checkpoint(NamedTuple):
-    """The state from which a run continues, as JSON, and the attempt of the leg that wrote it."""
+    """The state from which a run continues."""
 
     run_id: str
+
     attempt: int
+    """The attempt of the leg that wrote it; 0 before the first leg."""
+
     kind: str
+    """`start` or `pause`."""
+
     body: str
+    """The state as JSON (`runs.log.fold`)."""
 
 
 class DecisionChange(NamedTuple):
@@ -236,6 +242,8 @@ def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, Val
             summary: dict[str, Any] = dict(zip(_SUMMARY_NAMES, values, strict=True))
             for name in ("created_at", "decided_at"):
                 summary[name] = format_optional_time(summary[name])
+
+            # The record of a member has its approvals, and so has the record of its root run.
             for run_id in {root_run_id, summary["run_id"]}.intersection(parameters.values()):
                 summaries.setdefault(run_id, []).append(summary)
     return summaries
@@ -267,16 +275,22 @@ def count_pending(limit: int) -> Work[int]:
 
 
 class WaitingCounts(NamedTuple):
-    """Numbers of paused root runs, pending approvals, unknown calls and queued runs.
-
-    The number of calls whose outcome was ever unknown only grows: a call in doubt has a question
-    about its outcome, unless its run ended.
-    """
+    """The numbers of runs and approvals that wait in a database."""
 
     paused: int = 0
+    """Paused root runs."""
+
     pending: int = 0
+    """Pending approvals."""
+
     unknown: int = 0
+    """Calls whose outcome was ever unknown.
+
+    It only grows: a call in doubt has a question about its outcome, unless its run ended.
+    """
+
     queued: int = 0
+    """Runs in the queue."""
 
 
 @single_unit
@@ -410,8 +424,9 @@ def list_page(
         page: the page, in the order of `created_at`.
         totals: the remembered totals of the database.
     """
-    equal = {name: getattr(filter, name) for name in _EQUAL}
-    of_run = "(run_id = :run_id OR root_run_id = :run_id)"
+    of_run = listing.Conditions().with_present(
+        "(run_id = :run_id OR root_run_id = :run_id)", run_id=filter.run_id
+    )
     leads = _LEADS
     if filter.status == "pending":
         # Few approvals are pending: an index with the status is the shortest way to them.
@@ -421,14 +436,13 @@ def list_page(
         LISTING,
         leads,
         visibility,
-        equal,
-        listing.Conditions().with_present(of_run, run_id=filter.run_id),
-        visible,
-        find_by_prefix("approval_id", filter.id_prefix),
-        (filter.created_after, filter.created_before),
-        totals,
+        equal={name: getattr(filter, name) for name in _EQUAL},
+        few=of_run,
+        compared=visible,
+        ranges=find_by_prefix("approval_id", filter.id_prefix),
+        times=(filter.created_after, filter.created_before),
+        totals=totals,
     )
-
     return filtered.list_page(page, ApprovalRow)
 
 

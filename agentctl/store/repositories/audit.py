@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from agentctl.records.kinds import AuditOutcome
-from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit, unit
+from agentctl.store.database import (
+    Sql,
+    Statement,
+    Steps,
+    Value,
+    Work,
+    build_insert,
+    single_unit,
+    unit,
+)
 
 if TYPE_CHECKING:
     from agentctl.interface.requests.administration import AuditFilter
@@ -21,8 +30,10 @@ DELETE_BATCH = 500
 """Maximum number of rows that one unit of `delete_older` reads: other writers wait for it."""
 
 FIRST_WINDOW = 1_000
-"""Rows in the first window of a read; each further one is twice as large. The times of as many rows
-at the end of a window show if older rows may follow."""
+"""Rows in the first window of a read; each further window is twice as large.
+
+The times of as many rows at the end of a window show if older rows may follow.
+"""
 
 MAXIMUM_WINDOW = 8_000
 """Rows in the last window of a read with `since`, which reads 15,000 rows then."""
@@ -70,7 +81,9 @@ class AuditRowPage:
     """The time of the last row that was compared, if the page ends there."""
 
 
-APPENDED_COLUMNS = AuditRow._fields[:-1]  # the database numbers the rows
+# The database numbers the rows.
+APPENDED_COLUMNS = AuditRow._fields[:-1]
+"""The columns of a new row."""
 
 _APPEND = build_insert("audit_log", APPENDED_COLUMNS)
 
@@ -130,13 +143,26 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
     if lowest is None:
         return AuditRowPage([], None)
 
-    before = highest + 1 if before is None else min(before, highest + 1)
-    filters = {name: getattr(filter, name) for name in _FILTERS}
-    filters = {name: value for name, value in filters.items() if value is not None}
-    lead = next(iter(filters), None)
-    sql = _SINCE if lead is None else _WINDOWS[lead]
-    since = EARLIEST if filter.since is None else filter.since
-    is_compared = len(filters) + (filter.since is not None) > 1
+    if before is None or before > highest:
+        before = highest + 1
+
+    filters = dict[str, Value]()
+    for name in _FILTERS:
+        value = getattr(filter, name)
+        if value is not None:
+            filters[name] = value
+
+    # The first filter has the most selective index.
+    sql = _SINCE
+    if filters:
+        sql = _WINDOWS[next(iter(filters))]
+
+    filter_count = len(filters)
+    since = EARLIEST
+    if filter.since is not None:
+        filter_count += 1
+        since = filter.since
+    is_compared = filter_count > 1
     rows_left = MAXIMUM_READ if is_compared else filter.limit + 1
 
     rows: list[AuditRow] = []
@@ -145,11 +171,11 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
         window = {"floor": max(before - size, lowest), "before": before}
         values = {**window, **filters, "since": since, "limit": rows_left}
         read_rows = [AuditRow(*row) for row in (yield Statement(sql, values))]
-        rows += [
-            row
-            for row in read_rows
-            if row.at >= since and all(getattr(row, name) == filters[name] for name in filters)
-        ]
+        for row in read_rows:
+            matches = all(getattr(row, name) == value for name, value in filters.items())
+            if matches and row.at >= since:
+                rows.append(row)
+
         rows_left -= len(read_rows)
         before = window["floor"]
         size = 2 * size
@@ -167,9 +193,11 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
             if size > MAXIMUM_WINDOW and before > lowest:
                 return AuditRowPage(rows, before, oldest or since)
 
-    entries = rows[: filter.limit]
-    has_next = len(rows) > filter.limit
-    return AuditRowPage(entries, entries[-1].seq if has_next else None)
+    page_rows = rows[: filter.limit]
+    next_before: int | None = None
+    if len(rows) > filter.limit:
+        next_before = page_rows[-1].seq
+    return AuditRowPage(page_rows, next_before)
 
 
 def get_newest_time() -> Work[int | None]:

@@ -202,13 +202,15 @@ def append_batches(batches: Sequence[Batch]) -> Work[list[str]]:
 
 
 def _append(batches: Sequence[Batch]) -> Statement:
+    """Build the statement that appends some batches."""
+    # The next power of two: the rows that are too many have no run.
     count = 1 << (len(batches) - 1).bit_length()
-    filled = [*batches, *[_NO_BATCH] * (count - len(batches))]
-    values: dict[str, Value] = {
-        f"{name}_{index}": value
-        for index, batch in enumerate(filled)
-        for name, value in zip(Batch._fields, batch, strict=True)
-    }
+    filled_batches = [*batches, *[_NO_BATCH] * (count - len(batches))]
+
+    values: dict[str, Value] = {}
+    for index, batch in enumerate(filled_batches):
+        for name, value in zip(Batch._fields, batch, strict=True):
+            values[f"{name}_{index}"] = value
     return Statement(_APPENDS[count], values)
 
 
@@ -232,14 +234,19 @@ def list_followed(positions: Sequence[tuple[str, int]]) -> Steps[list[FollowedRo
         positions: 1 to `MAXIMUM_FOLLOWED` runs, each with the number of the last known event.
     """
     count = next(count for count in _FOLLOWED if count >= len(positions))
-    filled = [*positions, *[("", 0)] * (count - len(positions))]
+    filled_positions = [*positions, *[("", 0)] * (count - len(positions))]
+
     values: dict[str, Value] = {}
-    for index, (run_id, seq) in enumerate(filled):
-        values |= {f"run_id_{index}": run_id, f"seq_{index}": seq}
-    return [
-        FollowedRow(number, status, owner, None if batch[1] is None else EventRow(*batch))
-        for number, status, owner, *batch in (yield Statement(_FOLLOWED[count], values))
-    ]
+    for index, (run_id, seq) in enumerate(filled_positions):
+        values[f"run_id_{index}"] = run_id
+        values[f"seq_{index}"] = seq
+
+    followed_rows = list[FollowedRow]()
+    for number, status, owner, *columns in (yield Statement(_FOLLOWED[count], values)):
+        # The row of a run without new events has no batch.
+        batch = None if columns[1] is None else EventRow(*columns)
+        followed_rows.append(FollowedRow(number, status, owner, batch))
+    return followed_rows
 
 
 class StoredPart(NamedTuple):
@@ -261,10 +268,13 @@ def read_part(run_id: str, seq: int) -> Steps[StoredPart]:
     rows = yield Statement(_PART, {"run_id": run_id, "seq": seq})
     if not rows:
         return StoredPart(None, -1, ())
+
     status, newest, *_ = rows[0]
+    if newest is None:
+        newest = -1
     batches = [EventRow(*batch) for _, _, *batch in rows if batch[1] is not None]
     batches.sort(key=attrgetter("first_seq"))
-    return StoredPart(status, -1 if newest is None else newest, batches)
+    return StoredPart(status, newest, batches)
 
 
 @single_unit

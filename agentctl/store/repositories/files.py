@@ -24,15 +24,23 @@ DELETED_ROWS = 500
 """Rows that one unit deletes."""
 
 DAY = 86_400_000_000
+"""Microseconds of a day."""
 
 
 class FileBytes(NamedTuple):
-    """Bytes that files name: their key, their least and largest size, and the id of a file."""
+    """Bytes that files name."""
 
     blob: str
+    """Their key."""
+
     size: int
+    """The least size that a file names."""
+
     largest: int
+    """The largest size that a file names."""
+
     file_id: str
+    """The id of one of the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +184,8 @@ def check_room(
 def _check_day(user_id: str | None, size: int, at: int, settings: Files) -> Steps[None]:
     values: dict[str, Value] = {"owner": build_owner_key(user_id), "day": at // DAY}
     rows = yield Statement(_READ_DAY, values)
-    count, stored = rows[0] if rows else (0, 0)
-    if stored + size > settings.user_day_bytes:
+    count, stored_bytes = rows[0] if rows else (0, 0)
+    if stored_bytes + size > settings.user_day_bytes:
         raise QuotaExceeded(
             f"{settings.user_day_bytes} bytes of files a day", "files.user_day_bytes"
         )
@@ -229,7 +237,8 @@ def create(row: FileRow, reservation: int) -> Steps[FileRow]:
 
     if row.session_id is not None:
         values: dict[str, Value] = {"session_id": row.session_id, "name": row.name}
-        row = replace(row, version=(yield Statement(_FIND_VERSION, values))[0][0])
+        ((version,),) = yield Statement(_FIND_VERSION, values)
+        row = replace(row, version=version)
 
     yield Statement(_CREATE, asdict(row))
     return row
@@ -334,7 +343,8 @@ def list_bytes(after: str, limit: int) -> Work[list[FileBytes]]:
 def find_known(blobs: Sequence[str]) -> Steps[set[str]]:
     """Return the keys that files name, or that are noted because a cleanup decides about them."""
     named_keys = yield from read_by_ids(_FIND_NAMED, blobs, str)
-    return {*named_keys, *(yield from read_by_ids(_FIND_CHECKED, blobs, str))}
+    noted_keys = yield from read_by_ids(_FIND_CHECKED, blobs, str)
+    return {*named_keys, *noted_keys}
 
 
 def end_check(seq: int) -> Work[None]:

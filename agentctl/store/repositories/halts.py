@@ -158,9 +158,10 @@ def list_page(filter: HaltFilter, page: Slice) -> Work[RowPage[HaltRow]]:
         page: the page, in the order of `created_at`; its `sort` is not read.
     """
     conditions = Conditions().with_equal(scope=filter.scope, scope_id=filter.scope_id)
-    if filter.state is not None:
-        has_ended = "ended_at IS NULL" if filter.state == "active" else "ended_at IS NOT NULL"
-        conditions = conditions.with_condition(has_ended)
+    if filter.state == "active":
+        conditions = conditions.with_condition("ended_at IS NULL")
+    elif filter.state is not None:
+        conditions = conditions.with_condition("ended_at IS NOT NULL")
     return LISTING.list_page(conditions, replace(page, sort="created_at"), HaltRow)
 
 

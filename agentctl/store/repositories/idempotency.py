@@ -61,11 +61,12 @@ def claim_key(
         None if the key belongs to this run now. Otherwise the claim of an earlier request, younger
         than `KEY_LIFETIME`, without a change.
     """
-    values: dict[str, Value] = {"principal": principal, "key": key}
-    new: dict[str, Value] = {"body_hash": body_hash, "run_id": run_id, "now": now}
-    if (yield Statement(_CLAIM, {**values, **new, "expired": now - KEY_LIFETIME})):
+    key_values: dict[str, Value] = {"principal": principal, "key": key}
+    new_values: dict[str, Value] = {"body_hash": body_hash, "run_id": run_id, "now": now}
+    if (yield Statement(_CLAIM, {**key_values, **new_values, "expired": now - KEY_LIFETIME})):
         return None
-    claims = yield Statement(_GET_CLAIM, values)
+
+    claims = yield Statement(_GET_CLAIM, key_values)
     if not claims:
         # The claim was deleted between the two statements. That cannot happen on SQLite.
         return (yield from claim_key(principal, key, body_hash, run_id, now))

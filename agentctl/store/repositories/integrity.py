@@ -19,7 +19,7 @@ _HAS_SESSION = "EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = runs.
 
 @dataclass(frozen=True, slots=True)
 class ScannedRun:
-    """A run in a scan. The last three fields are 0 or 1, `created_at` is in microseconds UTC."""
+    """A run in a scan. `created_at` is in microseconds UTC."""
 
     run_id: str
     session_id: str
@@ -27,11 +27,15 @@ class ScannedRun:
     status: str
     attempt: int
     created_at: int
+
     has_session: int
+    """1 if its session exists, otherwise 0."""
+
     live: int
+    """1 if it is live, otherwise 0."""
 
     calls: int
-    """1 if the run has ended and its messages may contain tool calls."""
+    """1 if the run has ended and its messages may contain tool calls, otherwise 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +91,15 @@ def list_newest(limit: int) -> Work[list[ScannedRun]]:
 
 def list_live(after: ScannedRun | None, limit: int) -> Work[list[ScannedRun]]:
     """Return the live runs that follow `after`, by status and age."""
-    status, created_at, run_id = (
-        ("", 0, "") if after is None else (after.status, after.created_at, after.run_id)
+    if after is None:
+        return _LIVE.rows(ScannedRun, status="", created_at=0, after="", limit=limit)
+    return _LIVE.rows(
+        ScannedRun,
+        status=after.status,
+        created_at=after.created_at,
+        after=after.run_id,
+        limit=limit,
     )
-    return _LIVE.rows(ScannedRun, status=status, created_at=created_at, after=run_id, limit=limit)
 
 
 def get_messages(run_id: str) -> Work[StoredMessages | None]:
@@ -125,10 +134,17 @@ _COUNT_SESSIONS = Sql("SELECT count(*) FROM sessions")
 
 
 def count_sessions() -> Work[int]:
+    """Return the number of sessions."""
     return _COUNT_SESSIONS.value()
 
 
 def _lacks(table: str, key: str, value: str) -> str:
+    """Return the condition that a column of a row names no row of a table.
+
+    Args:
+        key: the column of the table.
+        value: the column of the row.
+    """
     # Not EXISTS, see `_SCANNED`.
     return f"(SELECT count(*) FROM {table} AS other WHERE other.{key} = page.{value}) = 0"
 
@@ -244,12 +260,12 @@ _STATE_COLUMNS = tuple(
     dict.fromkeys(name for state in _OPEN_STATES for name in (*state.present, *state.absent))
 )
 _ALLOWED = " OR ".join(f"status = '{state.value}' AND {state.sql}" for state in _OPEN_STATES)
-_FOUND = "SELECT runs.run_id, runs.session_id, runs.owner"
-_AND_THAT = "AND (cast(:run_id as text) IS NULL OR runs.run_id = :run_id) LIMIT :limit"
+_SELECT = "SELECT runs.run_id, runs.session_id, runs.owner"
+_AND_LIMIT = "AND (cast(:run_id as text) IS NULL OR runs.run_id = :run_id) LIMIT :limit"
 
 _IMPOSSIBLE = Sql(
-    f"{_FOUND}, status, {', '.join(f'{name} IS NOT NULL' for name in _STATE_COLUMNS)} FROM runs"
-    f" WHERE {IS_FOUND_OPEN} AND NOT ({_ALLOWED}) {_AND_THAT}"
+    f"{_SELECT}, status, {', '.join(f'{name} IS NOT NULL' for name in _STATE_COLUMNS)} FROM runs"
+    f" WHERE {IS_FOUND_OPEN} AND NOT ({_ALLOWED}) {_AND_LIMIT}"
 )
 
 Remedy = Literal["end it", "let it go on", "close what it waited for"]
@@ -259,44 +275,44 @@ INCONSISTENT: Sequence[tuple[str, Remedy, Sql]] = (
         "it is open, but its parent has ended",
         "end it",
         Sql(
-            f"{_FOUND} FROM runs JOIN runs AS parents ON parents.run_id = runs.parent_run_id"
+            f"{_SELECT} FROM runs JOIN runs AS parents ON parents.run_id = runs.parent_run_id"
             f" WHERE {IS_FOUND_OPEN} AND runs.purpose IS NULL"
-            f" AND parents.finished_at <= :before {_AND_THAT}"
+            f" AND parents.finished_at <= :before {_AND_LIMIT}"
         ),
     ),
     (
         "it waits, but has no checkpoint from which it could go on",
         "end it",
         Sql(
-            f"{_FOUND} FROM runs WHERE {IS_FOUND_OPEN} AND status <> 'RUNNING' AND owner IS NULL"
+            f"{_SELECT} FROM runs WHERE {IS_FOUND_OPEN} AND status <> 'RUNNING' AND owner IS NULL"
             " AND NOT EXISTS (SELECT 1 FROM run_checkpoints"
-            f" WHERE run_checkpoints.run_id = runs.run_id) {_AND_THAT}"
+            f" WHERE run_checkpoints.run_id = runs.run_id) {_AND_LIMIT}"
         ),
     ),
     (
         "it is PAUSED, but nothing is left to decide",
         "let it go on",
         Sql(
-            f"{_FOUND} FROM runs WHERE status = 'PAUSED' AND parent_run_id IS NULL AND NOT EXISTS"
+            f"{_SELECT} FROM runs WHERE status = 'PAUSED' AND parent_run_id IS NULL AND NOT EXISTS"
             " (SELECT 1 FROM approvals WHERE root_run_id = runs.run_id"
-            f" AND approvals.status = 'pending') {_AND_THAT}"
+            f" AND approvals.status = 'pending') {_AND_LIMIT}"
         ),
     ),
     (
         "it has ended, but an approval or an approved call of it is open",
         "close what it waited for",
         Sql(
-            f"{_FOUND} FROM approvals JOIN runs ON runs.run_id = approvals.run_id WHERE"
+            f"{_SELECT} FROM approvals JOIN runs ON runs.run_id = approvals.run_id WHERE"
             " (approvals.status = 'pending' OR execution = 'executing')"
-            f" AND finished_at IS NOT NULL {_AND_THAT}"
+            f" AND finished_at IS NOT NULL {_AND_LIMIT}"
         ),
     ),
     (
         "it has ended, but its checkpoint is kept",
         "close what it waited for",
         Sql(
-            f"{_FOUND} FROM run_checkpoints JOIN runs ON runs.run_id = run_checkpoints.run_id"
-            f" WHERE finished_at IS NOT NULL {_AND_THAT}"
+            f"{_SELECT} FROM run_checkpoints JOIN runs ON runs.run_id = run_checkpoints.run_id"
+            f" WHERE finished_at IS NOT NULL {_AND_LIMIT}"
         ),
     ),
 )  # fmt: skip
@@ -329,7 +345,7 @@ def find_inconsistent(
     inconsistencies = []
 
     for run, session, owner, status, *is_set in (yield Statement(_IMPOSSIBLE, values)):
-        text = _describe(status, dict(zip(_STATE_COLUMNS, is_set, strict=True)))
+        text = _describe_difference(status, dict(zip(_STATE_COLUMNS, is_set, strict=True)))
         inconsistencies.append(Inconsistency(run, session, owner, text, "end it"))
 
     for text, remedy, sql in INCONSISTENT:
@@ -340,19 +356,21 @@ def find_inconsistent(
     return inconsistencies
 
 
-def _describe(status: str, is_set: Mapping[str, int]) -> str:
+def _describe_difference(status: str, is_set: Mapping[str, int]) -> str:
     """Name the columns in which a row differs from the state that it resembles most."""
 
     def list_differences(state: State) -> list[str]:
-        return [f"{name} is not set" for name in state.present if not is_set[name]] + [
-            f"{name} is set" for name in state.absent if is_set[name]
-        ]
+        differences = [f"{name} is not set" for name in state.present if not is_set[name]]
+        differences += [f"{name} is set" for name in state.absent if is_set[name]]
+        return differences
 
     states = [state for state in _OPEN_STATES if state.value == status]
     nearest = min(states, key=lambda state: len(list_differences(state)))
-    return f"it is {status}, but " + (
-        " and ".join(list_differences(nearest)) or f"not with {nearest.more}"
-    )
+    differences = list_differences(nearest)
+    if not differences:
+        # The columns are right, so a further condition of the state is not true.
+        differences = [f"not with {nearest.more}"]
+    return f"it is {status}, but {' and '.join(differences)}"
 
 
 _LONG_PAUSED = Sql(

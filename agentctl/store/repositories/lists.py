@@ -91,9 +91,10 @@ def list_runs(
     listing = _SUMMARIES if filter.form.view in SUMMARY_VIEWS else _RUNS
     if search is not None:
         # The places of a session's texts are next to each other: each run is a group.
-        matched = FoundList(listing, RunRow, "t.place", 1, 1, FARTHEST)
-        searched = visibility.narrow(filter.user_id)
-        return list_page(matched, search, searched, _match_runs(filter, visibility), page)
+        found_list = FoundList(listing, RunRow, "t.place", span=1, share=1, last=FARTHEST)
+        searched_data = visibility.narrow(filter.user_id)
+        conditions = _match_runs(filter, visibility)
+        return list_page(found_list, search, searched_data, conditions, page)
 
     ranges = find_by_prefix("run_id", filter.id_prefix)
     finished_after = filter.finished_after
@@ -113,17 +114,20 @@ def list_runs(
 
     equal = _get_run_columns(filter)
     compared = _compare_run(filter)
+    leads = _RARE_RUN_LEADS if equal["status"] in _RARE else _RUN_LEADS
+    # No run ends before its beginning.
+    created_before = _pick_bound(min, filter.created_before, filter.finished_before)
+
     filtered = Filtered(
         listing,
-        _RARE_RUN_LEADS if equal["status"] in _RARE else _RUN_LEADS,
+        leads,
         visibility,
         equal,
-        _match_few_runs(filter),
-        compared,
-        ranges,
-        # No run ends before its beginning.
-        (filter.created_after, _pick(min, filter.created_before, filter.finished_before)),
-        totals,
+        few=_match_few_runs(filter),
+        compared=compared,
+        ranges=ranges,
+        times=(filter.created_after, created_before),
+        totals=totals,
         matches_most=equal["status"] == "COMPLETED" and not compared.texts,
     )
     return filtered.list_page(page, RunRow)
@@ -141,25 +145,33 @@ def _match_runs(filter: RunFilter, visibility: Visibility) -> Conditions:
 
 
 def _get_run_columns(filter: RunFilter) -> dict[str, Value]:
-    failed = filter.error_code is not None or filter.error is not None
+    """Return the values of the columns that indexes of runs have; None if not filtered."""
+    status: str | None = filter.status
+    if status is None and (filter.error_code is not None or filter.error is not None):
+        # There is an index for the failed runs, which are few.
+        status = "ERROR"
+
     return {
         "session_id": filter.session_id,
         "user_id": filter.user_id,
         "component_id": filter.component_id,
-        # There is an index for the failed runs, which are few.
-        "status": filter.status or ("ERROR" if failed else None),
+        "status": status,
         "component_type": filter.component_type,
     }
 
 
 def _match_few_runs(filter: RunFilter) -> Conditions:
+    """Return the conditions that few runs match, with an index for each."""
     few = Conditions()
     if filter.live or filter.status in ("PENDING", "RUNNING"):
         few = few.with_condition(IS_LIVE)
-    return few.with_condition(IS_AT_WORK) if filter.at_work else few
+    if filter.at_work:
+        few = few.with_condition(IS_AT_WORK)
+    return few
 
 
 def _compare_run(filter: RunFilter) -> Conditions:
+    """Return the conditions on runs that no index has."""
     conditions = Conditions().with_equal(
         model=filter.model, version=filter.version, error_code=filter.error_code
     )
@@ -292,9 +304,12 @@ def list_sessions(
         search: the words of the filter, if it has some.
     """
     if search is not None:
-        matched = FoundList(SESSIONS, _build_row, "created_at", 1_000, SHARE, LATEST)
-        searched = visibility.narrow(filter.where.user_id)
-        return list_page(matched, search, searched, _match_sessions(filter, visibility), page)
+        found_list = FoundList(
+            SESSIONS, _build_row, "created_at", span=1_000, share=SHARE, last=LATEST
+        )
+        searched_data = visibility.narrow(filter.where.user_id)
+        conditions = _match_sessions(filter, visibility)
+        return list_page(found_list, search, searched_data, conditions, page)
 
     times, compared = _match_times(filter, page)
     compared = compared.with_all(_match_texts(filter))
@@ -319,13 +334,12 @@ def list_sessions(
         SESSION_LEADS[page.sort],
         visibility,
         _get_columns(filter),
-        _match_few(filter),
-        compared,
-        ranges,
-        times,
-        totals,
+        few=_match_few(filter),
+        compared=compared,
+        ranges=ranges,
+        times=times,
+        totals=totals,
     )
-
     return filtered.list_page(page, _build_row)
 
 
@@ -345,6 +359,7 @@ def _match_sessions(filter: SessionFilter, visibility: Visibility) -> Conditions
 
 
 def _get_columns(filter: SessionFilter) -> dict[str, Value]:
+    """Return the values of the columns that indexes of sessions have; None if not filtered."""
     return {
         "session_type": filter.where.type,
         "component_id": filter.component_id,
@@ -353,6 +368,7 @@ def _get_columns(filter: SessionFilter) -> dict[str, Value]:
 
 
 def _match_few(filter: SessionFilter) -> Conditions:
+    """Return the condition on the runs of a session, if few sessions match it."""
     if filter.status not in _FEW:
         return Conditions()
     few = f"session_id IN (SELECT runs.session_id FROM runs WHERE {_FEW[filter.status]})"
@@ -366,12 +382,14 @@ def _match_times(filter: SessionFilter, page: Slice) -> tuple[Times, Conditions]
     """
     times: Times
     if page.sort == "created_at":
-        times = filter.created_after, _pick(min, filter.created_before, filter.updated_before)
+        created_before = _pick_bound(min, filter.created_before, filter.updated_before)
+        times = (filter.created_after, created_before)
         other = "updated_at"
         after = filter.updated_after
         before = filter.updated_before
     else:
-        times = _pick(max, filter.updated_after, filter.created_after), filter.updated_before
+        updated_after = _pick_bound(max, filter.updated_after, filter.created_after)
+        times = (updated_after, filter.updated_before)
         other = "created_at"
         after = filter.created_after
         before = filter.created_before
@@ -381,15 +399,25 @@ def _match_times(filter: SessionFilter, page: Slice) -> tuple[Times, Conditions]
     return times, conditions.with_present(f"{other} + 0 < :other_before", other_before=before)
 
 
-def _pick(choose: Callable[[Iterable[int]], int], *times: int | None) -> int | None:
-    given_times = [time for time in times if time is not None]
-    return choose(given_times) if given_times else None
+def _pick_bound(choose: Callable[[Iterable[int]], int], *bounds: int | None) -> int | None:
+    """Return the stricter of the bounds that a filter has; None without a bound.
+
+    Args:
+        choose: `min` for upper bounds, `max` for lower bounds.
+    """
+    present_bounds = [bound for bound in bounds if bound is not None]
+    return choose(present_bounds) if present_bounds else None
 
 
 def _match_texts(filter: SessionFilter) -> Conditions:
-    status = filter.status or ("ERROR" if filter.error is not None else None)
+    """Return the conditions on the last run and the metadata of sessions, which no index has."""
+    status: str | None = filter.status
+    if status is None and filter.error is not None:
+        status = "ERROR"
+
     conditions = Conditions().with_equal(last_status=status)
-    if filter.error is not None:  # compared first: few sessions have to be searched for its text
+    if filter.error is not None:
+        # Compared first: few sessions have to be searched for its text.
         conditions = conditions.with_condition("last_status = 'ERROR'")
     conditions = conditions.with_all(_match_metadata(filter.metadata, filter.tag))
     if filter.error is not None:

@@ -61,7 +61,7 @@ _COLUMNS = ", ".join(_NAMES)
 
 LISTING = Listing(table="memories", columns=_COLUMNS, id="memory_id")
 
-_LEADS = build_lead("user_id"), build_lead("")
+_LEADS = (build_lead("user_id"), build_lead(""))
 
 MAXIMUM_SORTED = 25
 """Memories with a term that are sorted for a page; more are compared in the order of the list."""
@@ -178,9 +178,9 @@ def delete(memory_id: str, visibility: Visibility) -> Work[bool]:
 @unit
 def delete_all_of_user(user_id: str) -> Steps[int]:
     """Delete every memory of a user and return their number."""
-    count: int = (yield Statement(_COUNT_OF_USER, {"user_id": user_id}))[0][0]
+    ((count,),) = yield Statement(_COUNT_OF_USER, {"user_id": user_id})
     yield Statement(_DELETE_OF_USER, {"user_id": user_id})
-    return count
+    return int(count)
 
 
 def list_page(
@@ -229,8 +229,11 @@ def list_page(
 @unit
 def list_topics(visibility: Visibility, user_id: str | None) -> Steps[list[str]]:
     """Return the distinct topics of the visible memories, of one user or of all, in order."""
-    owner = user_id if visibility.everyone or user_id is not None else visibility.user_id
-    if visibility.everyone and owner is None:
+    owner = user_id
+    if owner is None and not visibility.everyone:
+        owner = visibility.user_id
+
+    if owner is None and visibility.everyone:
         rows = yield Statement(_ALL_TOPICS)
     elif owner is None or not visibility.sees(owner):
         return []
@@ -250,10 +253,11 @@ def search(user_id: str, text: str, limit: int) -> Steps[list[MemoryRow]]:
 
     `limit` is at most `MAXIMUM_FOUND`.
     """
-    best = list((yield from _TERMS.rank(text, user_id=user_id)))[:limit]
-    rows = yield from read_by_ids(_GET_ALL, best, MemoryRow)
-    by_id = {row.memory_id: row for row in rows}
-    return [by_id[memory_id] for memory_id in best if memory_id in by_id]
+    scores = yield from _TERMS.rank(text, user_id=user_id)
+    best_ids = list(scores)[:limit]
+    rows = yield from read_by_ids(_GET_ALL, best_ids, MemoryRow)
+    rows_by_id = {row.memory_id: row for row in rows}
+    return [rows_by_id[memory_id] for memory_id in best_ids if memory_id in rows_by_id]
 
 
 def _list_terms(row: MemoryRow) -> dict[str, Any]:

@@ -62,8 +62,10 @@ class PersonalTable:
     """True if only the system database has such rows."""
 
     of_sessions: Literal["", "session_id", "run_id"] = ""
-    """The column by which the rows are removed with the sessions of the person; "" if they are
-    not."""
+    """The column by which the rows are removed with the sessions of the person.
+
+    "" if they are not removed with them.
+    """
 
     of_runs: bool = False
     """True if they are counted for `COUNTED_RUNS` runs or sessions of the person."""
@@ -292,10 +294,10 @@ def count_rows(user_id: str, table: PersonalTable) -> Work[int]:
 def find_open(user_id: str) -> Steps[OpenData]:
     """Find what an erasure cancels first, or leaves."""
     values: dict[str, Value] = {"user_id": user_id}
-    open_runs: int = (yield Statement(_COUNT_OPEN, values))[0][0]
-    held_count: int = (yield Statement(_COUNT_HELD, values))[0][0]
-    held = yield Statement(_LIST_HELD, values)
-    return OpenData(open_runs, held_count, [row[0] for row in held])
+    ((open_count,),) = yield Statement(_COUNT_OPEN, values)
+    ((held_count,),) = yield Statement(_COUNT_HELD, values)
+    held_rows = yield Statement(_LIST_HELD, values)
+    return OpenData(open_count, held_count, [session_id for (session_id,) in held_rows])
 
 
 def list_open_runs(user_id: str) -> Work[list[str]]:
@@ -313,19 +315,18 @@ def erase_sessions(user_id: str) -> Steps[Erased]:
     Call it again until it removes none.
     """
     yield Statement(OVERWRITE_DELETED)
-    ids = [row[0] for row in (yield Statement(_NEXT_SESSIONS, {"user_id": user_id}))]
+    session_rows = yield Statement(_NEXT_SESSIONS, {"user_id": user_id})
+    session_ids = [session_id for (session_id,) in session_rows]
     erased = Erased(dict.fromkeys(_OF_SESSIONS, 0))
-    busy = list[str]()
 
-    for group in group_ids(ids):
-        (before,) = yield Statement(_COUNT_OF_SESSIONS, group)
+    for group in group_ids(session_ids):
+        (counts_before,) = yield Statement(_COUNT_OF_SESSIONS, group)
         removal = yield from retention.remove_sessions(read_group(group), spares_background=True)
-        (after,) = yield Statement(_COUNT_OF_SESSIONS, group)
-        for name, first, last in zip(_OF_SESSIONS, before, after, strict=True):
-            erased.rows[name] += first - last
-        busy += removal["busy"]
+        (counts_after,) = yield Statement(_COUNT_OF_SESSIONS, group)
+        for table, before, after in zip(_OF_SESSIONS, counts_before, counts_after, strict=True):
+            erased.rows[table] += before - after
+        erased.busy += removal["busy"]
 
-    erased.busy = busy
     return erased
 
 
@@ -333,23 +334,27 @@ def erase_sessions(user_id: str) -> Steps[Erased]:
 def erase_keys(user_id: str) -> Steps[Erased]:
     """Delete some idempotency keys of a person. Call it again until it deletes none."""
     yield Statement(OVERWRITE_DELETED)
-    return Erased({"idempotency": len((yield Statement(_DELETE_KEYS, {"user_id": user_id})))})
+    deleted_rows = yield Statement(_DELETE_KEYS, {"user_id": user_id})
+    return Erased({"idempotency": len(deleted_rows)})
 
 
 @unit
 def erase_files(user_id: str) -> Steps[Erased]:
     """Delete some files of a person without a session. Call it again until it deletes none."""
     yield Statement(OVERWRITE_DELETED)
-    return Erased({"files": len((yield Statement(_DELETE_FILES, {"user_id": user_id})))})
+    deleted_rows = yield Statement(_DELETE_FILES, {"user_id": user_id})
+    return Erased({"files": len(deleted_rows)})
 
 
 @unit
 def erase_texts(user_id: str, table: str) -> Steps[Erased]:
     """Delete some memories or items of a person. Call it again until it deletes none."""
     yield Statement(OVERWRITE_DELETED)
-    terms: int = (yield Statement(_COUNT_TERMS[table], {"user_id": user_id}))[0][0]
-    deleted = len((yield Statement(_DELETE_TEXTS[table], {"user_id": user_id})))
-    return Erased({table: deleted, _TEXTS[table][1]: terms})
+    # Before the rows: their terms go with them.
+    ((term_count,),) = yield Statement(_COUNT_TERMS[table], {"user_id": user_id})
+    deleted_rows = yield Statement(_DELETE_TEXTS[table], {"user_id": user_id})
+    _, terms_table, _ = _TEXTS[table]
+    return Erased({table: len(deleted_rows), terms_table: term_count})
 
 
 @unit
@@ -362,8 +367,8 @@ def anonymise_usage(user_id: str) -> Steps[Erased]:
 def erase_deliveries(delivery_ids: Sequence[str]) -> Steps[Erased]:
     """Delete deliveries whose run does not exist any more."""
     yield Statement(OVERWRITE_DELETED)
-    deleted = yield from read_by_ids(_DELETE_DELIVERIES, delivery_ids, as_columns)
-    return Erased({"webhook_deliveries": len(deleted)})
+    deleted_rows = yield from read_by_ids(_DELETE_DELIVERIES, delivery_ids, as_columns)
+    return Erased({"webhook_deliveries": len(deleted_rows)})
 
 
 @unit
@@ -389,8 +394,10 @@ def find_deliveries(
         if orjson.loads(delivery.body)["data"].get("user_id") == user_id:
             deliveries.append(delivery)
 
-    has_more = len(rows) == SCANNED_ROWS
-    return deliveries, rows[-1][0] if has_more else None
+    last_id: str | None = None
+    if len(rows) == SCANNED_ROWS:
+        last_id = rows[-1][0]
+    return deliveries, last_id
 
 
 @unit
@@ -403,7 +410,10 @@ def find_decisions(user_id: str, after: str) -> Steps[tuple[list[DecisionOnOther
     values: dict[str, Value] = {"user_id": user_id, "after": after, "limit": SCANNED_ROWS}
     rows = yield Statement(_DECISIONS, values)
     decisions = [DecisionOnOthers(*row) for *row, is_about_others in rows if is_about_others]
-    return decisions, rows[-1][0] if len(rows) == SCANNED_ROWS else None
+    last_id: str | None = None
+    if len(rows) == SCANNED_ROWS:
+        last_id = rows[-1][0]
+    return decisions, last_id
 
 
 def list_days(user_id: str, after: int, limit: int) -> Work[list[tuple[SumKey, Sums]]]:
@@ -425,14 +435,19 @@ def find_audit_entries(user_id: str, after: int) -> Steps[tuple[list[AuditRow], 
     Returns:
         The entries, and the last number that was searched; None if there are no more.
     """
-    ((first, last),) = yield Statement(_AUDIT_BOUNDS)
-    position = max(after, (first or 1) - 1)
-    window: dict[str, Value] = {"first": position + 1, "before": position + 1 + AUDIT_WINDOW}
-    rows = yield Statement(_AUDIT, {**window, "user_id": user_id})
-    entries = [entry for entry in (AuditRow(*row) for row in rows) if _is_about(entry, user_id)]
+    ((lowest, highest),) = yield Statement(_AUDIT_BOUNDS)
+    if lowest is None:
+        return [], None
 
-    position += AUDIT_WINDOW
-    return entries, position if last is not None and position < last else None
+    first = max(after + 1, lowest)
+    window: dict[str, Value] = {"first": first, "before": first + AUDIT_WINDOW}
+    rows = yield Statement(_AUDIT, {**window, "user_id": user_id})
+    entries = [entry for entry in map(AuditRow._make, rows) if _is_about(entry, user_id)]
+
+    last: int | None = first + AUDIT_WINDOW - 1
+    if last >= highest:
+        last = None
+    return entries, last
 
 
 def _is_about(entry: AuditRow, user_id: str) -> bool:

@@ -96,10 +96,12 @@ _LOCK_SESSION = Sql("SELECT session_id FROM sessions WHERE session_id = :session
 
 
 class NextLeg(NamedTuple):
-    """A run that any server may claim, and the time since when."""
+    """A run that any server may claim."""
 
     state: RunState
+
     since: int
+    """The time since which any server may claim it, in microseconds UTC."""
 
 
 @single_unit
@@ -107,13 +109,11 @@ def list_next_legs(limit: int, after: NextLeg | None = None) -> Steps[list[NextL
     """Return runs that any server may claim, those that wait longest first.
 
     Args:
-        after: only those that come later than this one.
+        after: only runs that come later than this one; None for all.
     """
-    values: dict[str, Value] = {
-        "limit": limit,
-        "since": after.since if after is not None else -1,
-        "run_id": after.state.run_id if after is not None else "",
-    }
+    values: dict[str, Value] = {"limit": limit, "since": -1, "run_id": ""}
+    if after is not None:
+        values |= {"since": after.since, "run_id": after.state.run_id}
     rows = yield Statement(_NEXT_LEGS, values)
     return [NextLeg(RunState(*row[:-1]), row[-1]) for row in rows]
 
@@ -129,6 +129,7 @@ def advance(session_id: str, at: int) -> Steps[bool]:
     if not rows:
         yield Statement(_SET_QUEUE, {"session_id": session_id, "has_queue": 0})
         return False
+
     run_id, seq, turn = rows[0]
     if turn > 0:
         return False

@@ -27,6 +27,7 @@ from agentctl.store.states import IS_OPEN
 _Table = Literal["sessions", "runs", "memories", "store_items", "files"]
 
 LOCK_OWNER = Sql("SELECT exclusive(:owner)")
+"""Lets no other transaction add data of an owner until the end of this one."""
 
 _SIZES: dict[_Table, tuple[str, ...]] = {
     "sessions": ("session_state", "metadata", "summary", "component_data"),
@@ -100,7 +101,9 @@ def check_added(
     Raises:
         QuotaExceeded: the owner has more than a quota allows.
     """
-    maximum: int = getattr(quotas, f"{added}_per_user") if added is not None else 0
+    maximum = 0
+    if added is not None:
+        maximum = getattr(quotas, f"{added}_per_user")
     if not maximum and not quotas.bytes_per_user:
         return
 
@@ -139,7 +142,8 @@ def check_bytes(quotas: Quotas, owner: str | None, added: int = 0) -> Steps[None
         "last_key": f"{prefix}/~",
     }
 
-    ((stored_bytes,),) = yield Statement(_BYTES[_UNOWNED if owner is None else _OWNED], values)
+    owner_condition = _UNOWNED if owner is None else _OWNED
+    ((stored_bytes,),) = yield Statement(_BYTES[owner_condition], values)
     if stored_bytes + added > quotas.bytes_per_user:
         raise QuotaExceeded(f"{quotas.bytes_per_user} bytes", "quotas.bytes_per_user")
 
@@ -184,10 +188,17 @@ class Used(NamedTuple):
     """The part of `cost` that live runs used."""
 
     unpriced_tokens: int = 0
+    """The part of `tokens` whose price is not known."""
 
     def add(self, other: Used) -> Used:
         """Return the sum with other usage."""
-        return Used(*(one + another for one, another in zip(self, other, strict=True)))
+        return Used(
+            self.tokens + other.tokens,
+            self.cost + other.cost,
+            self.live_tokens + other.live_tokens,
+            self.live_cost + other.live_cost,
+            self.unpriced_tokens + other.unpriced_tokens,
+        )
 
 
 @unit

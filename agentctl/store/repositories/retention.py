@@ -34,6 +34,8 @@ class IdleSessions:
     """Only sessions of this component; None for all."""
 
     without_component: bool = False
+    """True for only the sessions without a component."""
+
     visibility: Visibility = EVERYONE
 
 
@@ -59,18 +61,19 @@ class IdleRow:
 
     @property
     def is_removable(self) -> bool:
+        """True if nothing keeps the session from its removal."""
         return not (self.is_held or self.is_busy)
 
 
 _IS_HELD = "CASE WHEN hold IS NULL THEN 0 ELSE 1 END"
 
-_NAMED = "session_id, session_type, component_id, user_id, run_count, updated_at"
+_COLUMNS = "session_id, session_type, component_id, user_id, run_count, updated_at"
 
-_IDLE = listing.Listing(table="sessions", columns=f"{_NAMED}, {_IS_HELD}, 0", id="session_id")
+_IDLE = listing.Listing(table="sessions", columns=f"{_COLUMNS}, {_IS_HELD}, 0", id="session_id")
 
 _MEASURED = listing.Listing(
     table="sessions",
-    columns=f"{_NAMED}, {_IS_HELD}, {build_size('sessions')} + coalesce((SELECT"
+    columns=f"{_COLUMNS}, {_IS_HELD}, {build_size('sessions')} + coalesce((SELECT"
     f" cast(sum({build_size('runs')}) as bigint) FROM runs"
     " WHERE runs.session_id = sessions.session_id), 0)",
     id="session_id",
@@ -127,12 +130,11 @@ def list_components() -> Steps[list[str]]:
     """
     component_ids = list[str]()
     while True:
-        ((following,),) = yield Statement(
-            _NEXT_COMPONENT, {"after": component_ids[-1] if component_ids else ""}
-        )
-        if following is None:
+        last_id = component_ids[-1] if component_ids else ""
+        ((next_id,),) = yield Statement(_NEXT_COMPONENT, {"after": last_id})
+        if next_id is None:
             return component_ids
-        component_ids.append(following)
+        component_ids.append(next_id)
 
 
 @unit
@@ -146,25 +148,31 @@ def list_idle(
     Args:
         measured: True to read the sizes.
     """
+    compared = listing.Conditions()
+    if choice.without_component:
+        compared = compared.with_condition("component_id IS NULL")
+
     filtered = Filtered(
         _MEASURED if measured else _IDLE,
         SESSION_LEADS["updated_at"],
         choice.visibility,
         {"session_type": choice.session_type, "component_id": choice.component_id},
-        compared=listing.Conditions(("component_id IS NULL",) if choice.without_component else ()),
+        compared=compared,
         times=(None, choice.before),
     )
 
     # With a total nothing is counted.
     page = listing.Slice("updated_at", "asc", limit, after=after, total=(0, False))
-    rows = yield from filtered.list_page(page, IdleRow)
+    row_page = yield from filtered.list_page(page, IdleRow)
 
-    for group in listing.group_ids([row.session_id for row in rows.rows]):
-        busy_ids = {session_id for (session_id,) in (yield Statement(_BUSY_SESSIONS, group))}
-        for row in rows.rows:
-            row.is_busy |= row.session_id in busy_ids
+    for group in listing.group_ids([row.session_id for row in row_page.rows]):
+        busy_rows = yield Statement(_BUSY_SESSIONS, group)
+        busy_ids = {session_id for (session_id,) in busy_rows}
+        for row in row_page.rows:
+            if row.session_id in busy_ids:
+                row.is_busy = True
 
-    return rows
+    return row_page
 
 
 @unit
@@ -192,13 +200,14 @@ def remove_sessions(
     find_busy = _SESSIONS_WITH_WORK if spares_background else _BUSY_SESSIONS
 
     for group in listing.group_ids(sorted(set(session_ids))):
-        visible = {**group, **visibility.parameters()}
-        locked_sessions = {row[0]: row for row in (yield Statement(_LOCK_SESSIONS, visible))}
-        busy_ids = {session_id for (session_id,) in (yield Statement(find_busy, group))}
+        locked_rows = yield Statement(_LOCK_SESSIONS, {**group, **visibility.parameters()})
+        rows_by_id = {row[0]: row for row in locked_rows}
+        busy_rows = yield Statement(find_busy, group)
+        busy_ids = {session_id for (session_id,) in busy_rows}
 
-        removable = list[str]()
+        removable_ids = list[str]()
         for session_id in listing.read_group(group):
-            _, is_held, updated_at = locked_sessions.get(session_id, (None, None, None))
+            _, is_held, updated_at = rows_by_id.get(session_id, (None, None, None))
             if updated_at is None:
                 removal["missing"].append(session_id)
             elif is_held:
@@ -208,16 +217,16 @@ def remove_sessions(
             elif idle_before is not None and updated_at >= idle_before:
                 removal["used"].append(session_id)
             else:
-                removable.append(session_id)
+                removable_ids.append(session_id)
 
-        for deleted in listing.group_ids(removable):
+        for removable_group in listing.group_ids(removable_ids):
             for delete in _DELETES_OF_SESSIONS:
-                yield Statement(delete, deleted)
+                yield Statement(delete, removable_group)
 
-            counts = yield Statement(_DELETE_SESSIONS, deleted)
-            runs = sum(run_count for (run_count,) in counts)
-            yield Statement(COUNT_REMOVALS, {"sessions": len(counts), "runs": runs})
+            run_counts = yield Statement(_DELETE_SESSIONS, removable_group)
+            runs = sum(run_count for (run_count,) in run_counts)
+            yield Statement(COUNT_REMOVALS, {"sessions": len(run_counts), "runs": runs})
 
-        removal["removed"] += removable
+        removal["removed"] += removable_ids
 
     return removal

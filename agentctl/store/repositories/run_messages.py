@@ -84,7 +84,7 @@ HAS_WAITING = (
 )
 """The condition that a message waits for a run of a worker."""
 
-_LEFT = Sql(
+_ENDED_WITH_MESSAGES = Sql(
     "SELECT DISTINCT run_messages.run_id FROM run_messages"
     " JOIN runs ON runs.run_id = run_messages.run_id"
     " WHERE run_messages.status = 'waiting' AND runs.finished_at IS NOT NULL LIMIT 100"
@@ -95,9 +95,9 @@ _LEFT = Sql(
 def send(row: RunMessageRow) -> Steps[RunMessageRow]:
     """Store a new message to a run, whose row is locked, and return it with its number."""
     ((seq,),) = yield Statement(_COUNT_SENT, {"run_id": row.run_id})
-    stored = replace(row, seq=seq)
-    yield Statement(_SEND, {name: getattr(stored, name) for name in _NAMES})
-    return stored
+    stored_row = replace(row, seq=seq)
+    yield Statement(_SEND, {name: getattr(stored_row, name) for name in _NAMES})
+    return stored_row
 
 
 def get(message_id: str) -> Work[RunMessageRow | None]:
@@ -116,19 +116,21 @@ def list_of_run(run_id: str) -> Work[list[RunMessageRow]]:
 
 
 def count(run_id: str) -> Work[int]:
+    """Return the number of all messages to a run."""
     return _COUNT.value(run_id=run_id)
 
 
 def count_waiting(run_id: str) -> Work[int]:
+    """Return the number of messages that wait for a run."""
     return _COUNT_WAITING.value(run_id=run_id)
 
 
-def list_left() -> Work[list[str]]:
+def list_ended_runs_with_messages() -> Work[list[str]]:
     """Return at most 100 runs that have ended while messages wait for them.
 
     A server of an earlier version ends a run without a look at its messages.
     """
-    return _LEFT.column()
+    return _ENDED_WITH_MESSAGES.column()
 
 
 @unit
@@ -150,15 +152,14 @@ def deliver(
     if not (yield Statement(_LOCK_RUN, {"run_id": run_id, "attempt": attempt})):
         return None
 
-    rows = yield from list_of_run(run_id)
-    delivered = list[RunMessageRow]()
-    for row in rows:
+    values: dict[str, Value] = {"attempt": attempt, "model_call_id": model_call_id, "at": at}
+    delivered_rows = list[RunMessageRow]()
+    for row in (yield from list_of_run(run_id)):
         if row.status not in ("waiting", "delivered") or row.message_id in known_ids:
             continue
-        values: dict[str, Value] = {"attempt": attempt, "model_call_id": model_call_id, "at": at}
         yield Statement(_DELIVER, {**values, "message_id": row.message_id})
-        delivered.append(row)
-    return delivered
+        delivered_rows.append(row)
+    return delivered_rows
 
 
 def name_call(message_id: str, attempt: int, model_call_id: str | None) -> Work[None]:

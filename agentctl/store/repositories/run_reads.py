@@ -396,14 +396,16 @@ def list_recent(
 
 def list_messages(session_id: str, first: int, last: int) -> Work[list[tuple[int, str]]]:
     """Return the numbers and the messages (JSON) of the top-level runs in a range of numbers."""
-    build = lambda seq, messages: (seq, messages)  # noqa: E731
-    return _MESSAGES.rows(build, session_id=session_id, first=first, last=last)
+    return _MESSAGES.rows(as_columns, session_id=session_id, first=first, last=last)
 
 
-def begin_again(recent: Sequence[RecentRun]) -> Sequence[RecentRun]:
+def drop_until_too_large(recent_runs: Sequence[RecentRun]) -> Sequence[RecentRun]:
     """Return the runs after the last one that was too large, for a history that is not fitted."""
-    large = [index for index, run in enumerate(recent) if run.was_too_large]
-    return recent[large[-1] + 1 :] if large else recent
+    first = 0
+    for index, run in enumerate(recent_runs):
+        if run.was_too_large:
+            first = index + 1
+    return recent_runs[first:]
 
 
 def lock_state(run_id: str) -> Work[RunState | None]:
@@ -451,8 +453,8 @@ def list_background_work(session_id: str, purpose: str) -> Work[list[str]]:
 def list_turns(session_id: str, after_seq: int, limit: int) -> Work[list[Turn]]:
     """Return the ended top-level runs of a session after a number and before the first open one.
 
-    The oldest come first. A summary covers all runs up to a number, so it
-    must not pass an open one.
+    The oldest come first. A summary covers all runs up to a number, so it must not pass an open
+    run.
     """
     return _TURNS.rows(Turn, session_id=session_id, after_seq=after_seq, limit=limit)
 
@@ -493,8 +495,12 @@ def list_owners_at_work() -> Work[list[str | None]]:
 def list_live_of_worker(owner: str | None, *, waiting: bool = False) -> Work[list[RunRow]]:
     """Return the live runs of a worker, children before their parents.
 
-    `owner` None returns those without an owner, with `waiting` also those that any process begins.
+    Args:
+        owner: the worker; None for the runs without an owner.
+        waiting: True to return, for `owner` None, also the runs that any process may begin.
     """
-    if owner is None:
-        return (_LIVE_OR_WAITING if waiting else _LIVE_WITHOUT_OWNER).rows(RunRow)
-    return _LIVE_OF.rows(RunRow, owner=owner)
+    if owner is not None:
+        return _LIVE_OF.rows(RunRow, owner=owner)
+    if waiting:
+        return _LIVE_OR_WAITING.rows(RunRow)
+    return _LIVE_WITHOUT_OWNER.rows(RunRow)

@@ -170,18 +170,18 @@ _MARK_EFFECTS = Sql(
 
 
 class FinishedRun(NamedTuple):
-    """The stored end of a run.
-
-    Attributes:
-        is_root: False for the run of a member, and for background work.
-        has_messages: True if messages were sent to it.
-        advanced: True if another run of its session may begin now.
-    """
+    """The stored end of a run."""
 
     session_id: str
+
     is_root: bool
+    """False for the run of a member, and for background work."""
+
     has_messages: bool
+    """True if messages were sent to it."""
+
     advanced: bool = False
+    """True if another run of its session may begin now."""
 
 
 def add_file(run_id: str, file: str) -> Work[None]:
@@ -262,16 +262,18 @@ def restore(run: RunRow, at: int, *, counted: bool) -> Steps[None]:
         at: the time of the change of the session, in microseconds UTC.
         counted: True if the tokens in the session include the tokens of the run.
     """
-    top = run.parent_run_id is None
-    seq = yield from sessions.allocate_seq(run.session_id, at, run.status if top else None)
+    last_status = run.status if run.parent_run_id is None else None
+    seq = yield from sessions.allocate_seq(run.session_id, at, last_status)
+
     values = dict(zip(_STORED, _get_stored(run), strict=True))
     values |= {"seq": seq, "owner": f"import {new_id()}"}
     yield Statement(_RESTORE, {**values, "counted": 1})
-    size = _count_history_bytes(run.history, run.parent_run_id)
+
     counters: dict[str, int] = {}
     cost = NO_COST
     if not counted:
         counters, cost = parse_usage(run.metrics)
+    size = _count_history_bytes(run.history, run.parent_run_id)
     yield from sessions.add_usage(run.session_id, counters, size, at, cost=cost)
 
 
@@ -320,22 +322,20 @@ class NewVersion(NamedTuple):
     """JSON of `records.runs.VersionChange`, None if the version is the same."""
 
 
-def claim_leg(run_id: str, owner: str, now: int, new: NewVersion) -> Work[bool]:
+def claim_leg(run_id: str, owner: str, now: int, new_version: NewVersion) -> Work[bool]:
     """Claim a root run that any server may claim; `started_at` keeps its first value.
 
     Returns:
         False, without a change, if another process was first, or a cancel has been requested.
     """
-    values = new._asdict()
-    return _change_status(
-        _CLAIM_LEG, status="RUNNING", run_id=run_id, owner=owner, now=now, **values
-    )
+    values: dict[str, Value] = {"run_id": run_id, "owner": owner, "now": now}
+    return _change_status(_CLAIM_LEG, status="RUNNING", **values, **new_version._asdict())
 
 
-def claim_member(run_id: str, owner: str, new: NewVersion) -> Work[bool]:
+def claim_member(run_id: str, owner: str, new_version: NewVersion) -> Work[bool]:
     """Claim the paused run of a member for the leg of its parent, with a new attempt."""
-    values = new._asdict()
-    return _change_status(_CLAIM_MEMBER, status="RUNNING", run_id=run_id, owner=owner, **values)
+    values: dict[str, Value] = {"run_id": run_id, "owner": owner}
+    return _change_status(_CLAIM_MEMBER, status="RUNNING", **values, **new_version._asdict())
 
 
 def return_leg(run_id: str, attempt: int, status: str) -> Work[bool]:
@@ -355,10 +355,15 @@ def keep_effects(run_id: str) -> Work[None]:
 
 @unit
 def _change_status(sql: Sql, *, status: str, **values: Value) -> Steps[bool]:
-    changed = yield Statement(sql, {**values, "status": status})
-    if not changed:
+    """Change the status of a run, and of its session if it is the newest top-level run in it.
+
+    Returns:
+        False, without a change, if no row meets the condition of the statement.
+    """
+    changed_rows = yield Statement(sql, {**values, "status": status})
+    if not changed_rows:
         return False
-    yield from _update_session_status(changed[0], status)
+    yield from _update_session_status(changed_rows[0], status)
     return True
 
 
@@ -376,11 +381,12 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[FinishedRun | None]:
     """
     values = dict(zip(_END, _get_end(end), strict=True))
     values |= {"late_result": int(end.late_result), "lost": int(lost)}
-    changed = yield Statement(_FINISH, values)
-    if not changed:
+    changed_rows = yield Statement(_FINISH, values)
+    if not changed_rows:
         return None
 
-    session_id, seq, parent_run_id, messages_sent = changed[0]
+    session_id, seq, parent_run_id, messages_sent = changed_rows[0]
+    is_root = parent_run_id is None
 
     yield from usage.append(end.run_id, end.first_token_at, end.model_calls)
     size = _count_history_bytes(end.history, parent_run_id)
@@ -390,15 +396,14 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[FinishedRun | None]:
         counters,
         size,
         end.finished_at,
-        last=(seq, end.status) if parent_run_id is None else None,
+        last=(seq, end.status) if is_root else None,
         cost=cost,
     )
 
-    finished = FinishedRun(session_id, parent_run_id is None, messages_sent > 0)
-    if not finished.is_root or not has_queue:
-        return finished
-
-    return finished._replace(advanced=(yield from queue.advance(session_id, end.finished_at)))
+    advanced = False
+    if is_root and has_queue:
+        advanced = yield from queue.advance(session_id, end.finished_at)
+    return FinishedRun(session_id, is_root, messages_sent > 0, advanced)
 
 
 def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Work[bool]:
@@ -436,7 +441,10 @@ def record_worker_gone(owner: str, at: int, *, exited: bool) -> Work[None]:
 
 
 def _count_history_bytes(history: str | None, parent_run_id: str | None) -> int:
-    return len(history.encode()) if history is not None and parent_run_id is None else 0
+    """Return the bytes that a run adds to the history of its session; members add none."""
+    if history is None or parent_run_id is not None:
+        return 0
+    return len(history.encode())
 
 
 def request_cancel(
@@ -457,7 +465,7 @@ def request_cancel(
 
 
 @unit
-def _update_session_status(changed: Row, status: str) -> Steps[None]:
-    session_id, seq, parent_run_id = changed
+def _update_session_status(changed_row: Row, status: str) -> Steps[None]:
+    session_id, seq, parent_run_id = changed_row
     if parent_run_id is None:
         yield from sessions.set_last_status(session_id, seq, status)

@@ -26,8 +26,10 @@ SHARE = 1 << 20
 """Places for the texts of all sessions that were created in one millisecond."""
 
 LATEST = 8_000_000_000_000_000
-"""The latest time with a place, in the year 2223, in microseconds UTC. Times before 1970 have the
-first places, times after the latest one have the last places."""
+"""The latest time with a place, in the year 2223, in microseconds UTC.
+
+Times before 1970 have the first places, times after the latest one have the last places.
+"""
 
 _BASE = (
     f"(CASE WHEN created_at < 0 THEN 0 WHEN created_at > {LATEST} THEN {LATEST}"
@@ -102,12 +104,20 @@ _SESSIONS = {
 
 
 class _Facts(NamedTuple):
+    """A session, and what the index has of it."""
+
     session_id: str
     user_id: str | None
     session_name: str
+
     base: int
+    """The first place for the texts of sessions that were created in its millisecond."""
+
     last: int | None
+    """The last of these places that has a text; None if none has."""
+
     has_name: int
+    """1 if the index has its name."""
 
 
 @unit
@@ -118,21 +128,28 @@ def add_run(run_id: str, tokenizer: Tokenizer) -> Steps[None]:
     """
     rows = yield Statement(_SESSION_OF_RUN, {"run_id": run_id})
     if rows:
-        yield from _add(_Facts(*rows[0]), [run_id], tokenizer)
+        yield from _add_texts(_Facts(*rows[0]), [run_id], tokenizer)
 
 
 @unit
 def add_session(session_id: str, tokenizer: Tokenizer, run_ids: Iterable[str] = ()) -> Steps[int]:
     """Add the texts of a name and of ended runs of a session. Return the number of new texts."""
     rows = yield Statement(_SESSION, {"session_id": session_id})
-    return (yield from _add(_Facts(*rows[0]), run_ids, tokenizer)) if rows else 0
+    if not rows:
+        return 0
+    return (yield from _add_texts(_Facts(*rows[0]), run_ids, tokenizer))
 
 
 @unit
-def _add(facts: _Facts, run_ids: Iterable[str], tokenizer: Tokenizer) -> Steps[int]:
+def _add_texts(facts: _Facts, run_ids: Iterable[str], tokenizer: Tokenizer) -> Steps[int]:
+    """Add the name of a session and the texts of runs, as far as its millisecond has places.
+
+    Returns:
+        The number of new texts.
+    """
     place = facts.base if facts.last is None else facts.last + 1
     end = facts.base + SHARE
-    added = 0
+    added_count = 0
 
     common: dict[str, Value] = {"owner": build_owner_key(facts.user_id), "tokenizer": tokenizer}
 
@@ -140,7 +157,7 @@ def _add(facts: _Facts, run_ids: Iterable[str], tokenizer: Tokenizer) -> Steps[i
         text: dict[str, Value] = {"session_id": facts.session_id, "text": facts.session_name}
         yield Statement(_ADD_NAME, {**common, **text, "place": place})
         place += 1
-        added = 1
+        added_count = 1
 
     for run_id in run_ids:
         if place >= end:
@@ -148,9 +165,9 @@ def _add(facts: _Facts, run_ids: Iterable[str], tokenizer: Tokenizer) -> Steps[i
         is_added = yield Statement(_ADD_RUN, {**common, "run_id": run_id, "place": place})
         if is_added:
             place += 1
-            added += 1
+            added_count += 1
 
-    return added
+    return added_count
 
 
 class SessionGroup(NamedTuple):
@@ -178,8 +195,10 @@ def find_missing(
     if not rows:
         return None
 
-    ids = [session_id for session_id, _ in rows]
-    return (yield from _find_missing_of(ids, tokenizer)), (rows[-1][1], ids[-1])
+    session_ids = [session_id for session_id, _ in rows]
+    group = yield from _find_missing_of(session_ids, tokenizer)
+    last_id, last_created_at = rows[-1]
+    return group, (last_created_at, last_id)
 
 
 @unit
@@ -204,10 +223,13 @@ def index_sessions(session_ids: Sequence[str], tokenizer: Tokenizer) -> Steps[in
 @unit
 def add_missing(group: SessionGroup, tokenizer: Tokenizer) -> Steps[int]:
     """Add the texts that `find_missing` found. Return the number of changed texts."""
-    changed = 0
-    for session_id in sorted(group.missing):  # one order of locks
-        changed += yield from add_session(session_id, tokenizer, group.missing[session_id])
+    changed_count = 0
+    # In one order: two transactions that lock the same sessions wait, and are no deadlock.
+    for session_id in sorted(group.missing):
+        changed_count += yield from add_session(session_id, tokenizer, group.missing[session_id])
+
     if group.stale:
         (ids,) = group_ids(group.session_ids)
-        changed += len((yield Statement(_SET_TOKENIZER, {**ids, "tokenizer": tokenizer})))
-    return changed
+        changed_rows = yield Statement(_SET_TOKENIZER, {**ids, "tokenizer": tokenizer})
+        changed_count += len(changed_rows)
+    return changed_count

@@ -7,6 +7,7 @@ texts differ between the engines (decision 114).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -38,12 +39,11 @@ INDEXED = 600
 CHUNK = 40
 """Texts of the first read in the order of time; each following read is twice as long."""
 
-WINDOWS = 250, 5_000
-"""Texts that PostgreSQL compares with the words one after the other.
+FIRST_WINDOW = 250
+"""Texts that PostgreSQL compares with the words one after the other, before it uses the index."""
 
-The first number is compared before the index of words is used; the second one instead of the index,
-if very many texts contain the words.
-"""
+SECOND_WINDOW = 5_000
+"""Texts that it compares instead of the index of words, if very many texts contain the words."""
 
 MAXIMUM_LEAVES = 400
 """Pages of the index of SQLite with the words of all beginnings that are looked up in the index.
@@ -51,11 +51,14 @@ MAXIMUM_LEAVES = 400
 FTS5 reads all of these pages. Texts are compared with the other beginnings.
 """
 
-COMPARED = 120, 500_000
-"""Texts that SQLite compares with these for a page, and their bytes, besides the last text."""
+COMPARED_TEXTS = 120
+"""Texts that SQLite compares with the other beginnings for a page."""
+
+COMPARED_BYTES = 500_000
+"""Bytes of these texts, besides the last text."""
 
 OWNER_SHARE = 5
-"""The texts of an owner are rare: only this part of the second window is compared."""
+"""The texts of an owner are rare: a fifth of the second window is compared."""
 
 FEW = 20_000
 """Texts with all words, as PostgreSQL estimates them, up to which it uses the index of words.
@@ -75,7 +78,7 @@ _TEXTS = Sql(
 R = TypeVar("R")
 
 
-class Found(NamedTuple):
+class FoundText(NamedTuple):
     """A text that was found."""
 
     place: int
@@ -120,7 +123,7 @@ class FoundList(Generic[R]):
 class _Part(NamedTuple):
     """Texts in the order of places."""
 
-    texts: list[Found]
+    texts: list[FoundText]
 
     end: int | None
     """The first place that was not read; None if all were."""
@@ -160,8 +163,12 @@ class _Reader:
         # The words of a beginning are looked up by each statement: it should be the only one.
         looked_up_beginnings = (word.is_prefix and word not in wide for word in words.words)
         is_alone = self._is_sqlite and any(looked_up_beginnings)
-        self.limit = self.last + 2 if is_alone else max(CHUNK, 2 * self.last)
-        self.maximum = self.last + (1 if is_alone else MAXIMUM_READ)
+        if is_alone:
+            self.limit = self.last + 2
+            self.maximum = self.last + 1
+        else:
+            self.limit = max(CHUNK, 2 * self.last)
+            self.maximum = self.last + MAXIMUM_READ
 
         self.owner = None if visibility.everyone else build_owner_key(visibility.user_id)
         self.listed = listed
@@ -218,7 +225,7 @@ class _Reader:
         start = place // self.listed.share * span
         return (start + span - 1, _LAST_ID) if self.newest_first else (start, "")
 
-    def has_enough(self, texts: Iterable[Found]) -> bool:
+    def has_enough(self, texts: Iterable[FoundText]) -> bool:
         """Return True if the rows fill the page and show that another row follows."""
         return len(_select_rows(texts, self.page)) > self.last
 
@@ -232,7 +239,7 @@ class _Reader:
                 f" OVER texts AS bytes FROM (SELECT {self._place} AS place, octet_length(t.text)"
                 f" AS bytes FROM {self._read_texts('1')} LIMIT :search_size)"
                 f" WINDOW texts AS (ORDER BY place {self._order} ROWS UNBOUNDED PRECEDING))"
-                f" WHERE number = :search_size OR bytes >= {COMPARED[1]} LIMIT 1"
+                f" WHERE number = :search_size OR bytes >= {COMPARED_BYTES} LIMIT 1"
             )
             return Statement(Sql(sql), {**self._words, **values, "search_size": size})
         sql = f"SELECT place FROM search_texts WHERE {self._range} LIMIT 1 OFFSET :search_offset"
@@ -371,31 +378,36 @@ def list_page(
         conditions: conditions on the columns of the table of `listed`.
         page: the page, by `created_at`.
     """
-    wide = (yield from _find_wide(search.words)) if search.is_sqlite else ()
+    wide: Sequence[Word] = ()
+    if search.is_sqlite:
+        wide = yield from _find_wide(search.words)
     reader = _Reader(listed, search, visibility, conditions, page, wide)
 
     everything = _Part([], reader.first)
     if not search.is_sqlite:
         part = yield from _read_postgres(reader)
     elif wide:
-        part = yield from _compare(reader, everything, COMPARED[0], extends=True)
+        part = yield from _compare(reader, everything, COMPARED_TEXTS, extends=True)
     else:
         part = yield from _read_in_order(reader, everything, None)
 
     selected = _select_rows(part.texts, page)
     page_texts = selected[page.offset : page.offset + page.limit]
 
-    until = None
-    following = None
+    until: int | None = None
+    next_cursor: Cursor | None = None
     if len(selected) > page.offset + page.limit:
-        following = cast(Cursor, (page_texts[-1].key, page_texts[-1].row_id))
+        next_cursor = cast(Cursor, (page_texts[-1].key, page_texts[-1].row_id))
     elif part.end is not None:
         until = part.end // SHARE * 1_000
-        following = reader.build_cursor(part.end)
+        next_cursor = reader.build_cursor(part.end)
 
-    total = page.total or (len(selected), part.end is not None or page.after is not None)
+    total = page.total
+    if total is None:
+        is_capped = part.end is not None or page.after is not None
+        total = (len(selected), is_capped)
     rows, matches = yield from _read_rows(listed, page_texts, conditions)
-    return RowPage(rows, *total, following, True, until, matches)
+    return RowPage(rows, *total, next_cursor, True, until, matches)
 
 
 @unit
@@ -416,14 +428,14 @@ def _find_wide(search: SearchWords) -> Steps[list[Word]]:
 def _read_postgres(reader: _Reader) -> Steps[_Part]:
     yield Statement(_ONLY_INDEXES)
 
-    part = yield from _compare(reader, _Part([], reader.first), WINDOWS[0])
+    part = yield from _compare(reader, _Part([], reader.first), FIRST_WINDOW)
     if part.end is None or reader.has_enough(part.texts):
         return part
 
     ((plan,),) = yield reader.estimate()
     if json.loads(plan)[0]["Plan"]["Plan Rows"] <= FEW:
         for keys in (reader.maximum, INDEXED):
-            texts = [Found(*row) for row in (yield reader.indexed(INDEXED + 1, keys))]
+            texts = [FoundText(*row) for row in (yield reader.indexed(INDEXED + 1, keys))]
             if len(texts) > INDEXED:
                 break
             if len(texts) <= keys:
@@ -434,7 +446,9 @@ def _read_postgres(reader: _Reader) -> Steps[_Part]:
             if reader.is_before(texts[0].place, end):
                 return _Part([text for text in texts if reader.is_before(text.place, end)], end)
 
-    size = WINDOWS[1] if reader.owner is None else -(-WINDOWS[1] // OWNER_SHARE)
+    size = SECOND_WINDOW
+    if reader.owner is not None:
+        size = math.ceil(SECOND_WINDOW / OWNER_SHARE)
     return (yield from _compare(reader, part, size, extends=True))
 
 
@@ -456,7 +470,9 @@ def _compare(reader: _Reader, part: _Part, size: int, *, extends: bool = False) 
             if not extends:
                 return part
             end = reader.pass_group(end)
-            end = end if (yield reader.last_compared(end, 1)) else None
+            has_more = yield reader.last_compared(end, 1)
+            if not has_more:
+                end = None
 
     return (yield from _read_in_order(reader, part, end))
 
@@ -473,7 +489,7 @@ def _read_in_order(reader: _Reader, part: _Part, end: int | None) -> Steps[_Part
     limit = reader.limit
 
     while start is not None:
-        rows = [Found(*row) for row in (yield reader.compared(start, end, limit))]
+        rows = [FoundText(*row) for row in (yield reader.compared(start, end, limit))]
         if len(rows) < limit:
             return _Part(texts + rows, end)
 
@@ -492,18 +508,20 @@ def _read_in_order(reader: _Reader, part: _Part, end: int | None) -> Steps[_Part
     return _Part(texts, start)
 
 
-def _select_rows(texts: Iterable[Found], page: Slice) -> list[Found]:
+def _select_rows(texts: Iterable[FoundText], page: Slice) -> list[FoundText]:
     """Return the newest text of each row after the cursor, in the order of the list."""
-    newest_texts = dict[tuple[int, str], Found]()
+    newest_texts = dict[tuple[int, str], FoundText]()
     is_descending = page.order == "desc"
 
     for text in texts:
         if text.key is None or text.row_id is None:
             continue
 
-        key = text.key, text.row_id
-        if page.after is not None and (key >= page.after if is_descending else key <= page.after):
-            continue
+        key = (text.key, text.row_id)
+        if page.after is not None:
+            is_passed = key >= page.after if is_descending else key <= page.after
+            if is_passed:
+                continue
 
         if key not in newest_texts or text.place > newest_texts[key].place:
             newest_texts[key] = text
@@ -513,7 +531,7 @@ def _select_rows(texts: Iterable[Found], page: Slice) -> list[Found]:
 
 @unit
 def _read_rows(
-    listed: FoundList[R], page_texts: Sequence[Found], conditions: Conditions
+    listed: FoundList[R], page_texts: Sequence[FoundText], conditions: Conditions
 ) -> Steps[tuple[list[R], list[Match]]]:
     listing = listed.listing
     texts = yield from read_by_ids(_TEXTS, [text.place for text in page_texts], Match)
@@ -523,11 +541,13 @@ def _read_rows(
     read_rows = yield from listing.read_some(ids, conditions, listed.make)
     rows = {getattr(row, listing.id): row for row in read_rows}
 
-    # A row may be gone, or no longer match, since the page was searched.
-    present = [
-        text for text in page_texts if text.row_id in rows and (text.place, text.row_id) in matches
-    ]
-    return (
-        [rows[text.row_id] for text in present],
-        [matches[text.place, text.row_id] for text in present],
-    )
+    present_rows = list[R]()
+    present_matches = list[Match]()
+    for text in page_texts:
+        row = rows.get(text.row_id)
+        match = matches.get((text.place, text.row_id))
+        # A row may be gone, or no longer match, since the page was searched.
+        if row is not None and match is not None:
+            present_rows.append(row)
+            present_matches.append(match)
+    return present_rows, present_matches

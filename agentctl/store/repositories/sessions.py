@@ -36,6 +36,7 @@ class UnusableSession:
     """A session that a run may not use: it is not visible, or has another type."""
 
     row: SessionRow
+    """The session, for the error."""
 
 
 NO_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS, 0)).decode()
@@ -89,9 +90,7 @@ def _read_counters(stored: Mapping[str, Any]) -> dict[str, int]:
     counters: dict[str, int] = {}
     for name in TOKEN_COUNTERS:
         count = stored.get(name)
-        if isinstance(count, float):
-            count = int(count)
-        counters[name] = int(count) if isinstance(count, int) else 0
+        counters[name] = int(count) if isinstance(count, int | float) else 0
     return counters
 
 
@@ -112,12 +111,15 @@ def add_counters(metrics: str, delta: Mapping[str, int], cost: Cost = NO_COST) -
     Returns:
         The counters as JSON text, and their `total_tokens`.
     """
-    total, earlier_cost = parse_usage(metrics)
+    counters, earlier_cost = parse_usage(metrics)
     for name in TOKEN_COUNTERS:
-        total[name] += delta.get(name, 0)
-    sum_of_costs = earlier_cost.add(cost)
-    stored = {**total, **sum_of_costs._asdict()} if sum_of_costs.priced_tokens else total
-    return orjson.dumps(stored).decode(), total["total_tokens"]
+        counters[name] += delta.get(name, 0)
+
+    stored_values: dict[str, float] = {**counters}
+    total_cost = earlier_cost.add(cost)
+    if total_cost.priced_tokens:
+        stored_values |= total_cost._asdict()
+    return orjson.dumps(stored_values).decode(), counters["total_tokens"]
 
 
 DAMAGED_STATE = "damaged_state"
@@ -254,7 +256,10 @@ def get_with_history(
     """
     values: dict[str, Value] = {"session_id": session_id, "maximum": maximum}
     rows = yield Statement(_GET_WITH_HISTORY, {**values, **visibility.parameters()})
-    return (SessionRow(*rows[0][:-2]), rows[0][-2], rows[0][-1]) if rows else None
+    if not rows:
+        return None
+    *columns, history, identity = rows[0]
+    return SessionRow(*columns), history, identity
 
 
 def get_identity(session_id: str) -> Work[str | None]:
@@ -353,7 +358,7 @@ def get_or_create_for_run(
     if existing.component_data is not None:
         return existing
 
-    adopted = yield Statement(
+    adopted_rows = yield Statement(
         _ADOPT,
         {
             "session_id": row.session_id,
@@ -363,7 +368,7 @@ def get_or_create_for_run(
         },
     )
 
-    return SessionRow(*adopted[0]) if adopted else existing
+    return SessionRow(*adopted_rows[0]) if adopted_rows else existing
 
 
 @unit
@@ -381,11 +386,13 @@ def update(
     """
     if not changes:
         return (yield from get(session_id, visibility))
+
     values: dict[str, Value] = {"session_id": session_id, "now": now, **changes}
     sql = _UPDATES[tuple(sorted(changes))]
     rows = yield Statement(sql, {**values, **visibility.parameters()})
     if not rows:
         return None
+
     if "session_name" in changes:
         yield Statement(COUNT_REMOVALS, {"sessions": 1, "runs": 0})
     return SessionRow(*rows[0])
@@ -395,8 +402,10 @@ def parse_state(text: str | None) -> dict[str, Any]:
     """Return a stored state before a change; a damaged one is a text in it, so that it is kept."""
     if text is None:
         return {}
-    stored: dict[str, Any] | None = parse_stored(text, dict)
-    return {DAMAGED_STATE: text} if stored is None else stored
+    stored_state: dict[str, Any] | None = parse_stored(text, dict)
+    if stored_state is None:
+        return {DAMAGED_STATE: text}
+    return stored_state
 
 
 def get_state(session_id: str) -> Work[str | None]:
@@ -419,9 +428,12 @@ def merge_state(
     rows = yield Statement(_HOLD_STATE, {"session_id": session_id})
     if not rows:
         return None
-    stored = parse_state(rows[0][0])
-    merged = {key: value for key, value in stored.items() if key not in removed} | dict(changes)
-    text = orjson.dumps(merged).decode() if merged else None
+
+    ((stored_text,),) = rows
+    stored_state = parse_state(stored_text)
+    merged_state = {key: value for key, value in stored_state.items() if key not in removed}
+    merged_state |= changes
+    text = orjson.dumps(merged_state).decode() if merged_state else None
     yield Statement(_WRITE_STATE, {"session_id": session_id, "session_state": text})
     return text
 

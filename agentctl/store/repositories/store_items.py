@@ -90,13 +90,11 @@ _TERMS = TermTable("store_terms", "item_id", "namespace")
 
 
 class Space(NamedTuple):
-    """The items that a run can reach.
-
-    Args:
-        user_id: '' for a run without a user, and for shared items.
-    """
+    """The items that a run can reach."""
 
     user_id: str
+    """The user of the items; '' for a run without a user, and for shared items."""
+
     name: Literal["own", "shared"] = "own"
 
     def locate(self, namespace: Namespace, key: str) -> dict[str, Value]:
@@ -133,17 +131,19 @@ class ItemRow(NamedTuple):
 
 
 class FoundItems(NamedTuple):
-    """Items, and the ids of those with a time to live."""
+    """The items that a read has found."""
 
     items: list[StoreItem]
+
     limited: list[str]
+    """The ids of the items with a time to live."""
 
 
 @unit
 def get(space: Space, namespace: Namespace, key: str, now: int) -> Steps[FoundItems]:
     """Return one item, or none."""
     rows = yield Statement(_GET, {**space.locate(namespace, key), "now": now})
-    return _build_found([ItemRow(*row) for row in rows], {})
+    return _build_found_items([ItemRow(*row) for row in rows], {})
 
 
 @unit
@@ -164,25 +164,29 @@ def search(space: Space, query: ItemSearch, now: int) -> Steps[FoundItems]:
     scores = dict[str, float]()
     if query.text:
         scores = yield from _TERMS.rank(query.text, **within)
-    living = set(newest_ids)
-    ids = [item_id for item_id in scores if item_id in living]
+    living_ids = set(newest_ids)
+    ids = [item_id for item_id in scores if item_id in living_ids]
     ids += [item_id for item_id in newest_ids if item_id not in scores]
 
     # Without a filter, the page itself is enough. With one, read until the page is full.
     end = query.offset + query.limit
+    if query.matches is None:
+        ids = ids[:end]
+
     items = list[ItemRow]()
-    for group in group_ids(ids[:end] if query.matches is None else ids):
-        rows = {row[0]: ItemRow(*row) for row in (yield Statement(_GET_ALL, group))}
-        present = [rows[item_id] for item_id in read_group(group) if item_id in rows]
-        items += [
-            row
-            for row in present
-            if query.matches is None or query.matches(orjson.loads(row.value))
-        ]
+    for group in group_ids(ids):
+        rows_by_id = {row[0]: ItemRow(*row) for row in (yield Statement(_GET_ALL, group))}
+        for item_id in read_group(group):
+            row = rows_by_id.get(item_id)
+            if row is None:
+                # It was deleted since the ids were read.
+                continue
+            if query.matches is None or query.matches(orjson.loads(row.value)):
+                items.append(row)
         if len(items) >= end:
             break
 
-    return _build_found(items[query.offset : end], scores)
+    return _build_found_items(items[query.offset : end], scores)
 
 
 @unit
@@ -252,7 +256,7 @@ def delete_expired(now: int) -> Work[int]:
     return _DELETE_EXPIRED.count_rows(now=now)
 
 
-def _build_found(rows: Sequence[ItemRow], scores: Mapping[str, float]) -> FoundItems:
+def _build_found_items(rows: Sequence[ItemRow], scores: Mapping[str, float]) -> FoundItems:
     items = [row.build_item(scores.get(row.item_id)) for row in rows]
     return FoundItems(items, [row.item_id for row in rows if row.ttl is not None])
 

@@ -35,9 +35,6 @@ class TermTable:
         id: the column with the id of the row that has the words.
         scope: a further column with a text of the row, whose beginning each search gives; "" if
             there is none.
-
-    Attributes:
-        statements: its statements by their purpose.
     """
 
     def __init__(self, name: str, id: str, scope: str = "") -> None:
@@ -64,6 +61,7 @@ class TermTable:
                 f"{within} ORDER BY updated_at DESC, {id} DESC LIMIT {_CANDIDATES}"
             ),
         }
+        """Its statements: `create`, `delete` and `find`."""
 
     @unit
     def add(self, row_id: str, terms: Sequence[str], **row: Value) -> Steps[None]:
@@ -73,8 +71,8 @@ class TermTable:
             row: the values of `user_id`, `updated_at` and the scope.
         """
         for first in range(0, len(terms), len(_TERMS)):
-            some = dict(zip_longest(_TERMS, terms[first : first + len(_TERMS)]))
-            yield Statement(self.statements["create"], {"id": row_id, **row, **some})
+            group_values = dict(zip_longest(_TERMS, terms[first : first + len(_TERMS)]))
+            yield Statement(self.statements["create"], {"id": row_id, **row, **group_values})
 
     @unit
     def replace(self, row_id: str, terms: Sequence[str], **row: Value) -> Steps[None]:
@@ -103,5 +101,10 @@ class TermTable:
             for row_id, updated_at in matches:
                 scores[row_id] += 1 / math.log2(1 + len(matches) + 1)
                 times[row_id] = updated_at
-        best = sorted(scores, key=lambda key: (scores[key], times[key], key), reverse=True)
-        return {key: scores[key] for key in best}
+
+        def rate(row_id: str) -> tuple[float, int, str]:
+            # The id only keeps the order the same.
+            return scores[row_id], times[row_id], row_id
+
+        best_ids = sorted(scores, key=rate, reverse=True)
+        return {row_id: scores[row_id] for row_id in best_ids}

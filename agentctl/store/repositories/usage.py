@@ -33,8 +33,10 @@ NANODOLLARS = 1_000_000_000
 """Units of the sums of a cost in a US dollar."""
 
 CostOf = Callable[[str, Mapping[str, int]], int | None]
-"""The cost of the tokens of a model in billionths of a US dollar; None if its price is unknown. It
-may raise `UnknownPrice`, which the units that call it pass on."""
+"""Returns the cost of the tokens of a model in billionths of a US dollar.
+
+None if its price is unknown. It may raise `UnknownPrice`, which the units that call it pass on.
+"""
 
 
 class EndedRunUsage(NamedTuple):
@@ -249,7 +251,7 @@ def fold(cost_of: CostOf) -> Steps[int]:
 
     hours: dict[SumKey, Sums] = {}
     for run in ended_runs:
-        for key, sums in split(run, "hour", cost_of):
+        for key, sums in split_by_model(run, "hour", cost_of):
             keys = [key, key._replace(everyone=1, user_id="")]
             if run.version is not None:
                 keys.append(key.of_version(run.version))
@@ -276,15 +278,17 @@ def anonymise(user_id: str) -> Steps[dict[str, int]]:
     """
     yield Statement(OVERWRITE_DELETED)
     yield Statement(_LOCK, {"name": "usage"})
-    moved = {"usage_ends": len((yield Statement(_ANONYMISE_ENDS, {"user_id": user_id})))}
+    changed_rows = yield Statement(_ANONYMISE_ENDS, {"user_id": user_id})
+    moved_counts = {"usage_ends": len(changed_rows)}
+
     for step, table in TABLES.items():
-        added: dict[SumKey, Sums] = {}
-        rows = yield Statement(_TAKE_OF_USER[step], {"user_id": user_id})
-        for key, sums in map(build_stored, rows):
-            added.setdefault(key._replace(user_id=""), Sums()).add(sums)
-        yield from _add(step, added)
-        moved[table] = len(rows)
-    return moved
+        sums_without_user: dict[SumKey, Sums] = {}
+        taken_rows = yield Statement(_TAKE_OF_USER[step], {"user_id": user_id})
+        for key, sums in map(build_stored, taken_rows):
+            sums_without_user.setdefault(key._replace(user_id=""), Sums()).add(sums)
+        yield from _add(step, sums_without_user)
+        moved_counts[table] = len(taken_rows)
+    return moved_counts
 
 
 def has_waiting() -> Work[bool]:
@@ -324,10 +328,12 @@ def delete_older_hours(before: int) -> Work[int]:
     return _DELETE_OLDER.count_rows(before=before)
 
 
-def split(run: EndedRunUsage, step: Step, cost_of: CostOf) -> Iterator[tuple[SumKey, Sums]]:
+def split_by_model(
+    run: EndedRunUsage, step: Step, cost_of: CostOf
+) -> Iterator[tuple[SumKey, Sums]]:
     """Yield the sums of one run for each of its models; the first sums count the run itself."""
     start = run.finished_at - run.finished_at % PERIODS[step]
-    first = SumKey(0, run.user_id or "", start, run.component_type, run.component_id, "")
+    run_key = SumKey(0, run.user_id or "", start, run.component_type, run.component_id, "")
     per_model = orjson.loads(run.model_metrics) if run.model_metrics else {}
     # Without counters of each model, all tokens count for the model that was called first.
     models = list(per_model.items()) or [(run.model or "", None)]
@@ -346,7 +352,7 @@ def split(run: EndedRunUsage, step: Step, cost_of: CostOf) -> Iterator[tuple[Sum
         sums.unpriced_tokens = sums.total_tokens if cost is None else 0
         sums.cost = cost or 0
 
-        yield first._replace(model=model), sums
+        yield run_key._replace(model=model), sums
 
 
 def _count_run(run: EndedRunUsage) -> Sums:

@@ -27,7 +27,7 @@ from agentctl.store.repositories.usage import (
     SumKey,
     Sums,
     build_stored,
-    split,
+    split_by_model,
 )
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
@@ -95,10 +95,14 @@ class UsageScope:
     def conditions(self, *, by_user: bool) -> Conditions:
         """Return the conditions on the rows of a table of sums."""
         users = self.users
-        kind = OF_VERSIONS if self.reads_versions else int(not users and not by_user)
-        conditions = Conditions().with_condition(f"everyone = {kind}")
-        if kind == 1:  # so that the key is used, which does not have the sums of users
-            conditions = conditions.with_condition("user_id = ''")
+        conditions = Conditions()
+        if self.reads_versions:
+            conditions = conditions.with_condition(f"everyone = {OF_VERSIONS}")
+        elif users or by_user:
+            conditions = conditions.with_condition("everyone = 0")
+        else:
+            # With the user, so that the key is used, which does not have the sums of users.
+            conditions = conditions.with_condition("everyone = 1").with_condition("user_id = ''")
 
         if self.version is not None:
             conditions = conditions.with_condition("user_id = :version", version=self.version)
@@ -116,13 +120,15 @@ class UsageScope:
 
     def has(self, key: SumKey) -> bool:
         """Return True if the sums of one user with a key are among the sums that are read."""
-        filters = (self.component_type, self.component_id, self.model)
-        values = (key.component_type, key.component_id, key.model)
-        return (
-            self.since <= key.start < self.before
-            and all(user == key.user_id for user in self.users)
-            and all(wanted in (None, value) for wanted, value in zip(filters, values, strict=True))
-        )
+        if not self.since <= key.start < self.before:
+            return False
+        if any(user != key.user_id for user in self.users):
+            return False
+
+        for name in ("component_type", "component_id", "model"):
+            if getattr(self, name) not in (None, getattr(key, name)):
+                return False
+        return True
 
 
 _WAITING = Sql(
@@ -248,7 +254,8 @@ def read_groups(
 
     groups: dict[tuple[Value, ...], Sums] = {}
     for row in (yield Statement(sql, conditions.values)):
-        if row[-1] is not None:  # without a group there is a row of no sums
+        # Without a group there is a row of no sums.
+        if row[-1] is not None:
             groups[tuple(row[: len(by)])] = Sums(*row[len(by) :])
 
     for key, sums in (yield from _read_waiting(scope, cost_of)):
@@ -268,8 +275,9 @@ def read_sums(scope: UsageScope, cost_of: CostOf) -> Steps[list[tuple[SumKey, Su
         f"SELECT {', '.join(STORED)} FROM {TABLES[scope.step]}"
         f" WHERE {' AND '.join(conditions.texts)}"
     )
-    stored = [build_stored(row) for row in (yield Statement(sql, conditions.values))]
-    return stored + (yield from _read_waiting(scope, cost_of))
+    stored_sums = [build_stored(row) for row in (yield Statement(sql, conditions.values))]
+    waiting_sums = yield from _read_waiting(scope, cost_of)
+    return stored_sums + waiting_sums
 
 
 @unit
@@ -295,33 +303,31 @@ def read_largest_users(
     count = rows[0][-1] if rows else 0
     users = {key.user_id for key, _ in stored_sums}
 
-    waiting = yield from _read_waiting(scope, cost_of)
+    waiting_sums = yield from _read_waiting(scope, cost_of)
     if count <= number:
-        count = len(users | {key.user_id for key, _ in waiting})
+        count = len(users | {key.user_id for key, _ in waiting_sums})
     else:
-        waiting = [pair for pair in waiting if pair[0].user_id in users]
+        waiting_sums = [(key, sums) for key, sums in waiting_sums if key.user_id in users]
 
-    return stored_sums + waiting, count
+    return stored_sums + waiting_sums, count
 
 
 @unit
 def _read_waiting(scope: UsageScope, cost_of: CostOf) -> Steps[list[tuple[SumKey, Sums]]]:
+    """Return the sums of the runs that wait until they are added to the stored sums."""
     values = {"since": scope.since, "before": scope.before, **scope.visibility.parameters()}
-    runs = [EndedRunUsage(*row) for row in (yield Statement(_WAITING, values))]
-    sums_of_runs = [
-        (run, key, sums)
-        for run in runs
-        for key, sums in split(run, scope.step, cost_of)
-        if scope.has(key)
-    ]
-    if not scope.reads_versions:
-        return [(key, sums) for _, key, sums in sums_of_runs]
+    rows = yield Statement(_WAITING, values)
 
-    return [
-        (key.of_version(run.version), sums)
-        for run, key, sums in sums_of_runs
-        if run.version is not None and scope.version in (None, run.version)
-    ]
+    waiting_sums: list[tuple[SumKey, Sums]] = []
+    for run in map(EndedRunUsage._make, rows):
+        for key, sums in split_by_model(run, scope.step, cost_of):
+            if not scope.has(key):
+                continue
+            if not scope.reads_versions:
+                waiting_sums.append((key, sums))
+            elif run.version is not None and scope.version in (None, run.version):
+                waiting_sums.append((key.of_version(run.version), sums))
+    return waiting_sums
 
 
 class WaitingApprovals(NamedTuple):

@@ -107,6 +107,8 @@ class DeliveryCount:
 
 
 class DisabledWebhook(NamedTuple):
+    """An endpoint to which nothing is sent. Times are microseconds UTC."""
+
     webhook_id: str
     disabled_at: int
     reason: str
@@ -305,8 +307,8 @@ def delete_older(delivered_before: int, before: int) -> Work[int]:
     """Delete a batch of old deliveries. Call it again until it returns 0.
 
     Args:
-        delivered_before: for those that were delivered.
-        before: for those that wait or are dead.
+        delivered_before: deliveries that have arrived are deleted if they are older than this.
+        before: deliveries that wait or are dead are deleted if they are older than this.
     """
     return _DELETE_OLDER.count_rows(delivered_before=delivered_before, before=before)
 
@@ -318,18 +320,21 @@ def drop_surplus(maximum: int) -> Steps[int]:
     Returns:
         The number of deleted deliveries that were waiting.
     """
-    surplus: int = (yield Statement(_COUNT))[0][0] - maximum
+    ((count,),) = yield Statement(_COUNT)
+    surplus = count - maximum
 
-    deleted_waiting = 0
+    waiting_count = 0
     for state in ("delivered", "dead", "waiting"):
-        if surplus > 0:
-            values: dict[str, Value] = {"state": state, "limit": surplus}
-            deleted = len((yield Statement(_DROP, values)))
-            surplus -= deleted
-            if state == "waiting":
-                deleted_waiting = deleted
+        if surplus <= 0:
+            break
 
-    return deleted_waiting
+        values: dict[str, Value] = {"state": state, "limit": surplus}
+        deleted_rows = yield Statement(_DROP, values)
+        surplus -= len(deleted_rows)
+        if state == "waiting":
+            waiting_count = len(deleted_rows)
+
+    return waiting_count
 
 
 def count() -> Work[int]:

@@ -76,8 +76,10 @@ class Looks(NamedTuple):
     """Pending approvals whose time ends within `LEASE_SECONDS`."""
 
     waiting: bool
-    """Runs that are in the queue, paused, or without an owner and to be cancelled, or messages that
-    wait for a run."""
+    """Runs that are in the queue, paused, or without an owner and to be cancelled.
+
+    Also messages that wait for a run.
+    """
 
     usage: bool
     """Ended runs that are not in the sums."""
