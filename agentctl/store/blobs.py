@@ -29,22 +29,32 @@ PIECE_BYTES = 262_144
 """Bytes that are read, written or sent at once."""
 
 _LISTED = 500
+"""Keys of one page."""
+
 _S3_PARTS_AT_ONCE = 2
+"""Parts of one upload that are sent at the same time."""
+
 _S3_SECONDS = timedelta(seconds=30)
 """Maximum time of one request, and of all attempts of a request that fails."""
 
 _PROBE = "probe"
-_LAST = "~"  # sorts after all keys
+"""The key of the bytes that a check stores and deletes."""
+
+_LAST = "~"
+"""A text that sorts after all keys."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class StoredBytes(NamedTuple):
-    """Bytes of a store: their key, and the time at which they were stored, microseconds UTC."""
+    """Bytes of a store."""
 
     blob: str
+    """Their key."""
+
     stored_at: int
+    """The time at which they were stored, in microseconds UTC."""
 
 
 class BlobStore(Protocol):
@@ -104,7 +114,9 @@ def open_blob_store(settings: Files) -> BlobStore:
     Raises:
         InvalidConfiguration: the extra `s3` is not installed.
     """
-    return BucketStore(settings) if settings.store == "s3" else FolderStore(settings.folder)
+    if settings.store == "s3":
+        return BucketStore(settings)
+    return FolderStore(settings.folder)
 
 
 class FolderStore:
@@ -154,8 +166,8 @@ class FolderStore:
         return await call_on_files(get_size, self._folder / key)
 
     async def list_stored(self, after: str) -> AsyncIterator[list[StoredBytes]]:
-        stored = self.iterate(after)
-        while page := await call_on_files(lambda: [*itertools.islice(stored, _LISTED)]):
+        stored_bytes = self.iterate(after)
+        while page := await call_on_files(lambda: [*itertools.islice(stored_bytes, _LISTED)]):
             yield page
 
     def iterate(self, after: str) -> Iterator[StoredBytes]:
@@ -250,9 +262,9 @@ class BucketStore:
 
         while start < end:
             until = min(start + PIECE_BYTES, end)
-            got = obstore.get_range_async(self._store, key, start=start, end=until)
+            reading = obstore.get_range_async(self._store, key, start=start, end=until)
             try:
-                piece = bytes(await self._translate(got))
+                piece = bytes(await self._translate(reading))
             except FileNotFoundError:
                 await self._check_bucket()
                 piece = b""
@@ -279,8 +291,10 @@ class BucketStore:
         import obstore
 
         metadata = await self._find(key)
-        if metadata is None or _read_time(metadata) >= before:
-            return metadata is None
+        if metadata is None:
+            return True
+        if _read_time(metadata) >= before:
+            return False
 
         await self._translate(obstore.delete_async(self._store, key))
         return True
@@ -324,7 +338,9 @@ def _read_time(metadata: ObjectMeta) -> int:
 
 
 async def _read_page(pages: AsyncIterator[Sequence[ObjectMeta]]) -> Sequence[ObjectMeta]:
-    async for page in pages:  # anext() with a default fails for a stream of obstore
+    """Return the next page of a list; empty after the last one."""
+    # `anext` with a default fails for a stream of obstore.
+    async for page in pages:
         return page
     return ()
 
@@ -359,7 +375,10 @@ def lock_folder(folder: Path, *, removes: bool = False) -> Iterator[bool]:
     if not folder.is_dir():
         yield True
         return
-    operation = fcntl.LOCK_EX | fcntl.LOCK_NB if removes else fcntl.LOCK_SH
+
+    operation = fcntl.LOCK_SH
+    if removes:
+        operation = fcntl.LOCK_EX | fcntl.LOCK_NB
     with lock_file(folder / ".lock", operation) as is_locked:
         yield is_locked
 

@@ -207,7 +207,7 @@ class Filtered:
 
         if page.total is not None:
             total = page.total[0]
-            (followed, page) = narrow(followed, page, *self.times)
+            followed, page = narrow(followed, page, *self.times)
             return self.listing.read(followed, page, make, total, sort_ids=is_few)
 
         # A row leaves a list of few when its status changes. `ListTotals` knows deletions only, so
@@ -273,7 +273,7 @@ class Filtered:
 
         found_page = yield from rows.read(make, None if total is None else total[0])
         if total is None:
-            total = found_page.total, end is not None
+            total = (found_page.total, end is not None)
         return _end_page(found_page, total, end)
 
     @single_unit
@@ -311,31 +311,34 @@ class Filtered:
         selected, part = rows.select()
         sql = build_page_sql(listing, *order_page(selected, part), extra=extra)
         values = {**counted.parameters, **bind_page(selected, part)}
-        found = yield Statement(sql, values)
-        found_page = listing.build_page(found, part, make, 0, len(extra))
+        page_rows = yield Statement(sql, values)
+        found_page = listing.build_page(page_rows, part, make, 0, len(extra))
 
-        removed = found[0][-len(extra)] if found and reads_removals else 0
+        removed = 0
+        if page_rows and reads_removals:
+            removed = page_rows[0][-len(extra)]
         is_counted = False
-        if found and not is_known:
-            *_, count, rest = found[0]
-            total = count, bool(rest)
+        if page_rows and not is_known:
+            *_, count, rest = page_rows[0]
+            total = (count, bool(rest))
             is_counted = True
-        elif found and total is None and totals is not None:
+        elif page_rows and total is None and totals is not None:
             known_count = totals.find(key, removed)
             if known_count is not None:
                 # The page may have rows that are newer than the total.
-                total = max(known_count, page.offset + len(found_page.rows)), True
+                total = (max(known_count, page.offset + len(found_page.rows)), True)
 
         end = None
         is_whole = page.after is None and total is not None and not total[1]
         if found_page.next is None and not is_whole:
             end = yield from self._find_end(followed, page, maximum)
 
-        if total is None and not found and page.after is None and not page.offset:
-            total = 0, end is not None
+        is_empty = not page_rows and page.after is None and not page.offset
+        if total is None and is_empty:
+            total = (0, end is not None)
         elif total is None:
             total = yield from self._count(followed, compared, page, maximum)
-            is_counted = bool(found)
+            is_counted = bool(page_rows)
 
         if totals is not None and is_counted and total[1]:
             totals.learn(key, total[0], removed=removed, seconds=MAXIMUM_SECONDS)
@@ -367,7 +370,10 @@ class Filtered:
             self.listing, f"{page.sort}, {self.listing.id}", *order_page(matching, part)
         )
         rows = yield Statement(sql, values)
-        return (rows[0][0], rows[0][1]) if len(rows) > 1 else None
+        if len(rows) < 2:
+            return None
+        last_row = rows[0]
+        return last_row[0], last_row[1]
 
 
 def _end_page(page: RowPage[R], total: Total, end: Cursor | None) -> RowPage[R]:
@@ -396,9 +402,15 @@ class _Rows:
 
     listing: Listing
     page: Slice
+
     found: Conditions
+    """The conditions that the index has."""
+
     compared: Conditions
+    """The conditions with which the rows are compared."""
+
     maximum: int
+    """The number of rows that are compared at most."""
 
     ordered: bool = False
     """True if the index is in the order of the list, and the rows follow the cursor."""
@@ -413,14 +425,18 @@ class _Rows:
     @unit
     def count(self) -> Steps[int]:
         """Count the rows that match."""
-        return int((yield self.build_count())[0][0])
+        ((count,),) = yield self.build_count()
+        return int(count)
 
     def build_count(self) -> Statement:
         """Return the statement that counts the rows that match."""
         return Statement(_build_count_sql(self._shape()), self._bind())
 
     def build_rest_sql(self) -> Sql:
-        """Return the statement that counts the row after the rows, with the values of `count`."""
+        """Return the statement that counts the row after these rows: 1, or 0 if there is none.
+
+        Its values are those of `build_count`.
+        """
         parts = order_page(self.found, self.page)
         rest = build_rows_sql(self.listing, "1", *parts, limits=" LIMIT 1 OFFSET :searched")
         return _build_rest_sql(rest)
@@ -442,7 +458,8 @@ class _Rows:
             return found_page
 
         # A page behind the last row has no row with the number of all rows.
-        return replace(found_page, total=(yield from self.count()))
+        count = yield from self.count()
+        return replace(found_page, total=count)
 
     def select(self, *, are_kept: bool = False) -> tuple[Conditions, Slice]:
         """Return the condition of the rows of the page that match, and their part of the list.
@@ -484,7 +501,7 @@ def _build_searched_sql(shape: _Shape, *, is_counted: bool = False) -> Sql:
         return Sql(f"SELECT {columns} FROM {table} WHERE {condition} LIMIT :searched")
 
     selected = f"{row_id} AS found_id" if shape.by_id else columns
-    parts = shape.found, shape.sort, shape.order, shape.after
+    parts = (shape.found, shape.sort, shape.order, shape.after)
     rows = build_rows_sql(shape.listing, selected, *parts, limits=" LIMIT :searched")
     if not shape.by_id:
         return rows

@@ -134,15 +134,16 @@ class Work(partial[Any], Generic[T_co]):
 
     Each iteration runs the unit from its beginning. It is a `partial`: a run builds and
     iterates dozens of units, and a `partial` does both without a Python frame.
-
-    Attributes:
-        single: True if the unit has one statement, in reads in most cases.
-        repeatable: True if a write of a single statement may also run twice, with the same result.
-            It needs no separate transaction.
     """
 
     single = False
+    """True if the unit has one statement, in reads in most cases."""
+
     repeatable = False
+    """True if a write of a single statement may also run twice, with the same result.
+
+    It needs no separate transaction.
+    """
 
     if TYPE_CHECKING:
 
@@ -183,11 +184,13 @@ def single_unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
 
 
 def _make_unit(kind: type[Work[Any]], function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
-    if "." not in function.__qualname__.rpartition("<locals>.")[2]:
+    is_method = "." in function.__qualname__.rpartition("<locals>.")[2]
+    if not is_method:
         return partial(kind, function)
 
+    # A partial binds no `self`.
     @wraps(function)
-    def bound(*args: P.args, **kwargs: P.kwargs) -> Work[T]:  # A method: a partial binds no `self`.
+    def bound(*args: P.args, **kwargs: P.kwargs) -> Work[T]:
         return kind(function, *args, **kwargs)
 
     return bound
@@ -390,7 +393,9 @@ def compile_for_sqlite(sql: Sql) -> str:
     )
 
     text = _SHORT_WORDS.sub(r"\1", text)
-    text = _CLOCK.sub(r"\1", _UTF8.sub(r"CAST(\1 AS BLOB)", _LOCK.sub("", text)))
+    text = _LOCK.sub("", text)
+    text = _UTF8.sub(r"CAST(\1 AS BLOB)", text)
+    text = _CLOCK.sub(r"\1", text)
 
     for name in _TRANSACTIONS:
         text = text.replace(name, "0")
@@ -433,6 +438,7 @@ OVERWRITE_DELETED = Sql("SELECT 'overwrite deleted rows'")
 """Lets SQLite overwrite deleted rows with zeros, which it does not do by itself."""
 
 PROBE = Sql("SELECT count(*) FROM schema_version")
+"""A read of one small table."""
 
 
 def probe() -> Work[None]:

@@ -68,15 +68,15 @@ class Databases(Mapping[str, Database]):
 
     Args:
         create: create the file or the tables of a missing database.
-
-    Attributes:
-        quotas: the table `[quotas]`.
-        outbox: the webhooks of the configuration, which all databases share.
     """
 
     def __init__(self, configured: settings.Settings, *, create: bool) -> None:
         self.quotas = configured.quotas
+        """The table `[quotas]`."""
+
         self.outbox = Outbox(configured)
+        """The webhooks of the configuration, which all databases share."""
+
         self._entries = {entry.id: entry for entry in configured.databases}
         self._create = create
         self._open: dict[str, Database] = {}

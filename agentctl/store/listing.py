@@ -28,8 +28,11 @@ MAXIMUM_STATEMENTS = 4_096
 """Statements that are kept, of the many combinations of filters."""
 
 GROUP_SIZE = 20
-"""Ids that one statement looks up. A smaller last group is filled with NULL, so that the statement
-has one text, which the database prepares once."""
+"""Ids that one statement looks up.
+
+A smaller last group is filled with NULL, so that the statement has one text, which the database
+prepares once.
+"""
 
 ID_GROUP = ", ".join(f":id_{number}" for number in range(GROUP_SIZE))
 """The parameters of `group_ids`, for a condition such as `run_id IN (…)`."""
@@ -50,45 +53,49 @@ Total = tuple[int, bool]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A part of a list, in an order.
-
-    Attributes:
-        sort: the column of the order; the id breaks ties.
-        limit: maximum number of rows.
-        offset: rows to skip; 0 with `after`.
-        after: the row before the part.
-        total: the total of the list, if an earlier page has it.
-    """
+    """A part of a list, in an order."""
 
     sort: Literal["created_at", "updated_at"] = "created_at"
+    """The column of the order; the id breaks ties."""
+
     order: Order = "desc"
+
     limit: int = 20
+    """Maximum number of rows."""
+
     offset: int = 0
+    """Rows to skip; 0 with `after`."""
+
     after: Cursor | None = None
+    """The row before the part; None for the beginning of the list."""
+
     total: Total | None = None
+    """The total of the list, if an earlier page has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowPage(Generic[R]):
-    """One page of a list.
-
-    Attributes:
-        rows: the rows of the page.
-        total: number of rows that match the filters, at most `MAXIMUM_TOTAL`.
-        capped: True if more rows than that match.
-        next: the cursor of the next page; None on the last page.
-        keeps_total: True if the next pages have the same total, from the cursor.
-        searched_until: the time of the last row that was compared, if the page ends there.
-        matches: a text of each row that a search has found; empty without one.
-    """
+    """One page of a list."""
 
     rows: list[R]
+
     total: int
+    """Number of rows that match the filters, at most `MAXIMUM_TOTAL`."""
+
     capped: bool
+    """True if more rows than that match."""
+
     next: Cursor | None
+    """The cursor of the next page; None on the last page."""
+
     keeps_total: bool = False
+    """True if the next pages have the same total, from the cursor."""
+
     searched_until: int | None = None
+    """The time of the last row that was compared, in microseconds UTC, if the page ends there."""
+
     matches: Sequence[Match] = ()
+    """A text of each row that a search has found; empty without a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +111,13 @@ class Conditions:
 
     def with_present(self, text: str, **value: Value) -> Conditions:
         """Add a condition unless its value is None."""
-        return self if None in value.values() else self.with_condition(text, **value)
+        if None in value.values():
+            return self
+        return self.with_condition(text, **value)
 
-    def with_all(self, others: Conditions) -> Conditions:
+    def with_all(self, other: Conditions) -> Conditions:
         """Add other conditions."""
-        return Conditions((*self.texts, *others.texts), {**self.values, **others.values})
+        return Conditions((*self.texts, *other.texts), {**self.values, **other.values})
 
     def with_prefix(self, column: str, prefix: str | None, name: str = "") -> Conditions:
         """Add the condition that a column begins with a text; `name` as in `build_any`."""
@@ -121,8 +130,8 @@ class Conditions:
 
     def with_any(self, column: str, values: Collection[Value]) -> Conditions:
         """Add the condition that a column has one of some values."""
-        text, named = build_any(column, values)
-        return self.with_condition(text, **named)
+        text, parameters = build_any(column, values)
+        return self.with_condition(text, **parameters)
 
     def with_times(
         self, since: int | None, before: int | None, column: str = "created_at"
@@ -133,41 +142,39 @@ class Conditions:
 
     def with_equal(self, **values: Value) -> Conditions:
         """Add `column = value` for each column whose value is not None."""
-        present = {name: value for name, value in values.items() if value is not None}
-        texts = (f"{name} = :{name}" for name in present)
-        return Conditions((*self.texts, *texts), {**self.values, **present})
+        present_values = {name: value for name, value in values.items() if value is not None}
+        texts = (f"{name} = :{name}" for name in present_values)
+        return Conditions((*self.texts, *texts), {**self.values, **present_values})
 
 
 class Joined(NamedTuple):
-    """The row of another table that belongs to each row of a page, NULL if there is none.
-
-    Attributes:
-        columns: the columns of that row, separated by commas.
-        join: the LEFT JOIN; `page` is the row of the page.
-    """
+    """The row of another table that belongs to each row of a page, NULL if there is none."""
 
     columns: str
+    """The columns of that row, separated by commas."""
+
     join: str
+    """The LEFT JOIN; `page` is the row of the page."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listing:
-    """A table with lists. Each table has one object, which is the key of its cached statements.
-
-    Attributes:
-        table: the name of the table.
-        columns: the selected columns, separated by commas.
-        id: the column that breaks ties.
-        removals: the column of the table `removals` that counts removed rows; "" if nothing
-            counts them.
-        joined: adds columns of other rows.
-    """
+    """A table with lists. Each table has one object, which is the key of its cached statements."""
 
     table: str
+    """The name of the table."""
+
     columns: str
+    """The selected columns, separated by commas."""
+
     id: str
+    """The column that breaks ties."""
+
     removals: str = ""
+    """The column of the table `removals` that counts removed rows; "" if nothing counts them."""
+
     joined: Joined | None = None
+    """Adds columns of other rows."""
 
     @single_unit
     def list_page(
@@ -210,8 +217,9 @@ class Listing:
 
         total: int | None = None
         if not rows:
-            begins = page.after is None and not page.offset
-            total = 0 if begins else None
+            if page.after is None and not page.offset:
+                # The first page is empty, and so is the list.
+                total = 0
         else:
             removed = rows[0][-len(extra)] if reads_removals else 0
             if not is_known:
@@ -240,14 +248,15 @@ class Listing:
         removed = 0
         if totals is not None and self.removals:
             # Read before the rows are counted: a later removal must not go unnoticed.
-            removed = (yield Statement(build_removals_sql(self)))[0][0]
-        total = None if totals is None else totals.find(key, removed)
-        if total is not None:
-            return total
+            ((removed,),) = yield Statement(build_removals_sql(self))
+        if totals is not None:
+            known_total = totals.find(key, removed)
+            if known_total is not None:
+                return known_total
 
-        count: int = (yield Statement(sql, conditions.values))[0][0]
+        ((count,),) = yield Statement(sql, conditions.values)
         self._remember(totals, key, count, removed)
-        return count
+        return int(count)
 
     def _remember(self, totals: ListTotals | None, key: Hashable, total: int, removed: int) -> None:
         surplus = total - MAXIMUM_TOTAL
@@ -288,7 +297,8 @@ class Listing:
         """
         sql = _build_searched_page_sql(self, *order_page(conditions, page), searched)
         rows = yield Statement(sql, bind_page(conditions, page))
-        return self.build_page(rows, page, make, rows[0][-1] if rows else 0, 1)
+        total = rows[0][-1] if rows else 0
+        return self.build_page(rows, page, make, total, 1)
 
     def read_some(
         self, ids: Sequence[Value], conditions: Conditions, make: Callable[..., R]
@@ -296,12 +306,18 @@ class Listing:
         """Read the rows with some ids that match, in any order."""
         where = _where((f"{self.id} IN ({ID_GROUP})", *conditions.texts))
         sql = f"SELECT {self.columns} FROM {self.table}{where}"
-        if (joined := self.joined) is not None:
+        joined = self.joined
+        if joined is not None:
             sql = f"SELECT page.*, {joined.columns} FROM ({sql}) AS page {joined.join}"
         return read_by_ids(Sql(sql), ids, make, **conditions.values)
 
     def build_page(
-        self, found: Sequence[Row], page: Slice, make: Callable[..., R], total: int, extra: int = 0
+        self,
+        read_rows: Sequence[Row],
+        page: Slice,
+        make: Callable[..., R],
+        total: int,
+        extra: int = 0,
     ) -> RowPage[R]:
         """Build a page from the rows of the statement of `build_page_sql`.
 
@@ -309,10 +325,13 @@ class Listing:
             extra: the number of further columns, which `make` does not get.
         """
         columns = slice(0, -extra or None)
-        rows = [make(*row[columns]) for row in found[: page.limit]]
-        last = rows[-1] if len(found) > page.limit else None
-        following = None if last is None else (getattr(last, page.sort), getattr(last, self.id))
-        return RowPage(rows, min(total, MAXIMUM_TOTAL), total > MAXIMUM_TOTAL, following)
+        rows = [make(*row[columns]) for row in read_rows[: page.limit]]
+
+        next_cursor: Cursor | None = None
+        if len(read_rows) > page.limit:
+            last_row = rows[-1]
+            next_cursor = (getattr(last_row, page.sort), getattr(last_row, self.id))
+        return RowPage(rows, min(total, MAXIMUM_TOTAL), total > MAXIMUM_TOTAL, next_cursor)
 
 
 def narrow(
@@ -323,11 +342,20 @@ def narrow(
     Of a time and a cursor that limit the same side, only the tighter one is a condition: a database
     that starts at the other one reads all pages in between.
     """
-    if page.after is not None and page.order == "asc" and since is not None:
-        since, page = (since, replace(page, after=None)) if since > page.after[0] else (None, page)
-    elif page.after is not None and page.order == "desc" and before is not None:
-        bounds = (before, replace(page, after=None)) if before <= page.after[0] else (None, page)
-        before, page = bounds
+    if page.after is None:
+        return conditions.with_times(since, before, page.sort), page
+
+    cursor_time, _ = page.after
+    if page.order == "asc" and since is not None:
+        if since > cursor_time:
+            page = replace(page, after=None)
+        else:
+            since = None
+    elif page.order == "desc" and before is not None:
+        if before <= cursor_time:
+            page = replace(page, after=None)
+        else:
+            before = None
     return conditions.with_times(since, before, page.sort), page
 
 
@@ -337,10 +365,13 @@ def build_any(
     """Return the text and the parameters of the condition that a column has one of some values.
 
     Args:
-        name: the beginning of the names of the parameters; by default that of the column.
+        name: the beginning of the names of the parameters; by default the name of the column.
     """
-    named = {f"{name or column}_{number}": value for number, value in enumerate(values)}
-    return f"{column} IN ({', '.join(f':{key}' for key in named) or 'NULL'})", named
+    parameters = {f"{name or column}_{number}": value for number, value in enumerate(values)}
+    if not parameters:
+        # No row has one of no values; an empty list is no SQL.
+        return f"{column} IN (NULL)", parameters
+    return f"{column} IN ({', '.join(f':{key}' for key in parameters)})", parameters
 
 
 def fold_ascii(text: str) -> str:
@@ -357,10 +388,12 @@ def prefix_end(prefix: str) -> str | None:
     trimmed = prefix.rstrip(chr(0x10FFFF))
     if not trimmed:
         return None
-    following = ord(trimmed[-1]) + 1
-    if 0xD800 <= following <= 0xDFFF:  # surrogates are no characters of UTF-8
-        following = 0xE000
-    return trimmed[:-1] + chr(following)
+
+    next_code = ord(trimmed[-1]) + 1
+    if 0xD800 <= next_code <= 0xDFFF:
+        # Surrogates are no characters of UTF-8.
+        next_code = 0xE000
+    return trimmed[:-1] + chr(next_code)
 
 
 @lru_cache(MAXIMUM_STATEMENTS)
@@ -373,12 +406,14 @@ def _count_sql(listing: Listing, conditions: tuple[str, ...]) -> Sql:
 
 @lru_cache
 def build_removals_sql(listing: Listing) -> Sql:
+    """Return the statement that reads how many rows of a table were removed."""
     return Sql(f"SELECT {listing.removals} FROM removals WHERE id = 1")
 
 
 def order_page(conditions: Conditions, page: Slice) -> tuple[tuple[str, ...], str, Order, bool]:
     """Return what determines the text of the statement of a page."""
-    return conditions.texts, page.sort, page.order, page.after is not None
+    has_cursor = page.after is not None
+    return conditions.texts, page.sort, page.order, has_cursor
 
 
 def bind_page(conditions: Conditions, page: Slice) -> dict[str, Value]:
@@ -405,6 +440,11 @@ def build_rows_sql(
     after: bool,
     limits: str = " LIMIT :limit OFFSET :offset",
 ) -> Sql:
+    """Build the statement that reads rows of a list in its order.
+
+    Args:
+        after: True for the rows after a cursor (`follow_cursor`).
+    """
     if after:
         conditions = (*conditions, follow_cursor(listing, sort, order))
     return Sql(
@@ -434,7 +474,7 @@ def build_page_sql(
     # Each is evaluated once and not for each row, because it does not depend on the row.
     further = "".join(f", ({query})" for query in extra)
     columns = listing.columns if listing.joined is not None else f"{listing.columns}{further}"
-    parts = conditions, sort, order, after
+    parts = (conditions, sort, order, after)
     if sort_ids:
         sql = (
             f"SELECT {columns} FROM {listing.table}"
@@ -474,7 +514,8 @@ def group_ids(ids: Sequence[Value]) -> Iterator[dict[str, Value]]:
     for first in range(0, len(ids), GROUP_SIZE):
         group = ids[first : first + GROUP_SIZE]
         parameters: dict[str, Value] = {f"id_{number}": None for number in range(GROUP_SIZE)}
-        yield parameters | {f"id_{number}": each for number, each in enumerate(group)}
+        parameters |= {f"id_{number}": row_id for number, row_id in enumerate(group)}
+        yield parameters
 
 
 @unit
@@ -482,10 +523,11 @@ def read_by_ids(
     sql: Sql, ids: Sequence[Value], build: Callable[..., R], **values: Value
 ) -> Steps[list[R]]:
     """Run a statement with `ID_GROUP` for each group of ids; return an object for each row."""
-    found = list[R]()
+    built_rows = list[R]()
     for group in group_ids(ids):
-        found += [build(*row) for row in (yield Statement(sql, {**group, **values}))]
-    return found
+        rows = yield Statement(sql, {**group, **values})
+        built_rows += [build(*row) for row in rows]
+    return built_rows
 
 
 def as_columns(*columns: Any) -> tuple[Any, ...]:

@@ -66,9 +66,11 @@ class TypeReader:
     """Finds the type of a file while its bytes arrive, in pieces of `_LONGEST_MARKUP` or more."""
 
     def __init__(self) -> None:
+        # The first bytes, for the signature, and the last bytes of the piece before.
         self._start = b""
         self._last = b""
         self._has_markup = False
+        # None once the bytes are no text.
         self._decoder: codecs.IncrementalDecoder | None = codecs.getincrementaldecoder("utf-8")()
         self._text_start = ""
 
@@ -108,26 +110,37 @@ class TypeReader:
                 type is announced.
         """
         announced = announced.partition(";")[0].strip().lower()
-        media_type = next(
-            (kind for pattern, kind in _SIGNATURES if pattern.match(self._start)), None
-        )
-        head = self._start[:_HEAD_BYTES].lower()
+        media_type = self._find_signature()
         if media_type is None:
             media_type = self._find_text_type(name, announced)
-        elif self._has_markup or b"<svg" in head or (media_type[-3:] != "pdf" and b"%pdf-" in head):
+        elif self._has_second_type(media_type):
             raise _build_refusal(f"The file is {media_type} and another type at once")
 
         if zipfile.is_zipfile(path):
             raise _build_refusal("The file is, or contains, a zip archive")
 
-        main_type = media_type.partition("/")[0]
-        announced_main_type = announced.partition("/")[0]
+        if announced in (*_UNKNOWN, media_type):
+            return media_type
+        # Programs name the types of pictures and of sounds differently.
         is_exact = media_type in ("application/pdf", *_TEXT_TYPES.values())
-        if announced not in (*_UNKNOWN, media_type) and (
-            is_exact or main_type != announced_main_type
-        ):
+        has_same_main_type = media_type.partition("/")[0] == announced.partition("/")[0]
+        if is_exact or not has_same_main_type:
             raise _build_refusal(f"The file is {media_type}, not {announced[:80]}")
         return media_type
+
+    def _find_signature(self) -> str | None:
+        """Return the type whose signature the bytes begin with; None if they have none."""
+        for pattern, media_type in _SIGNATURES:
+            if pattern.match(self._start):
+                return media_type
+        return None
+
+    def _has_second_type(self, media_type: str) -> bool:
+        """Return True if the bytes of a type would be a page or a PDF for another program."""
+        head = self._start[:_HEAD_BYTES].lower()
+        if self._has_markup or b"<svg" in head:
+            return True
+        return media_type != "application/pdf" and b"%pdf-" in head
 
     def _find_text_type(self, name: str, announced: str) -> str:
         if self._decoder is not None:
@@ -138,8 +151,9 @@ class TypeReader:
         if _FIRST_OF_PROGRAM.match(self._text_start):
             raise _build_refusal("HTML, SVG, XML and scripts are not accepted")
 
-        by_name = _TEXT_TYPES.get(Path(name).suffix.lower(), "text/plain")
-        media_type = announced if announced in _TEXT_TYPES.values() else by_name
+        media_type = _TEXT_TYPES.get(Path(name).suffix.lower(), "text/plain")
+        if announced in _TEXT_TYPES.values():
+            media_type = announced
         if media_type == _TEXT_TYPES[".json"] and self._text_start[:1] not in _FIRST_OF_JSON:
             raise _build_refusal("The file is not JSON")
         return media_type

@@ -20,24 +20,30 @@ class Outbox:
 
     Args:
         settings: the configuration; None without webhooks.
-
-    Attributes:
-        tokenizer: the index of the texts of ended runs; None if search is not enabled.
-        is_used: True if there is a webhook or an index, so that facts are stored.
-        console: the address of the console; empty without one.
-        wake: called after a commit that may have stored a fact. The task that delivers sets it.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
+        self._webhooks: Sequence[Webhook] = ()
+        if settings is not None:
+            self._webhooks = settings.webhooks
+
         self.tokenizer: Tokenizer | None = None
+        """The index of the texts of ended runs; None if search is not enabled."""
+
         if settings is not None and settings.search.enabled:
             self.tokenizer = settings.search.tokenizer
-        self._webhooks: Sequence[Webhook] = () if settings is None else settings.webhooks
+
         self.is_used = bool(self._webhooks) or self.tokenizer is not None
+        """True if there is a webhook or an index, so that facts are stored."""
+
         self.console = ""
+        """The address of the console; empty without one."""
+
         if settings is not None and settings.console.enabled:
             self.console = f"{settings.server.address}/console"
+
         self.wake: Callable[[], None] = lambda: None
+        """Called after a commit that may have stored a fact. The task that delivers sets it."""
 
     def select(self, event: str, *component_ids: str, concerns_all: bool = False) -> list[Webhook]:
         """Return the endpoints that want an event of one of some components.
@@ -45,13 +51,12 @@ class Outbox:
         Args:
             concerns_all: True if the event concerns every component.
         """
-        return [
-            webhook
-            for webhook in self._webhooks
-            if event in webhook.events
-            and (
-                concerns_all
-                or not webhook.agents
-                or not {*webhook.agents}.isdisjoint(component_ids)
-            )
-        ]
+        selected_webhooks = list[Webhook]()
+        for webhook in self._webhooks:
+            # A webhook without components gets the events of all of them.
+            wants_component = concerns_all or not webhook.agents
+            if not wants_component:
+                wants_component = not set(webhook.agents).isdisjoint(component_ids)
+            if event in webhook.events and wants_component:
+                selected_webhooks.append(webhook)
+        return selected_webhooks

@@ -48,13 +48,12 @@ class PostgresTarget:
     """A database that receives the rows of another database. Use `open_target`, in one task.
 
     Methods raise the errors of the driver.
-
-    Attributes:
-        place: the URL without a password, and the schema, for messages.
     """
 
     def __init__(self, entry: Entry, connection: PooledConnection) -> None:
         self.place = display_url(entry.url)
+        """The URL without a password, and the schema, for messages."""
+
         if entry.search_path:
             self.place += f" (schema {entry.search_path})"
         self._connection = connection
@@ -99,7 +98,6 @@ class PostgresTarget:
             if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
                 yield batch
                 batch = []
-
                 size = 0
         yield batch
 

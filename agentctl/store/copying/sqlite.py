@@ -37,13 +37,15 @@ class SqliteSource:
 
     All reads see one state. Methods raise the errors of the driver.
 
-    Attributes:
-        place: the file, for messages.
+    Args:
+        connection: in a transaction, and without others (`connect_alone`).
     """
 
-    def __init__(self, path: Path, alone: apsw.Connection) -> None:
+    def __init__(self, path: Path, connection: apsw.Connection) -> None:
         self.place = str(path)
-        self._connection = alone
+        """The file, for messages."""
+
+        self._connection = connection
 
     async def run(self, work: Work[T]) -> T:
         """Run a unit. Its writes are undone at the end, unless `commit` follows."""

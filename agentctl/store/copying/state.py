@@ -25,8 +25,10 @@ class CopyState:
     """The place of the other database, without a password."""
 
     state: State
-    """`moved` is a closed source. A target has all rows: it is `copying` until the source is
-    closed, and `complete` when it can be served."""
+    """`moved` is a closed source. A target has all rows.
+
+    It is `copying` until the source is closed, and `complete` when it can be served.
+    """
 
 
 _STATE = Sql("SELECT copy_id, role, other, state FROM copy_state")

@@ -34,6 +34,7 @@ T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 _PROCESS = secrets.token_hex(8)
+"""A part of the names of prepared statements that no other process has."""
 
 STATEMENTS = 1_024
 """Prepared statements that a connection keeps: more than the repositories use at a time."""
@@ -75,22 +76,7 @@ _ONE_ROW = re.compile(r"INSERT INTO \w+ \([^()]*\) VALUES \(")
 
 
 class PooledConnection(asyncpg.Connection):
-    """A connection with the times that the pool needs, on the clock of its event loop.
-
-    Attributes:
-        born: the time at which it was opened, in seconds.
-        used: the time at which it was returned to the pool last, in seconds.
-        answer_seconds: the time that a statement has, for the pool; infinite outside it.
-        deadline: the time at which the pool terminates the connection, unless the response to its
-            statement has arrived, in seconds.
-        timed_out: True if that has happened.
-        is_shared: True if a connection pooler gives its session to other clients between
-            transactions.
-        is_to_standby: True if its server was a standby when it was opened.
-        local_settings: statements that follow each BEGIN, for settings that the pooler drops.
-        has_custom_plans: True if statements are planned for their values.
-        transaction_id: the id of the open transaction, if a statement has reported it.
-    """
+    """A connection with the times that the pool needs: seconds on the clock of its event loop."""
 
     __slots__ = (
         "_clock",
@@ -110,14 +96,40 @@ class PooledConnection(asyncpg.Connection):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._clock = asyncio.get_running_loop().time
-        self.born = self.used = self._clock()
-        self.answer_seconds = self.deadline = float("inf")
-        self.timed_out = False
         self._last_crash: str | None = None
-        self.is_shared = self.is_to_standby = False
+
+        self.born = self._clock()
+        """The time at which it was opened."""
+
+        self.used = self.born
+        """The time at which it was returned to the pool last."""
+
+        self.answer_seconds = float("inf")
+        """The time that a statement has, for the pool; infinite outside it."""
+
+        self.deadline = float("inf")
+        """The time at which the pool terminates the connection.
+
+        Unless the response to its statement has arrived.
+        """
+
+        self.timed_out = False
+        """True if the pool has terminated it for that."""
+
+        self.is_shared = False
+        """True if a connection pooler gives its session to other clients between transactions."""
+
+        self.is_to_standby = False
+        """True if its server was a standby when it was opened."""
+
         self.local_settings = ""
+        """Statements that follow each BEGIN, for settings that the pooler drops."""
+
         self.has_custom_plans = False
+        """True if statements are planned for their values."""
+
         self.transaction_id: str | None = None
+        """The id of the open transaction, if a statement has reported it."""
 
     def _get_unique_id(self, prefix: str) -> str:
         # asyncpg numbers its statements in each process alike. A pooler that does not keep prepared
@@ -129,15 +141,16 @@ class PooledConnection(asyncpg.Connection):
         """Begin a transaction, with the settings that the connection has lost."""
         await self.execute(statement + self.local_settings)
 
-    async def set_custom_plans(self, wanted: bool) -> None:
+    async def set_custom_plans(self, enabled: bool) -> None:
         """Plan the next statements for their values, or plan each statement once.
 
         A transaction on a shared connection sets it for itself instead: other clients have the
         session after it.
         """
+        mode = "force_custom_plan" if enabled else "auto"
         self.begin_statement()
-        await self.execute(f"SET plan_cache_mode = {'force_custom_plan' if wanted else 'auto'}")
-        self.has_custom_plans = wanted
+        await self.execute(f"SET plan_cache_mode = {mode}")
+        self.has_custom_plans = enabled
 
     def begin_statement(self) -> None:
         """Set the deadline of a statement. A separate timer costs more than the statement."""
@@ -146,7 +159,7 @@ class PooledConnection(asyncpg.Connection):
     async def last_crash(self) -> str:
         """Return the time of the last recovery of the server after a crash.
 
-        The value is cached, because no connection survives a crash. One to a pooler does.
+        The value is cached, because no connection survives a crash. A connection to a pooler does.
         """
         if self._last_crash is None or self.is_shared:
             self._last_crash = str(await self.fetchval(f"SELECT {LAST_CRASH}"))
@@ -156,7 +169,9 @@ class PooledConnection(asyncpg.Connection):
 class InDoubt(Exception):
     """The connection was lost during a COMMIT: the outcome of the transaction is not known here.
 
-    Attributes:
+    Args:
+        transaction: its id.
+        last_crash: the time of the last crash of the server when the transaction began.
         result: the result of the unit, if the transaction was committed.
     """
 
@@ -183,7 +198,9 @@ class InDoubt(Exception):
             return False
         if last_crash != self.last_crash:
             raise build_unknown_outcome()
-        return True if status == "committed" else None
+        if status == "committed":
+            return True
+        return None
 
 
 def build_unknown_outcome() -> errors.OutcomeUnknown:
@@ -230,10 +247,12 @@ async def _open(url: str, arguments: dict[str, Any]) -> PooledConnection:
             if _REFUSED_SETTING not in str(error):
                 raise
             _refusing.add(url)
+
     settings: dict[str, str] = arguments["server_settings"]
     # PgBouncer passes these two on, in every configuration.
-    passed = {name: settings[name] for name in (_NAME_SETTING, "TimeZone")}
-    return cast(PooledConnection, await asyncpg.connect(**arguments | {"server_settings": passed}))
+    passed_settings = {name: settings[name] for name in (_NAME_SETTING, "TimeZone")}
+    arguments = {**arguments, "server_settings": passed_settings}
+    return cast(PooledConnection, await asyncpg.connect(**arguments))
 
 
 async def _verify_settings(
@@ -286,15 +305,16 @@ async def verify_statements(connection: PooledConnection, entry: Entry) -> None:
     """
     if not connection.is_shared:
         return
-    other = await connect(entry)
+
+    other_connection = await connect(entry)
     try:
         await connection.fetchval(_ANY)
-        # The other one gets the session that was used last, so this one gets another.
-        async with other.transaction():
-            await other.execute(_ANY)
+        # The other connection gets the session that was used last, so this one gets another.
+        async with other_connection.transaction():
+            await other_connection.execute(_ANY)
             await connection.fetchval(_ANY)
     finally:
-        other.terminate()
+        other_connection.terminate()
 
 
 @asynccontextmanager
@@ -422,10 +442,10 @@ async def run_unit(
     except StopIteration as end:
         return cast(T, end.value)
     except (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError):
-        raise _unstorable_text() from None
+        raise _build_unstorable_text() from None
     except asyncpg.DataError as error:
         if isinstance(error.__cause__, UnicodeEncodeError):
-            raise _unstorable_text() from None
+            raise _build_unstorable_text() from None
         raise
     finally:
         steps.close()
@@ -459,5 +479,5 @@ async def run_write(connection: PooledConnection, work: Work[T]) -> T:
     return result
 
 
-def _unstorable_text() -> errors.ValidationFailed:
+def _build_unstorable_text() -> errors.ValidationFailed:
     return errors.ValidationFailed("Text must not contain NUL or lone surrogates")

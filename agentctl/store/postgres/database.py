@@ -59,6 +59,7 @@ _CLOCK = Sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
 _STATUS = f"SELECT pg_xact_status($1::text::xid8), {LAST_CRASH}"
 
 _OUTCOME_RETRY_SECONDS = 0.1
+"""Pause between two questions for the outcome of a transaction."""
 
 _NOTHING_WRITABLE = (
     asyncpg.DiskFullError,
@@ -67,8 +68,10 @@ _NOTHING_WRITABLE = (
     asyncpg.QueryCanceledError,
     asyncpg.LockNotAvailableError,
 )
+"""The errors of a write after which the process is not ready (`Database.write_failed`)."""
 
 _NO_ANSWER = (TimeoutError, ConnectionRefusedError, FileNotFoundError)
+"""The errors of a server that did not answer at all."""
 
 
 class PostgresDatabase:
@@ -124,11 +127,12 @@ class PostgresDatabase:
         The statements of a read of `unknown` or `large` size are planned for their values: those
         are lists. At most half of the connections execute `large` reads.
         """
-        if size != "large":
-            read = self._read_with_custom_plans if size == "unknown" else self._read
-            return await self._run_with_retries(read, work)
-        async with self._pool.reserve_for_large_read():
+        if size == "large":
+            async with self._pool.reserve_for_large_read():
+                return await self._run_with_retries(self._read_with_custom_plans, work)
+        if size == "unknown":
             return await self._run_with_retries(self._read_with_custom_plans, work)
+        return await self._run_with_retries(self._read, work)
 
     async def write(self, work: Work[T]) -> T:
         task = asyncio.create_task(self._run_with_retries(self._write, work))
@@ -157,7 +161,7 @@ class PostgresDatabase:
     def watch(self, topic: str, notify: Callable[[], None] | None = None) -> Callable[[], int]:
         """Return a function whose number changes with the notifications of a topic.
 
-        One that was lost changes nothing: a caller must read again after some time.
+        A notification that was lost changes nothing: a caller must read again after some time.
         """
         self._refuse_when_closed()
         return self._listener.watch(topic, notify)
@@ -189,9 +193,14 @@ class PostgresDatabase:
     async def _run_with_retries(
         self, run_once: Callable[[Work[T]], Awaitable[T]], work: Work[T]
     ) -> T:
+        """Run a unit, and run it again if PostgreSQL has undone it.
+
+        Raises:
+            AgentctlError: the errors of the unit, and of `to_public_error`.
+        """
         self._refuse_when_closed()
-        conflicts = CONFLICT_RETRIES
-        losses = LOST_RETRIES
+        conflict_retries = CONFLICT_RETRIES
+        lost_retries = LOST_RETRIES
 
         while True:
             try:
@@ -199,24 +208,24 @@ class PostgresDatabase:
             except errors.AgentctlError:
                 raise
             except CONFLICTS as error:
-                if not conflicts:
+                if not conflict_retries:
                     raise to_public_error(error, self.id) from None
-                conflicts -= 1
+                conflict_retries -= 1
                 await asyncio.sleep(random.uniform(0, 0.01))
             except CONNECTION_LOST as error:
                 self._pool.discard_open_connections()
                 # If the server did not answer at all, the caller has waited long enough.
-                if isinstance(error, _NO_ANSWER) or not losses:
+                if isinstance(error, _NO_ANSWER) or not lost_retries:
                     raise to_public_error(error, self.id) from None
-                losses -= 1
+                lost_retries -= 1
             except asyncpg.PostgresError as error:
-                public = to_public_error(error, self.id)
+                public_error = to_public_error(error, self.id)
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                     # Its server, or the setting of the session, stays read-only after a failover.
                     self._pool.discard_open_connections()
                 if run_once == self._write and isinstance(error, _NOTHING_WRITABLE):
                     self._refused_at = time.monotonic()
-                raise public from None
+                raise public_error from None
 
     async def _read(self, work: Work[T]) -> T:
         async with (await self._open_pool()).borrow() as connection:
@@ -283,6 +292,7 @@ async def _run_read(connection: PooledConnection, work: Work[T], begin: str, *, 
             return await run_unit(connection, work, alone=True)
         except SecondStatement:
             pass
+
     await connection.begin(begin)
     result = await run_unit(connection, work)
     connection.begin_statement()

@@ -153,26 +153,30 @@ def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
     if isinstance(error, errors.AgentctlError):
         return error
 
-    explained = _explain(error)
-    if explained is None:
+    explanation = _explain(error)
+    if explanation is None:
         log.error("database %s: %s: %s", name, type(error).__name__, error)
         return errors.InternalError()
 
     # The cause of an outage fails every request: the log must not repeat it for each.
     _limited_log.log("database %s: %s: %s", name, type(error).__name__, error)
 
-    detail, hint = explained
+    detail, hint = explanation
     if isinstance(error, _DAMAGES):
         return errors.DatabaseDamaged(detail, cause=f"database {name!r}", hint=hint)
     return errors.Unavailable(detail, cause=f"database {name!r}", hint=hint)
 
 
 def _explain(error: Exception) -> tuple[str, str] | None:
-    """Return the detail and the hint of a known failure."""
+    """Return the detail and the hint of a known failure; None if it is a fault of this package."""
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _CERTIFICATES:
         return _INSECURE, _CERTIFICATES[error.verify_code]
     if isinstance(error, (*CONNECTION_LOST, asyncpg.ProgramLimitExceededError)):
-        for words, explained in _WORDS.items():
+        for words, explanation in _WORDS.items():
             if words in str(error):
-                return explained
-    return next((explained for kinds, explained in _FAILURES if isinstance(error, kinds)), None)
+                return explanation
+
+    for kinds, explanation in _FAILURES:
+        if isinstance(error, kinds):
+            return explanation
+    return None

@@ -23,6 +23,7 @@ does not arrive it reports itself as deaf.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import random
@@ -48,20 +49,25 @@ INTEREST_SECONDS = 60.0
 """Time for which the stored events of a run are announced after a request."""
 
 PING_SECONDS = 60.0
-"""Maximum time without a message until a listener sends a ping. Half of it is random, so that one
-ping of any server is enough for all."""
+"""Maximum time without a message until a listener sends a ping.
+
+Half of it is random, so that one ping of any server is enough for all.
+"""
 
 PING_WAIT_SECONDS = 5.0
 """Time in which a ping must arrive."""
 
 COMMAND_SECONDS = 5.0
+"""Maximum time of a statement of the listener."""
 
 RETRY_SECONDS = 0.5
+"""Pause before the listener connects again."""
 
 MAXIMUM_MESSAGE = 7_900
 """Maximum size of a message in bytes: PostgreSQL takes less than 8,000."""
 
 CHANNEL = "agentctl"
+"""The channel of all messages. The schemas of a database share it."""
 
 _SCHEMA = "SELECT current_schema()"
 _SEND = f"""
@@ -78,14 +84,15 @@ class _Topic:
 
     def __init__(self) -> None:
         self.number = 0
-        self.notified = set[Callable[[], None]]()
+        # Called after each message.
+        self.callbacks = set[Callable[[], None]]()
 
     def count(self) -> int:
         return self.number
 
     def wake(self) -> None:
         self.number += 1
-        for notify in self.notified:
+        for notify in self.callbacks:
             notify()
 
 
@@ -93,9 +100,6 @@ class Listener:
     """Receives and sends the messages of one process, on the connection of the heartbeat.
 
     It connects when it is first needed, on the running event loop.
-
-    Attributes:
-        is_heard: False if the messages of this process do not arrive; None while that is not known.
     """
 
     def __init__(self, entry: Entry, connection: ThreadConnection) -> None:
@@ -111,6 +115,8 @@ class Listener:
         self._topics: WeakValueDictionary[str, _Topic] = WeakValueDictionary()
         # By run: the time until which its events are announced, on the clock of the event loop.
         self._interest: dict[str, float] = {}
+        # What is sent with the next messages: the runs with stored events, and the runs whose
+        # announcements are requested, by their worker.
         self._stored: set[str] = set()
         self._requested: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -118,17 +124,20 @@ class Listener:
         self._received_at = 0.0
         self._pinged_at: float | None = None
         self._next_ping = 0.0
+
         self.is_heard: bool | None = None
+        """False if the messages of this process do not arrive; None while that is not known."""
 
     def watch(self, topic: str, notify: Callable[[], None] | None = None) -> Callable[[], int]:
         """Return a function that counts the messages of a topic; call `notify` after each."""
         self._start()
-        watched = self._topics.get(topic)
-        if watched is None:
-            watched = self._topics[topic] = _Topic()
+        watched_topic = self._topics.get(topic)
+        if watched_topic is None:
+            watched_topic = _Topic()
+            self._topics[topic] = watched_topic
         if notify is not None:
-            watched.notified.add(notify)
-        return watched.count
+            watched_topic.callbacks.add(notify)
+        return watched_topic.count
 
     def announce(self, run_id: str) -> None:
         """Announce stored events of a run, if another process has requested that."""
@@ -223,19 +232,19 @@ class Listener:
 
     async def _wait_for_change(self, now: float) -> None:
         """Wait for something to send, or until the next ping or its end is due."""
-        until = self._next_ping
-        if self._pinged_at is not None:
-            until = self._pinged_at + PING_WAIT_SECONDS
         if self._stored or self._requested:
             await asyncio.sleep(self._next_send - now)
             return
-        try:
+
+        until = self._next_ping
+        if self._pinged_at is not None:
+            until = self._pinged_at + PING_WAIT_SECONDS
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(until - now):
                 await self._changed.wait()
-        except TimeoutError:
-            return
 
     def _take_messages(self, now: float) -> list[str]:
+        """Return the messages that are due: a ping, and what waits if it may be sent now."""
         messages = []
         if self._next_ping <= now:
             self._pinged_at = now
@@ -245,6 +254,7 @@ class Listener:
         if self._next_send > now or not (self._stored or self._requested):
             return messages
 
+        # An idle listener has saved up `BURST` messages, not more.
         self._next_send = max(self._next_send, now - BURST * SEND_SECONDS) + SEND_SECONDS
         followed_runs = [run_id for run_id in self._stored if self._interest.get(run_id, 0.0) > now]
 
@@ -252,13 +262,14 @@ class Listener:
             self._interest.pop(run_id, None)
         self._stored.clear()
 
-        messages += _split(f"{self._schema} runs", followed_runs)
+        messages += _pack_names(f"{self._schema} runs", followed_runs)
         for owner, run_ids in self._requested.items():
-            messages += _split(f"{self._schema} followers {owner}", run_ids)
+            messages += _pack_names(f"{self._schema} followers {owner}", run_ids)
         self._requested.clear()
         return messages
 
     def _judge_ping(self, now: float) -> None:
+        """Set `is_heard` if a ping has arrived, or has not arrived in time."""
         if self._pinged_at is None:
             return
 
@@ -304,26 +315,30 @@ class Listener:
             owner, *run_ids = names.split()
             # Each worker watches its cancel requests.
             if worker_topic(owner) in self._topics:
-                live = {name: until for name, until in self._interest.items() if until > now}
-                self._interest = live | dict.fromkeys(run_ids, now + INTEREST_SECONDS)
+                lasting_interest = {
+                    run_id: until for run_id, until in self._interest.items() if until > now
+                }
+                new_interest = dict.fromkeys(run_ids, now + INTEREST_SECONDS)
+                self._interest = lasting_interest | new_interest
         else:
             self._wake(topic)
 
     def _wake(self, topic: str) -> None:
-        watched = self._topics.get(topic)
-        if watched is not None:
-            watched.wake()
+        watched_topic = self._topics.get(topic)
+        if watched_topic is not None:
+            watched_topic.wake()
 
     def _wake_all(self) -> None:
-        for watched in list(self._topics.values()):
-            watched.wake()
+        for watched_topic in list(self._topics.values()):
+            watched_topic.wake()
 
 
 async def _send(connection: PooledConnection, messages: list[str]) -> None:
     await connection.execute(_SEND, messages, timeout=COMMAND_SECONDS)
 
 
-def _split(beginning: str, names: Iterable[str]) -> Iterator[str]:
+def _pack_names(beginning: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield messages with a beginning and all names, none of them longer than the maximum."""
     message = beginning
     for name in names:
         if len(message.encode()) + len(name) >= MAXIMUM_MESSAGE:

@@ -28,38 +28,44 @@ IDLE_SECONDS = 60.0
 """Seconds after which an idle connection is closed."""
 
 CLOSE_SECONDS = 2.0
+"""Maximum time for the end of a connection; then it is terminated."""
 
 LATE_SHARE = 0.5
 """Share of `wait_seconds`: a pool whose tasks wait longer for a connection is late."""
 
 
 class Pool:
-    """A pool of at most `entry.pool_size` connections, opened when they are needed.
-
-    Attributes:
-        waiting: number of tasks that wait for a connection.
-        in_use: number of connections in use.
-    """
+    """A pool of at most `entry.pool_size` connections, opened when they are needed."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
+        # The number of slots that no task has. A task needs one for a connection.
         self._free = entry.pool_size
+        # The tasks that wait for a slot: True if it has one, False if it has waited too long.
         self._waiters = deque[asyncio.Future[bool]]()
         self._large_slots = asyncio.Semaphore(max(entry.pool_size // 2, 1))
+
+        # In the order in which they were returned.
         self._idle: list[PooledConnection] = []
         self._busy = set[PooledConnection]()
         self._watching: asyncio.TimerHandle | None = None
+        # Connections that were opened before this time may be lost.
         self._trusted_from = float("-inf")
+
         self.waiting = 0
+        """Number of tasks that wait for a connection."""
+
         self.in_use = 0
+        """Number of connections in use."""
+
         self._last_wait = 0.0
 
     @property
     def is_late(self) -> bool:
-        """True if tasks wait, and the last one to get a connection, or none, waited for longer than
-        `LATE_SHARE`.
+        """True if new work would take the connections that started work needs to end.
 
-        New work would take the connections that started work needs to end.
+        Tasks wait, and the last of them to get a connection, or to give up, has waited for longer
+        than `LATE_SHARE`.
         """
         return self.waiting > 0 and self._last_wait > LATE_SHARE * self._entry.wait_seconds
 
@@ -96,7 +102,7 @@ class Pool:
             async with asyncio.timeout(self._entry.wait_seconds):
                 await self._large_slots.acquire()
         except TimeoutError:
-            raise self._build_busy() from None
+            raise self._build_busy_error() from None
         try:
             yield
         finally:
@@ -105,9 +111,9 @@ class Pool:
     async def close(self) -> None:
         """Close the idle connections now, and the connections in use when they are returned."""
         self.discard_open_connections()
-        idle = self._idle
+        idle_connections = self._idle
         self._idle = []
-        await asyncio.gather(*(_close(connection) for connection in idle))
+        await asyncio.gather(*map(_close, idle_connections))
 
     async def acquire(self, custom_plans: bool) -> PooledConnection:
         """Take a connection for `borrow`."""
@@ -158,7 +164,7 @@ class Pool:
             has_slot = await waiter
             self._last_wait = loop.time() - began
             if not has_slot:
-                raise self._build_busy()
+                raise self._build_busy_error()
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.result():
                 self._pass_slot()
@@ -168,6 +174,7 @@ class Pool:
             timer.cancel()
 
     def _pass_slot(self) -> None:
+        """Give a slot to the task that waits longest, or free it."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -197,18 +204,19 @@ class Pool:
 
     def _pop_idle(self, custom_plans: bool) -> PooledConnection | None:
         while self._idle:
-            # The connection that was used last, of the connections with the same plans.
-            newest_first = range(len(self._idle) - 1, -1, -1)
-            matching = (
-                index
-                for index in newest_first
-                if self._idle[index].has_custom_plans is custom_plans
-            )
-            connection = self._idle.pop(next(matching, -1))
+            connection = self._idle.pop(self._choose_idle(custom_plans))
             if not connection.is_closed() and connection.born > self._trusted_from:
                 return connection
             connection.terminate()
         return None
+
+    def _choose_idle(self, custom_plans: bool) -> int:
+        """Return the index of the last used connection, with the same plans if possible."""
+        newest_first = range(len(self._idle) - 1, -1, -1)
+        for index in newest_first:
+            if self._idle[index].has_custom_plans is custom_plans:
+                return index
+        return -1
 
     def _release(self, connection: PooledConnection) -> None:
         now = asyncio.get_running_loop().time()
@@ -216,13 +224,10 @@ class Pool:
         self._busy.discard(connection)
         self._pass_slot()
 
-        if (
-            connection.is_closed()
-            or connection.is_in_transaction()
-            or connection.born <= self._trusted_from
-            # After a failover the URL may name the new primary already.
-            or connection.is_to_standby
-        ):
+        is_usable = not connection.is_closed() and not connection.is_in_transaction()
+        is_trusted = connection.born > self._trusted_from
+        # After a failover the URL may name the new primary already.
+        if not is_usable or not is_trusted or connection.is_to_standby:
             connection.terminate()
             return
 
@@ -232,7 +237,7 @@ class Pool:
         if now - self._idle[0].used > IDLE_SECONDS:
             self._idle.pop(0).terminate()
 
-    def _build_busy(self) -> errors.Unavailable:
+    def _build_busy_error(self) -> errors.Unavailable:
         entry = self._entry
         return errors.Unavailable(
             "The database is busy",
@@ -251,7 +256,8 @@ class _Loan:
         self._custom_plans = custom_plans
 
     async def __aenter__(self) -> PooledConnection:
-        connection = self._connection = await self._pool.acquire(self._custom_plans)
+        connection = await self._pool.acquire(self._custom_plans)
+        self._connection = connection
         if connection.has_custom_plans is not self._custom_plans and not connection.is_shared:
             try:
                 await connection.set_custom_plans(self._custom_plans)
@@ -269,9 +275,9 @@ class _Loan:
             raise TimeoutError from None
 
 
-def _resolve(waiter: asyncio.Future[bool], value: bool) -> None:
+def _resolve(waiter: asyncio.Future[bool], has_slot: bool) -> None:
     if not waiter.done():
-        waiter.set_result(value)
+        waiter.set_result(has_slot)
 
 
 async def _roll_back(connection: PooledConnection) -> None:

@@ -139,25 +139,27 @@ async def apply_pending(
             await connection.execute("SET LOCAL statement_timeout = 0")
             await connection.execute(_LOCK)
 
-            stored = await read_stored_version(connection, entry)
-            if stored is None:
+            stored_version = await read_stored_version(connection, entry)
+            version = stored_version or StoredVersion(0, 0)
+            due_migrations = list_pending("postgres", version, display_url(entry.url))
+            if stored_version is None:
                 await _check_encoding(connection, entry)
-            version = stored or StoredVersion(0, 0)
-
-            pending = list_pending("postgres", version, display_url(entry.url))
-            due = pending[:1] if version.number else pending
-            for migration in due:
-                await _apply(connection, migration if stored is None else migration.defer_indexes())
-            if stored is None:
+                for migration in due_migrations:
+                    await _apply(connection, migration)
                 await connection.execute(FINISH_UPGRADE)
+            else:
+                # One at a time: each has a transaction.
+                due_migrations = due_migrations[:1]
+                for migration in due_migrations:
+                    await _apply(connection, migration.defer_indexes())
 
-        if not due:
+        if not due_migrations:
             check_newer(version, display_url(entry.url))
             if version.is_current:
                 await _build_indexes(connection, applied)
             return
 
-        for migration in due:
+        for migration in due_migrations:
             applied(migration)
 
 
@@ -214,16 +216,20 @@ async def _build_indexes(
 
 
 async def find_missing_indexes(connection: Connection) -> list[Migration]:
-    """Return the indexes of the schema that do not exist, or are not complete; and without a text
-    those to remove."""
-    valid = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
-    missing = [
-        Migration(0, f"{INDEX_PREFIX}{name}", text)
-        for name, text in list_indexes("postgres").items()
-        if not valid.get(name)
-    ]
-    superseded = [name for name in list_superseded() if name in valid]
-    return [*missing, *(Migration(0, f"removal of index {name}", "") for name in superseded)]
+    """Return the indexes of the schema that do not exist, or are not complete.
+
+    The indexes to remove follow them, without a text.
+    """
+    is_valid = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
+
+    migrations = list[Migration]()
+    for name, text in list_indexes("postgres").items():
+        if not is_valid.get(name):
+            migrations.append(Migration(0, f"{INDEX_PREFIX}{name}", text))
+    for name in list_superseded():
+        if name in is_valid:
+            migrations.append(Migration(0, f"removal of index {name}", ""))
+    return migrations
 
 
 async def read_stored_version(connection: PooledConnection, entry: Entry) -> StoredVersion | None:
@@ -273,22 +279,28 @@ async def find_schema_differences(connection: Connection, version: int) -> list[
         if migration.number > version:
             continue
         for statement in migration.statements():
-            for dropped, created in _TRIGGER.findall(statement):
-                expected_triggers.discard(dropped)
-                expected_triggers |= {created} - {""}
+            # Of the two names, one is empty.
+            for dropped_name, created_name in _TRIGGER.findall(statement):
+                expected_triggers.discard(dropped_name)
+                if created_name:
+                    expected_triggers.add(created_name)
 
-    return [
-        *(
-            f"column {table}.{name} is missing"
-            for table, name in sorted(expected_columns(version) - columns)
-        ),
-        *_compare_names("index", expected_indexes(version), indexes),
-        *_compare_names("trigger", expected_triggers, triggers),
+    differences = [
+        f"column {table}.{name} is missing"
+        for table, name in sorted(expected_columns(version) - columns)
     ]
+    differences += _compare_names("index", expected_indexes(version), indexes)
+    differences += _compare_names("trigger", expected_triggers, triggers)
+    return differences
 
 
-def _compare_names(kind: str, expected: set[str], present: dict[str, bool]) -> Iterator[str]:
-    for name in sorted(expected):
+def _compare_names(kind: str, expected_names: set[str], present: dict[str, bool]) -> Iterator[str]:
+    """Yield the differences between the expected and the present objects of a kind.
+
+    Args:
+        present: by name, True if the object is enabled.
+    """
+    for name in sorted(expected_names):
         if name not in present:
             yield f"{kind} {name} is missing"
         elif not present[name]:

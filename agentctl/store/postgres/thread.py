@@ -29,6 +29,7 @@ from agentctl.store.postgres.failures import CONNECTION_LOST, to_public_error
 T = TypeVar("T")
 
 CLOSE_SECONDS = 1.0
+"""Maximum time for the end of the connection."""
 
 
 class ThreadConnection:
@@ -108,16 +109,16 @@ class ThreadConnection:
                 return self._connection
 
         # A heartbeat does not wait for this.
-        opened = await self._connect_to_listen()
+        connection = await self._connect_to_listen()
         try:
             async with self._using:
                 self._abandon()
-                self._connection = opened
+                self._connection = connection
         except BaseException:
-            opened.terminate()
+            connection.terminate()
             raise
 
-        return opened
+        return connection
 
     async def _write(self, work: Work[T]) -> T:
         async with self._using:
@@ -143,11 +144,14 @@ class ThreadConnection:
 
     async def _connect(self) -> PooledConnection:
         try:
-            self._connection = connection = await self._connect_to_listen()
+            connection = await self._connect_to_listen()
         except Exception:
             if not self._pool_entry.listen_url:
                 raise
-            self._detour = connection = await connect(self._pool_entry)
+            connection = await connect(self._pool_entry)
+            self._detour = connection
+        else:
+            self._connection = connection
         return connection
 
     async def _connect_to_listen(self) -> PooledConnection:
@@ -162,7 +166,8 @@ class ThreadConnection:
         for connection in (self._connection, self._detour):
             if connection is not None:
                 connection.terminate()
-        self._connection = self._detour = None
+        self._connection = None
+        self._detour = None
 
     async def _disconnect(self) -> None:
         async with self._using:

@@ -95,14 +95,15 @@ async def back_up(
     """
     part = target.with_name(f"{target.name}.part")
     if os.path.lexists(target):
-        raise _file_exists(target)
+        raise _build_exists_error(target)
 
     try:
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
-        raise _not_writable(part, error) from None
+        raise _build_write_error(part, error) from None
     try:
-        with lock_folder(files) if files else contextlib.nullcontext():
+        bytes_lock = lock_folder(files) if files else contextlib.nullcontext()
+        with bytes_lock:
             backup = await run_on_thread(
                 source, lambda connection, stop: _copy(connection, part, report, stop)
             )
@@ -138,7 +139,7 @@ def _copy(
                     raise apsw.InterruptError("the backup was cancelled")
         tables, digest = _compare(source, copy, report)
     except apsw.FullError:
-        raise _not_writable(part, OSError(errno.ENOSPC, "")) from None
+        raise _build_write_error(part, OSError(errno.ENOSPC, "")) from None
     finally:
         copy.close(True)
         source.execute("COMMIT")
@@ -155,10 +156,11 @@ def _compare(
     report("pages checked", 0, 0)
     is_intact = not is_damaged(copy)
 
-    total = 2 * sum(
-        source.execute(f'SELECT count(*) FROM "{name}"').get for name in _tables(source)
-    )
+    row_count = 0
+    for name in _list_tables(source):
+        row_count += source.execute(f'SELECT count(*) FROM "{name}"').get
 
+    total = 2 * row_count
     original_rows = hash_rows(source, lambda done: report("rows compared", done, total))
     half = sum(original_rows[0].values())
     copied_rows = hash_rows(copy, lambda done: report("rows compared", half + done, total))
@@ -185,7 +187,7 @@ def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> Cop
     tables = dict[str, int]()
     done = 0
 
-    for name, order in _tables(connection).items():
+    for name, order in _list_tables(connection).items():
         rows = 0
         digest.update(name.encode())
         for row in connection.execute(f'SELECT * FROM "{name}"{order}'):
@@ -200,7 +202,7 @@ def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> Cop
     return tables, digest.hexdigest()
 
 
-def _tables(connection: apsw.Connection) -> dict[str, str]:
+def _list_tables(connection: apsw.Connection) -> dict[str, str]:
     """Return the tables with rows, and the order in which they are read.
 
     A virtual table has no rows; the rows of its index are in tables of SQLite, some without a
@@ -220,12 +222,12 @@ def _publish(part: Path, target: Path) -> None:
         os.link(part, target)
         flush(target.parent)
     except FileExistsError:
-        raise _file_exists(target) from None
+        raise _build_exists_error(target) from None
     except OSError as error:
-        raise _not_writable(target, error) from None
+        raise _build_write_error(target, error) from None
 
 
-def _file_exists(target: Path) -> errors.Conflict:
+def _build_exists_error(target: Path) -> errors.Conflict:
     return errors.Conflict(
         "The file exists already",
         cause=f"{target} was not changed",
@@ -233,7 +235,7 @@ def _file_exists(target: Path) -> errors.Conflict:
     )
 
 
-def _not_writable(path: Path, error: OSError) -> errors.Unavailable:
+def _build_write_error(path: Path, error: OSError) -> errors.Unavailable:
     hint = "check the folder, its permissions, and its free space"
     if isinstance(error, FileExistsError):
         hint = f"another backup writes it, or was killed: in that case remove {path}"

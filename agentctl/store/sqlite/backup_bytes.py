@@ -24,11 +24,16 @@ from agentctl.store.sqlite.connection import run_unit
 from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
 
 FOLDER = "backup-files"
+"""The name of the folder next to backups that has the bytes of their files."""
 
 ReportCopied = Callable[[str, int, int], None]
+"""Called with the name of the step, the number of files so far, and 0."""
 
 _PAGE = 500
+"""Keys that one statement reads."""
+
 _PART = ".part"
+"""The end of the name of a file that is not complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ async def copy_bytes(
                 unflushed_folder = None
 
             if get_size(place) != file_bytes.size:
-                if _put(source / file_bytes.blob, place, file_bytes.size, links):
+                if _copy_or_link(source / file_bytes.blob, place, file_bytes.size, links):
                     copied_count += 1
                     unflushed_folder = place.parent
                 else:
@@ -115,7 +120,7 @@ def iterate_bytes(connection: apsw.Connection) -> Iterator[FileBytes]:
         after = page[-1].blob
 
 
-def _put(source: Path, target: Path, size: int, links: bool) -> bool:
+def _copy_or_link(source: Path, target: Path, size: int, links: bool) -> bool:
     """Copy or link a file to a second place; return False if it is missing or has other bytes."""
     if get_size(source) != size:
         return False
@@ -200,7 +205,7 @@ def remove_unnamed_bytes(backups: Path) -> None:
         for path in backups.iterdir():
             if path.is_file() and path.suffix != ".json":
                 try:
-                    named_keys.update(_list_named(path))
+                    named_keys.update(_list_named_keys(path))
                 except apsw.Error:
                     return
 
@@ -209,7 +214,7 @@ def remove_unnamed_bytes(backups: Path) -> None:
                 (folder / stored_bytes.blob).unlink(missing_ok=True)
 
 
-def _list_named(path: Path) -> Iterator[str]:
+def _list_named_keys(path: Path) -> Iterator[str]:
     uri = f"file:{quote(str(path))}?immutable=1"
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     with contextlib.closing(apsw.Connection(uri, flags=flags)) as connection:

@@ -187,8 +187,8 @@ def to_public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
     for kind, (detail, hint) in _FAILURES.items():
         if isinstance(error, kind):
             is_damaged = kind in (apsw.CorruptError, apsw.NotADBError)
-            public = errors.DatabaseDamaged if is_damaged else errors.Unavailable
-            return public(detail, cause=f"database {name!r}", hint=hint)
+            error_class = errors.DatabaseDamaged if is_damaged else errors.Unavailable
+            return error_class(detail, cause=f"database {name!r}", hint=hint)
 
     return errors.Unavailable("The database failed", cause=f"database {name!r}")
 
@@ -316,7 +316,9 @@ class OpenFile:
         # Each write looks at it several times: a path would be converted to a text each time.
         self._name = str(path)
         self._identity = _identify(self._name)
+        # The log and its index, as they were when the first connection had opened them.
         self._logs: dict[str, tuple[int, int] | None] = {}
+        # The largest size of the file that was seen.
         self._size = 0
         self._has_content = False
         self._next_check = 0.0
@@ -397,10 +399,12 @@ class OpenFile:
         _, header = connection.read("main", 0, 0, _HEADER_BYTES)
         if header[: len(_MAGIC)] == _MAGIC:
             self._has_content = True
-        elif not self._has_content:
-            return  # It was empty or no database when it was opened, which SQLite reports.
-        else:
+        elif self._has_content:
             raise self._refuse_damaged("its beginning was overwritten or cut off")
+        else:
+            # It was empty or no database when it was opened, which SQLite reports.
+            return
+
         if not self._is_cut(size, header):
             return
         # Again, because a checkpoint of another process may have grown the file in between.
@@ -414,7 +418,7 @@ class OpenFile:
 
         A checkpoint writes the header first: a file that grows may be shorter than its header says.
         """
-        if size < self._size and size < _expected_size(header):
+        if size < self._size and size < _read_expected_size(header):
             return True
         self._size = size
         return False
@@ -430,6 +434,7 @@ class OpenFile:
 
 
 def _identify(name: str) -> tuple[int, int] | None:
+    """Return the numbers of the device and of the file; None if it does not exist."""
     status = _read_status(name)
     return None if status is None else (status.st_dev, status.st_ino)
 
@@ -542,11 +547,13 @@ def _check_header(path: Path) -> None:
             hint="name another file in [[databases]] url",
         )
 
-    expected_size = _expected_size(header)
+    expected_size = _read_expected_size(header)
     # A checkpoint writes the header first; until it ends, the rest is in the log. The size is read
     # again after the log, because the log may be gone after the checkpoint.
-    logs = get_file_size(get_wal_path(path)) + get_file_size(path.with_name(f"{path.name}-journal"))
-    if get_file_size(path) < expected_size and not logs and get_file_size(path) < expected_size:
+    is_short = get_file_size(path) < expected_size
+    log_bytes = get_file_size(get_wal_path(path))
+    log_bytes += get_file_size(path.with_name(f"{path.name}-journal"))
+    if is_short and not log_bytes and get_file_size(path) < expected_size:
         raise errors.Unavailable(
             "The database is damaged",
             cause=f"{path} has {get_file_size(path)} of its {expected_size} bytes",
@@ -554,11 +561,18 @@ def _check_header(path: Path) -> None:
         )
 
 
-def _expected_size(header: bytes) -> int:
+def _read_expected_size(header: bytes) -> int:
+    """Return the size of a file in bytes by its header; 0 if the header does not have it."""
+    # The number of pages is valid if the two change counters are equal.
     if len(header) < _HEADER_BYTES or header[24:28] != header[92:96]:
         return 0
+
     page_size = int.from_bytes(header[16:18], "big")
-    return (65536 if page_size == 1 else page_size) * int.from_bytes(header[28:32], "big")
+    if page_size == 1:
+        # Two bytes cannot hold the largest size.
+        page_size = 65_536
+    page_count = int.from_bytes(header[28:32], "big")
+    return page_size * page_count
 
 
 def _check_wal(path: Path) -> None:
@@ -569,7 +583,11 @@ def _check_wal(path: Path) -> None:
     """
     log = get_wal_path(path)
     index = _get_index_path(log)
-    if all(index.exists() and not log.exists() for _ in range(2)):
+
+    def lacks_log() -> bool:
+        return index.exists() and not log.exists()
+
+    if lacks_log() and lacks_log():
         raise errors.Unavailable(
             "The database has lost its log",
             cause=f"{log} is missing, and the last changes with it",

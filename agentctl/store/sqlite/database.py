@@ -58,17 +58,17 @@ PAUSE_SECONDS = 0.005
 
 
 class _QueuedUnit:
-    """A unit of work with the future of its caller, and its result or error.
-
-    `deadline` is the monotonic time until which it waits for the lock of another process.
-    """
+    """A unit of work with the future of its caller, and its result or error."""
 
     __slots__ = ("deadline", "error", "future", "result", "work")
 
     def __init__(self, work: Work[Any], future: asyncio.Future[Any] | Future[Any]) -> None:
         self.work = work
         self.future = future
+
         self.deadline = time.monotonic() + WAIT_SECONDS
+        """The monotonic time until which it waits for the lock of another process."""
+
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -83,22 +83,27 @@ class _QueuedUnit:
 
 
 class Writer:
-    """The writer thread of one file. The constructor starts it, `stop` ends it.
-
-    Attributes:
-        is_busy: True while the thread runs units.
-        failed_at: the time on the monotonic clock of the last transaction that failed because the
-            file cannot be written; None without one.
-    """
+    """The writer thread of one file. The constructor starts it, `stop` ends it."""
 
     def __init__(self, name: str, file: OpenFile) -> None:
         self._name = name
         self._file = file
+        # None ends the thread.
         self._queue: SimpleQueue[_QueuedUnit | None] = SimpleQueue()
+
         self.is_busy = False
+        """True while the thread runs units."""
+
         self._busy_handler = BusyHandler(WAIT_SECONDS)
-        self._late: list[_QueuedUnit] = []  # of a group that waited in vain, with time left
+        # The units of a group that has waited in vain for the lock, if they have time left.
+        self._late: list[_QueuedUnit] = []
+
         self.failed_at: float | None = None
+        """The time of the last transaction that failed because the file cannot be written.
+
+        On the monotonic clock; None without such a transaction.
+        """
+
         self._thread = threading.Thread(target=self._run, name=f"store-{name}", daemon=True)
         self._thread.start()
 
@@ -136,26 +141,29 @@ class Writer:
             except BaseException as error:
                 self._undo(connection)
                 if isinstance(error, apsw.BusyError):
-                    group = self._keep_those_in_time(group)
+                    group = self._keep_units_in_time(group)
                 self._fail(group, error)
             self.is_busy = False
             # After the commit: no caller has a result that a crash could undo.
-            _resolve(group)
+            _answer_callers(group)
+
         if connection is not None:
             connection.close(True)
 
-    def _keep_those_in_time(self, group: list[_QueuedUnit]) -> list[_QueuedUnit]:
-        """Put units whose deadline has not passed into the next group; return the others.
+    def _keep_units_in_time(self, group: list[_QueuedUnit]) -> list[_QueuedUnit]:
+        """Put units whose deadline has not passed into the next group; return the other units.
 
         A unit that arrives while a group waits would otherwise wait twice.
         """
         present = time.monotonic()
         self._late = [unit for unit in group if unit.error is None and unit.deadline > present]
         if len(self._late) == len(group):
-            time.sleep(PAUSE_SECONDS)  # SQLite has not waited, as during the recovery of the log.
+            # SQLite has not waited, as during the recovery of the log.
+            time.sleep(PAUSE_SECONDS)
         return [unit for unit in group if unit not in self._late]
 
     def _take(self) -> tuple[list[_QueuedUnit], bool]:
+        """Wait for units; return the next group, and True if the thread has to end after it."""
         group = self._late
         self._late = []
         try:
@@ -170,8 +178,10 @@ class Writer:
         return group, True
 
     def _commit(self, connection: apsw.Connection, group: list[_QueuedUnit]) -> None:
+        """Run the units of a group, and commit them together."""
         if not group:
             return
+
         self._file.check(connection)
         self._begin(connection, group)
         try:
@@ -185,6 +195,8 @@ class Writer:
             if len(group) == 1:
                 group[0].error = self._to_public(error)
                 return
+
+            # Again, each in a savepoint: only the changes of the failed unit are lost.
             self._begin(connection, group)
             for unit in group:
                 self._apply(connection, unit)
@@ -212,14 +224,16 @@ class Writer:
         connection.execute("RELEASE unit")
 
     def _fail(self, group: list[_QueuedUnit], error: BaseException) -> None:
-        public = self._to_public(error)
-        if not isinstance(public, errors.AgentctlError):
+        public_error = self._to_public(error)
+        if not isinstance(public_error, errors.AgentctlError):
             log.error("database %s: the writer failed", self._name, exc_info=error)
-            public = errors.InternalError()
-        if group and isinstance(public, errors.Unavailable):
+            public_error = errors.InternalError()
+
+        if group and isinstance(public_error, errors.Unavailable):
             self.failed_at = time.monotonic()
         for unit in group:
-            unit.error = unit.error or public
+            if unit.error is None:
+                unit.error = public_error
 
     def _to_public(self, error: BaseException) -> BaseException:
         if not isinstance(error, apsw.Error):
@@ -233,21 +247,23 @@ class Writer:
                 connection.execute("ROLLBACK")
 
 
-def _resolve(group: list[_QueuedUnit]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[_QueuedUnit]] = {}
+def _answer_callers(group: list[_QueuedUnit]) -> None:
+    """Resolve the futures of a group, those of tasks with one call for each event loop."""
+    units_by_loop: dict[asyncio.AbstractEventLoop, list[_QueuedUnit]] = {}
     for unit in group:
         if isinstance(unit.future, asyncio.Future):
-            by_loop.setdefault(unit.future.get_loop(), []).append(unit)
+            units_by_loop.setdefault(unit.future.get_loop(), []).append(unit)
         else:
             unit.answer()
-    for loop, units in by_loop.items():
+
+    for loop, units in units_by_loop.items():
         try:
-            loop.call_soon_threadsafe(_resolve_each, units)
+            loop.call_soon_threadsafe(_answer_units, units)
         except RuntimeError:
             log.warning("%d writes ended after their event loop was closed", len(units))
 
 
-def _resolve_each(units: list[_QueuedUnit]) -> None:
+def _answer_units(units: list[_QueuedUnit]) -> None:
     for unit in units:
         unit.answer()
 
@@ -283,7 +299,8 @@ class SqliteDatabase:
         path: the file. It exists and has the schema: `databases.open_sqlite` ensures that.
     """
 
-    is_late = False  # One writer takes all writes in their order.
+    is_late = False
+    """One writer takes all writes in their order: new work delays no started work."""
 
     def __init__(self, id: str, path: Path) -> None:
         self.id = id
@@ -293,12 +310,18 @@ class SqliteDatabase:
         self.outbox = Outbox()
         self.version = StoredVersion(0, 0)
         self._closed = False
-        self._large_reads = Counter[bool]()  # accepted and not finished
         self._lock = threading.Lock()
-        self._reader: apsw.Connection | None = None
-        self._checks_left = -1  # before the read on the loop must move; -1: no limit
         self._writer: Writer | None = None
-        self._pools: dict[bool, ThreadPoolExecutor] = {}  # True: for reads of runs
+
+        # For reads on the event loop. `_checks_left` counts the checks before such a read must
+        # move; -1 for no limit.
+        self._reader: apsw.Connection | None = None
+        self._checks_left = -1
+
+        # For reads on threads; True for reads of runs. The reads that are accepted and not
+        # finished, the threads, and the connections that no read uses.
+        self._large_reads = Counter[bool]()
+        self._pools: dict[bool, ThreadPoolExecutor] = {}
         self._idle: deque[apsw.Connection] = deque()
 
     @property
@@ -406,18 +429,25 @@ class SqliteDatabase:
 
     def load(self) -> Load:
         """Return the load now. Small reads are never in it, because they end at once."""
-        writing = (writer := self._writer) is not None and writer.is_busy
-        reads = [(self._large_reads[False], READERS), (self._large_reads[True], RUN_READERS)]
-        queued = 0 if writer is None else writer.waiting
-        return Load(
-            kind="sqlite",
-            waiting=queued + sum(max(count - readers, 0) for count, readers in reads),
-            in_use=sum(min(count, readers) for count, readers in reads) + int(writing),
-            size=READERS + RUN_READERS + 2,
-        )
+        waiting = 0
+        in_use = 0
+        writer = self._writer
+        if writer is not None:
+            waiting += writer.waiting
+            in_use += int(writer.is_busy)
+
+        for is_for_run, readers in ((False, READERS), (True, RUN_READERS)):
+            read_count = self._large_reads[is_for_run]
+            waiting += max(read_count - readers, 0)
+            in_use += min(read_count, readers)
+
+        # The writer and the reader of the event loop have a connection as well.
+        size = READERS + RUN_READERS + 2
+        return Load(kind="sqlite", waiting=waiting, in_use=in_use, size=size)
 
     async def close(self) -> None:
-        if waits := self._shut_down():
+        waits = self._shut_down()
+        if waits:
             await call_in_thread(_call_each, waits)
 
     def close_blocking(self) -> None:

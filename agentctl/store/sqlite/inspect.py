@@ -109,6 +109,7 @@ def detect_filesystem(path: Path, mounts: Path = _MOUNTS) -> str | None:
 
         # Of two mounts at one place the later one hides the other.
         if real.is_relative_to(point) and (deepest is None or depth >= deepest[0]):
-            deepest = depth, after.partition(" ")[0]
+            filesystem, _, _ = after.partition(" ")
+            deepest = (depth, filesystem)
 
     return None if deepest is None else deepest[1]

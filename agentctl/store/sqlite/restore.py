@@ -91,7 +91,8 @@ async def restore(
 def _copied(backup: Path, copy: Path) -> Iterator[None]:
     """Copy a backup, and hold a lock of the copy, so that another restore does not replace it."""
     try:
-        source = os.open(backup, os.O_RDONLY | os.O_NONBLOCK)  # no wait for the writer of a FIFO
+        # Without a wait for the writer of a FIFO.
+        source = os.open(backup, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(source, "rb") as reader:
             if not stat.S_ISREG(os.fstat(source).st_mode):
                 raise errors.Conflict("The backup is not a regular file", cause=f"{backup}")
@@ -130,8 +131,10 @@ def _lock(file: int, copy: Path) -> None:
 
 
 def _check(connection: apsw.Connection, backup: Path, report: Callable[[int], None]) -> CopiedRows:
+    """Check that a copy is an intact database of agentctl; return its rows."""
     objects = read_schema(connection)
-    if not {name for kind, name in objects if kind == "table"} >= TABLES or is_damaged(connection):
+    table_names = {name for kind, name in objects if kind == "table"}
+    if not table_names >= TABLES or is_damaged(connection):
         raise errors.Unavailable("The backup is damaged")
 
     # Triggers and views execute code of the backup in the statements of the restore.
@@ -153,10 +156,11 @@ def _put_in_place(copy: Path, path: Path) -> Path | None:
     name = f"{path.name}.before-{moment}Z"
 
     # A second restore in one second must not replace the files of the first.
-    names = (name, *(f"{name}-{number}" for number in range(2, 1_000)))
-    moved = next(
-        candidate for candidate in map(path.with_name, names) if not os.path.lexists(candidate)
-    )
+    moved = path.with_name(name)
+    number = 2
+    while os.path.lexists(moved):
+        moved = path.with_name(f"{name}-{number}")
+        number += 1
 
     try:
         if not os.path.lexists(path):

@@ -101,19 +101,20 @@ def _create_tables(connection: apsw.Connection, path: Path, was_used: bool) -> b
     except (apsw.BusyError, apsw.LockedError):
         return None
 
-    empty = not connection.execute(_TABLE_NAMES).fetchall()
-    if empty:
+    # Another process may have created the tables before this one had the lock.
+    is_empty = not connection.execute(_TABLE_NAMES).fetchall()
+    if is_empty:
         for migration in schema.load_migrations("sqlite"):
             _apply(connection, migration)
         connection.execute(schema.FINISH_UPGRADE)
     connection.execute("COMMIT")
 
-    if empty:
+    if is_empty:
         # Write the schema to the file itself, so that it survives the loss of the log.
         with contextlib.suppress(apsw.BusyError):
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
-    return empty
+    return is_empty
 
 
 async def migrate(path: Path, applied: Callable[[schema.Migration], None]) -> None:
