@@ -30,6 +30,10 @@ from tests.console.vendor import FOLDERS, read_vendored
 
 __all__ = [
     "CHROMIUM",
+    "HOSTILE",
+    "MARKUP",
+    "PRESS",
+    "SIGN_IN",
     "ConsolePage",
     "check_accessibility",
     "check_view",
@@ -46,6 +50,20 @@ needs_browser = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt install chromium")
 ]
 """The marks of tests in a browser."""
+
+SIGN_IN = "form[aria-label='Sign in']"
+
+MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+HOSTILE = f"{MARKUP}\u202e\u001b[31m"
+"""A text that is dangerous as HTML, and at a terminal; it has to be shown as text."""
+
+PRESS = """keys => {
+    for (const key of keys) {
+        document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+    }
+}"""
+"""Press keys one after the other within the time that a sequence may take."""
 
 AXE = FOLDERS[1] / "axe.min.js.xz"
 
@@ -91,8 +109,8 @@ class ConsolePage:
     def sign_in(self, token: str) -> None:
         """Paste a token and wait until the sign-in is gone."""
         self.page.fill("textarea[name=token]", token)
-        self.page.click("form[aria-label='Sign in'] button[type=submit]")
-        expect(self.page.locator("form[aria-label='Sign in']")).to_have_count(0)
+        self.page.click(f"{SIGN_IN} button[type=submit]")
+        expect(self.page.locator(SIGN_IN)).to_have_count(0)
 
     def choose(self, action: str, *, menu: str = "More actions of the session") -> None:
         """Open a menu by its label, or by the beginning of it, and choose an action."""
@@ -132,7 +150,7 @@ class ConsolePage:
 
 
 def check_accessibility(shown: ConsolePage) -> None:
-    """Check a page with axe-core in both color schemes and at 360 px."""
+    """Check a page with axe-core in both color schemes and at 360 px, as tests in `long` do."""
     size = shown.page.viewport_size
     for scheme, width, choice in (
         ("light", 1280, {}),
@@ -144,7 +162,7 @@ def check_accessibility(shown: ConsolePage) -> None:
         shown.page.set_viewport_size(size)
 
 
-def check_view(shown: ConsolePage, scheme: str, width: int, **choice: Any) -> None:
+def check_view(shown: ConsolePage, scheme: str = "light", width: int = 1280, **choice: Any) -> None:
     """Check a page with axe-core in one color scheme and width.
 
     Args:

@@ -14,13 +14,15 @@ from playwright.sync_api import Browser, Route
 from tests.approvals.people import APPROVER, USER, People
 from tests.conditions import wait_for
 from tests.console.browser import (
+    HOSTILE,
+    PRESS,
     ConsolePage,
     check_accessibility,
+    check_view,
     expect,
     needs_browser,
     open_console,
 )
-from tests.console.test_console import HOSTILE, PRESS
 from tests.console.test_widths import SMALL_TARGETS, WIDTHS, check_layout
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -105,33 +107,38 @@ def place_of(people: People, run: dict[str, Any]) -> str:
 
 
 def test_approver_edits_and_approves_the_shown_call(people: People, browser: Browser) -> None:
-    run = people.start("other", session_id="edited")
+    run = people.start("large", session_id="edited")
     with open_as(people, browser, "eve", "#/approvals?user=ann") as shown:
         row = shown.page.locator("tbody tr[data-approval]")
         expect(row).to_have_count(1)
-        expect(row).to_contain_text('amount=10, to="bob"')
+        expect(row).to_contain_text(f'amount={LARGE}, to="bob"')
         expect(shown.page.locator("nav [data-waiting]")).to_have_text("1 waiting")
+        check_view(shown)
         shown.page.keyboard.press("j")
         shown.page.keyboard.press("Enter")
-        shown.see("payer wants to pay", "an approver who is not the user", "edited")
+        shown.see("payer wants to pay", "the user of the run, or an approver", "edited", str(LARGE))
         expect(shown.page.locator("dd a")).to_have_count(0)  # no right to read the session
+        expect(shown.page.locator("[data-turn]")).to_have_count(0)
         shown.page.click("text=Edit the arguments")
         field = shown.page.locator("textarea[name=arguments]")
+        exact = field.input_value()
         field.fill('{"amount": 10, ')
         expect(shown.page.locator("[role=alert]")).to_contain_text("Not JSON")
         expect(shown.page.locator("button[type=submit]")).to_be_disabled()
-        field.fill('{"amount": 7, "to": "bob"}')
-        expect(shown.page.locator("[data-difference] tbody tr")).to_have_text("amount107")
-        shown.page.fill("input[name=note]", "seven is enough")
+        field.fill(exact.replace("bob", "ben"))
+        expect(shown.page.locator("[data-difference] tbody tr")).to_have_text("tobobben")
+        check_view(shown)
+        shown.page.fill("input[name=note]", "ben is right")
         with shown.page.expect_request("**/decide") as sent:
             shown.page.click("text=Approve with changes")
         approval = people.approvals(run)[0]
         assert sent.value.post_data_json["arguments_hash"] == approval["arguments_hash"]
-        expect(shown.page.locator("[data-decided]")).to_contain_text("approved · done by eve")
-        shown.see("seven is enough", "Approved with changes")
         expect(shown.page.locator("nav [data-waiting]")).to_have_count(0)
-    people.wait_for_end(run)
-    assert people.payments[-1] == {"amount": 7, "to": "bob"}
+        people.wait_for_end(run)
+        shown.page.reload()
+        expect(shown.page.locator("[data-decided]")).to_contain_text("approved · done by eve")
+        shown.see("ben is right", "Approved with changes")
+    assert people.payments[-1] == {"amount": LARGE, "to": "ben"}
 
 
 def test_page_shows_the_turn_that_led_to_the_call(people: People, browser: Browser) -> None:
@@ -144,22 +151,8 @@ def test_page_shows_the_turn_that_led_to_the_call(people: People, browser: Brows
         turn = shown.page.locator("[data-turn]")
         expect(turn.locator("dt")).to_have_text(["ann", "answer"])
         expect(turn.locator("dd")).to_have_text([message, "The bill of May is open."])
-        check_accessibility(shown)
-    for scopes in (APPROVER, (*APPROVER, "sessions:read")):  # no right, and not her session
-        with open_as(people, browser, "eve", place, *scopes) as shown:
-            shown.see("planner wants to pay amount 5", "who may decide")
-            expect(turn).to_have_count(0)
-
-
-def test_rejection_reaches_the_agent_with_its_note(people: People, browser: Browser) -> None:
-    run = people.start("other")
-    before = len(people.payments)
-    with open_as(people, browser, "eve", place_of(people, run)) as shown:
-        shown.page.fill("input[name=note]", "too much")
-        shown.page.click("button.danger")
-        expect(shown.page.locator("[data-decided]")).to_contain_text("✗ rejected by eve")
-    assert "rejected: too much" in people.wait_for_end(run)["content"]
-    assert len(people.payments) == before
+        check_view(shown)
+    people.decide(approval, "reject")
 
 
 def test_late_decision_shows_who_decided(people: People, browser: Browser) -> None:
@@ -210,8 +203,9 @@ def test_a_question_is_answered_in_the_chat(people: People, browser: Browser) ->
     assert people.wait_for_end(run)["content"] == "Results: left"
 
 
-def test_answers_results_and_outcomes(people: People, browser: Browser) -> None:
-    ask, form, opened, lost = (people.start(word) for word in ("ask", "form", "open", "lost"))
+def test_every_kind_of_request_is_answered(people: People, browser: Browser) -> None:
+    words = ("ask", "form", "open", "lost", "other")
+    ask, form, opened, lost, other = (people.start(word, name="ben") for word in words)
     with open_as(people, browser, "eve", place_of(people, ask)) as shown:
         page = shown.page
         shown.see("Which way?", "Question")
@@ -244,40 +238,26 @@ def test_answers_results_and_outcomes(people: People, browser: Browser) -> None:
         page.fill("textarea[name=result]", "paid at noon")
         page.click("text=Report the result")
         expect(page.locator("[data-decided]")).to_contain_text("answered · done by eve")
+        shown.go(place_of(people, other))
+        page.fill("input[name=note]", "too much")
+        page.click("button.danger")
+        expect(page.locator("[data-decided]")).to_contain_text("✗ rejected by eve")
+
+        shown.go("#/approvals?user=ben")
+        shown.see("No approvals match.")
+        page.click("button:text-is('All')")
+        rows = page.locator("tbody tr[data-approval]")
+        expect(rows).to_have_count(5)
+        shown.filter("status:rejected")
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("by eve · pay(")
     assert people.wait_for_end(ask)["content"] == "Results: left"
     answer = "{'seats': 2, 'window': True, 'class': 'second'}"
     assert people.wait_for_end(form)["content"] == f"Results: {answer}"
     assert people.wait_for_end(opened)["content"] == 'Results: {"lines":3}'
     approval = people.approvals(lost)[0]
     assert (approval["execution"], approval["result"]) == ("done", "paid at noon")
-
-
-def test_large_integers_are_shown_and_sent_exactly(people: People, browser: Browser) -> None:
-    run = people.start("large")
-    with open_as(people, browser, "eve", place_of(people, run)) as shown:
-        shown.see(str(LARGE))
-        shown.page.click("text=Edit the arguments")
-        field = shown.page.locator("textarea[name=arguments]")
-        field.fill(field.input_value().replace("bob", "ben"))
-        expect(shown.page.locator("[data-difference] tbody tr")).to_have_text("tobobben")
-        shown.page.click("text=Approve with changes")
-        expect(shown.page.locator("[data-decided]")).to_contain_text("approved")
-    people.wait_for_end(run)
-    assert people.payments[-1] == {"amount": LARGE, "to": "ben"}
-    changed = people.host.client.patch(
-        f"/sessions/{run['session_id']}",
-        json={"metadata": {"order": 2512292042121000001}},
-        headers=people.host.bearer("ann", *USER),
-    )
-    assert changed.status_code == 200, changed.text
-    with open_as(people, browser, "ann", f"#/sessions/{run['session_id']}") as shown:
-        shown.see("2512292042121000001")
-
-
-def test_page_without_the_scope_names_it(people: People, browser: Browser) -> None:
-    with open_as(people, browser, "ann", "#/approvals") as shown:
-        shown.see("This needs approvals:read", "agentctl auth explain GET /approvals")
-        assert not [url for url in shown.requests if url.endswith("limit=1")]
+    assert "rejected: too much" in people.wait_for_end(other)["content"]
 
 
 def test_reader_of_approvals_decides_nothing(people: People, browser: Browser) -> None:
@@ -354,6 +334,7 @@ def test_user_decides_in_the_transcript(people: People, browser: Browser) -> Non
         page.click("[aria-label='Decide: approval of pay']")
         dialog = page.locator("dialog")
         expect(dialog).to_contain_text("amount10")
+        check_view(shown)
         page.fill("dialog input[name=note]", "as agreed")
         page.click("dialog button[type=submit]")
         shown.see("for an answer to ask")
@@ -369,45 +350,31 @@ def test_user_decides_in_the_transcript(people: People, browser: Browser) -> Non
         expect(page.locator("dialog")).to_have_count(0)
 
 
-def test_gated_tool_call_has_its_decision_below(people: People, browser: Browser) -> None:
+def test_decided_calls_have_their_decision_below(people: People, browser: Browser) -> None:
     run = people.start('{"amount": 3}', agent="clerk", session_id="gated")
-    with open_as(people, browser, "ann", "#/sessions/gated") as shown:
-        call = shown.page.locator(".fold .line")
+    scopes = (*USER, "teams:read", "teams:run")
+    with open_as(people, browser, "ann", "#/sessions/gated", *scopes) as shown:
+        page = shown.page
+        call = page.locator(".fold .line")
         expect(call).to_contain_text("pay(amount=3)")
         expect(call).to_contain_text("‖")
-        shown.page.click("[data-waits] button")
-        shown.page.click("dialog button[type=submit]")
+        page.click("[data-waits] button")
+        page.click("dialog button[type=submit]")
         expect(call).to_contain_text("paid 3")
-        expect(shown.page.locator(".fold + [data-decided]")).to_contain_text("✓ approved · done")
-        expect(shown.page.locator(".turn .status").first).to_have_text("✓ completed")
-    assert people.wait_for_end(run)["status"] == "COMPLETED"
+        expect(page.locator(".fold + [data-decided]")).to_contain_text("✓ approved · done")
+        expect(page.locator(".turn .status").first).to_have_text("✓ completed")
+        people.wait_for_end(run, "COMPLETED")
 
-
-def test_call_of_a_member_is_decided_in_the_run_of_its_team(
-    people: People, browser: Browser
-) -> None:
-    scopes = (*USER, "teams:read", "teams:run")
-    with open_as(people, browser, "ann", "#/agents/teams/counter", *scopes) as shown:
-        shown.page.fill("[data-message]", '{"amount": 4}')
-        shown.page.click("button:text-is('Start')")
-        shown.page.click("[data-waits] button")
-        expect(shown.page.locator("dialog")).to_contain_text("amount4")
-        shown.page.click("dialog button[type=submit]")
-        expect(shown.page.locator(".turn .status").first).to_have_text("✓ completed")
-        shown.page.click("[data-member] >> text=Clerk")
-        expect(shown.page.locator("[data-member] [data-decided]")).to_contain_text("approved")
-
-
-def test_caller_that_only_runs_decides_about_its_run(people: People, browser: Browser) -> None:
-    with open_as(people, browser, "ann", "#/agents", "agents:run") as shown:
-        shown.page.fill("input[name=id]", "payer")
-        shown.page.click("text=Open")
-        shown.page.fill("[data-message]", "user")
-        shown.page.click("button:text-is('Start')")
-        shown.page.click("[data-waits] button")
-        expect(shown.page.locator("dialog")).to_contain_text("amount10")
-        shown.page.click("dialog button[type=submit]")
-        shown.see("Results: paid", "✓ completed")
+        # A call of a member is decided in the run of its team.
+        shown.go("#/agents/teams/counter")
+        page.fill("[data-message]", '{"amount": 4}')
+        page.click("button:text-is('Start')")
+        page.click("[data-waits] button")
+        expect(page.locator("dialog")).to_contain_text("amount4")
+        page.click("dialog button[type=submit]")
+        expect(page.locator(".turn .status").first).to_have_text("✓ completed")
+        page.click("[data-member] >> text=Clerk")
+        expect(page.locator("[data-member] [data-decided]")).to_contain_text("approved")
 
 
 def test_hostile_arguments_are_shown_as_text(people: People, browser: Browser) -> None:
@@ -415,12 +382,11 @@ def test_hostile_arguments_are_shown_as_text(people: People, browser: Browser) -
     run = people.start(json.dumps(call), agent="clerk", session_id="hostile")
     place = place_of(people, run).replace("payer", "clerk")
     with open_as(people, browser, "root", "#/approvals") as shown:
-        for each in ("#/approvals?user=ann", place, f"#/runs/{run['run_id']}/timeline"):
+        for each in ("#/approvals?user=ann", f"#/runs/{run['run_id']}/timeline", place):
             shown.go(each)
-            shown.page.wait_for_selector("tbody tr, [data-span=pause]")
+            shown.page.wait_for_selector("tbody tr, [data-span=pause], [data-decision]")
             assert shown.evaluate("document.querySelectorAll('#app img, #app script').length") == 0
             assert "\u202e" not in shown.page.locator("#app").inner_text()
-        shown.go(place)
         shown.see("\\u202e", "<img src=x onerror=alert(1)>")
         shown.page.click("button.danger")
         expect(shown.page.locator("[data-decided]")).to_contain_text("rejected")

@@ -7,7 +7,13 @@ import json
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import check_accessibility, expect, needs_browser, open_console
+from tests.console.browser import (
+    check_accessibility,
+    check_view,
+    expect,
+    needs_browser,
+    open_console,
+)
 from tests.console.deployed import start, token
 from tests.console.test_widths import SMALL_TARGETS, check_layout
 from tests.deployment import ADMIN
@@ -16,28 +22,7 @@ from tests.server.threaded_server import ThreadedServer
 pytestmark = needs_browser
 
 
-def test_words_become_filters_of_the_url(server: ThreadedServer, browser: Browser) -> None:
-    start(server, "agents/http-500", "filtered-1", "A cake that fails")
-    start(server, "agents/echo", "filtered-2", "A cake that is right")
-    with open_console(browser, server.url, "#/sessions", token=token(server)) as shown:
-        rows = shown.page.locator("tbody tr")
-        shown.filter('status:failed user:me "cake"')
-        expect(rows).to_have_count(1)
-        expect(rows).to_contain_text("A cake that fails")
-        assert shown.evaluate("location.hash") == "#/sessions?status=ERROR&user=me&search=cake"
-        chips = shown.page.locator("[data-given] .chip")
-        expect(chips).to_have_text(["status:failed ✕", "user:me ✕", '"cake" ✕'])
-        check_accessibility(shown)
-        chips.first.click()
-        expect(rows).to_have_count(2)
-        field = shown.page.get_by_role("combobox", name="Filters")
-        expect(field).to_be_focused()
-        field.press("Backspace")
-        expect(field).to_have_value('"cake"')
-        expect(chips).to_have_count(1)
-
-
-def test_keys_and_values_are_completed_by_keyboard(
+def test_filters_are_completed_by_keyboard_and_wrong_ones_named(
     server: ThreadedServer, browser: Browser
 ) -> None:
     with open_console(browser, server.url, "#/runs", token=token(server)) as shown:
@@ -48,9 +33,7 @@ def test_keys_and_values_are_completed_by_keyboard(
         expect(field).to_be_focused()
         options = page.locator("#completions [role=option]")
         expect(options.first).to_contain_text("status: the state or the outcome")
-        check_accessibility(shown)
-        # A narrow window, in which the field is hidden, has taken the focus.
-        page.keyboard.press("/")
+        check_view(shown)
         page.keyboard.type("comp")
         expect(options).to_have_count(1)
         page.keyboard.press("ArrowDown")
@@ -70,29 +53,11 @@ def test_keys_and_values_are_completed_by_keyboard(
         expect(options).to_have_count(0)
         expect(field).to_be_focused()
 
-
-def test_wrong_words_name_the_right_ones(server: ThreadedServer, browser: Browser) -> None:
-    with open_console(browser, server.url, "#/runs?all=1", token=token(server)) as shown:
-        field = shown.page.get_by_role("combobox", name="Filters")
-        message = shown.page.get_by_role("alert")
-        for words, text in {
-            "stauts:failed": "Unknown filter stauts. This list has: status, component",
-            "status:wrong": "status cannot be wrong: running, queued, paused, completed, failed",
-            "user:": "user needs a value: the user of the run.",
-        }.items():
-            shown.filter(words)
-            expect(message).to_contain_text(text)
-            expect(field).to_have_value(words)
-        assert shown.evaluate("location.hash") == "#/runs?all=1"
-        check_accessibility(shown)
-
-
-def test_list_without_a_search_says_so(server: ThreadedServer, browser: Browser) -> None:
-    admin = server.deployment.token("boss", ADMIN)
-    with open_console(browser, server.url, "#/audit", token=admin) as shown:
-        shown.filter("cake")
-        text = "This list has no text search. Use a filter and a value"
-        expect(shown.page.get_by_role("alert")).to_contain_text(text)
+        shown.filter("stauts:failed")
+        message = page.get_by_role("alert")
+        expect(message).to_contain_text("Unknown filter stauts. This list has: status, component")
+        expect(field).to_have_value("stauts:failed")
+        check_view(shown)
 
 
 def test_words_find_runs(server: ThreadedServer, browser: Browser) -> None:
@@ -121,7 +86,7 @@ def test_views_are_saved_in_the_browser(server: ThreadedServer, browser: Browser
     with open_console(browser, server.url, place, token=token(server)) as shown:
         page = shown.page
         page.click("summary:has-text('Saved views')")
-        check_accessibility(shown)
+        check_view(shown)
         page.fill("[aria-label='Name of the view']", "Failed")
         page.click(".views button:text-is('Save')")
         stored = shown.evaluate("JSON.stringify(localStorage)")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
 import pytest
 from playwright.sync_api import Browser
 
 from tests.console.browser import check_accessibility, expect, needs_browser, open_console
 from tests.console.deployed import READS, RUNS, start, token
+from tests.console.test_vendor import FIRST_FILES
 from tests.console.test_widths import SMALL_TARGETS, check_layout
 from tests.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
@@ -16,6 +20,9 @@ pytestmark = needs_browser
 SELLER = "seller-of-the-department-for-gardens"
 USER = "ada.lovelace@department.example"
 FAILURES = 45
+
+MAXIMUM_NODES = 475
+"""Elements of a page with a long list."""
 
 CUT = """() => [...document.querySelectorAll(".table td, .table td *")].filter(each =>
     each.checkVisibility() && each.getClientRects().length
@@ -102,6 +109,42 @@ def test_causes_need_their_scope(server: ThreadedServer, browser: Browser, faile
     with open_console(browser, server.url, place, token=reader) as shown:
         shown.see("AGENT_FAILED: The code of the agent failed")
         assert not any("/failures?" in url for url in shown.requests)
+
+
+def test_long_list_is_drawn_in_part(server: ThreadedServer, browser: Browser) -> None:
+    headers = server.bearer("many", *READS, "sessions:write")
+    for number in range(130):
+        made = {"session_id": f"many-{number}", "agent_id": "echo"}
+        assert server.client.post("/sessions", json=made, headers=headers).status_code == 201
+    many = headers["Authorization"].partition(" ")[2]
+    with open_console(browser, server.url, "#/sessions", token=many, fresh=True) as shown:
+        table = shown.page.locator("table")
+        expect(table).to_have_attribute("aria-rowcount", "101")
+        shown.evaluate("document.getElementById('main').scrollTo(0, 1e6)")
+        expect(table).to_have_attribute("aria-rowcount", "131")
+        assert shown.page.locator("tbody tr").count() < 40
+        assert shown.evaluate("document.querySelectorAll('*').length") < MAXIMUM_NODES
+        shown.evaluate("document.getElementById('main').scrollTo(0, 1e6)")
+        expect(shown.page.locator("tr[aria-rowindex='131']")).to_have_count(1)
+
+
+@pytest.mark.parametrize(("modules", "count"), [row[:2] for row in FIRST_FILES])
+def test_page_loads_the_files_of_its_budget(
+    server: ThreadedServer, browser: Browser, modules: Sequence[str], count: int
+) -> None:
+    start(server, "agents/echo", "small", "a **bold** answer")
+    page = modules[0].removeprefix("pages/").removesuffix(".js")
+    place = {"transcript": "#/sessions/small"}.get(page, f"#/{page}")
+    reader = token(server, *READS, "usage:read")
+    with open_console(browser, server.url, place, token=reader, fresh=True) as shown:
+        ready = {"transcript": ".markdown strong", "overview": "[data-groups] tbody tr"}
+        shown.page.locator(ready.get(page, "tbody tr")).first.wait_for(state="attached")
+        urls = [url for url in shown.requests if "/console" in url]
+        assert len(urls) == len(set(urls))
+        names = [urlsplit(url).path.split("/", 4)[4:] for url in urls]
+        files = {name[0] if name else "index.html" for name in names}
+        assert set(modules) <= files
+        assert len(files) <= count, files
 
 
 @pytest.mark.parametrize("width", [360, 1280])

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import check_accessibility, expect, needs_browser, open_console
+from tests.console.browser import (
+    check_accessibility,
+    check_view,
+    expect,
+    needs_browser,
+    open_console,
+)
 from tests.console.deployed import start, token
 from tests.console.test_widths import SMALL_TARGETS, check_layout
 from tests.server.threaded_server import ThreadedServer
@@ -20,36 +26,45 @@ def send(page: Any, text: str) -> None:
     page.keyboard.press("Enter")
 
 
-@pytest.mark.parametrize(
-    ("name", "place"), [("chat", "#/sessions/{}"), ("console", "#/sessions/{}")]
-)
-def test_message_is_read_before_the_next_step(
-    server: ThreadedServer, browser: Browser, name: str, place: str
-) -> None:
-    session = f"message-{name}"
-    start(server, "agents/hold", session, f'{{"name": "{session}"}}', background=True)
-    with open_console(
-        browser, server.url, place.format(session), token=token(server), name=name
-    ) as shown:
+def test_message_is_read_before_the_next_step(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/hold", "message-step", '{"name": "step"}', background=True)
+    place = "#/sessions/message-step"
+    with open_console(browser, server.url, place, token=token(server)) as shown:
         page = shown.page
         expect(page.locator(".answer .fold")).to_have_count(1)
         send(page, "only primes")
         line = page.locator(".sent [data-fate=waiting]")
         expect(line).to_have_text("only primes → will be read before the next step")
         expect(page.locator("[data-message]")).to_have_value("")
+        check_view(shown)
+
+        (server.deployment.folder / "step").touch()
+        expect(page.locator(".answer [data-sent] .bubble")).to_have_text("only primes")
+        expect(page.locator(".sent")).to_have_count(0)
+        expect(page.locator(".turn[data-phase=completed]")).to_have_count(1)
+        expect(page.locator(".turn")).to_have_count(1)
+
+
+@pytest.mark.parametrize("name", ["chat", "console"])
+def test_waiting_message_holds_at_any_width(
+    server: ThreadedServer, browser: Browser, name: str
+) -> None:
+    session = f"message-{name}"
+    start(server, "agents/hold", session, f'{{"name": "{session}"}}', background=True)
+    place = f"#/sessions/{session}"
+    with open_console(browser, server.url, place, token=token(server), name=name) as shown:
+        page = shown.page
+        expect(page.locator(".answer .fold")).to_have_count(1)
+        send(page, "only primes")
+        expect(page.locator(".sent [data-fate=waiting]")).to_have_count(1)
         check_accessibility(shown)
         for width in (390, 1280):
             page.set_viewport_size({"width": width, "height": 800})
             check_layout(shown)
         page.set_viewport_size({"width": 390, "height": 800})
         assert shown.evaluate(SMALL_TARGETS) == []
-        page.set_viewport_size({"width": 1280, "height": 800})
-
         (server.deployment.folder / session).touch()
         expect(page.locator(".answer [data-sent] .bubble")).to_have_text("only primes")
-        expect(page.locator(".sent")).to_have_count(0)
-        expect(page.locator(".turn[data-phase=completed]")).to_have_count(1)
-        expect(page.locator(".turn")).to_have_count(1)
 
 
 def test_message_of_a_stopped_run_is_refused(server: ThreadedServer, browser: Browser) -> None:
@@ -82,38 +97,35 @@ def test_message_that_no_step_reads_is_answered_next(
         expect(page.locator(".sent")).to_have_count(0)
 
 
-@pytest.mark.parametrize(
-    ("agent", "becomes"),
-    [
-        ("refunds", "This message starts another run, and the decision stays open."),
-        (
-            "steered-refunds",
-            "The run reads this message when it continues after the decision, or it is answered"
-            " next.",
-        ),
-    ],
-)
 def test_box_beside_a_decision_says_what_becomes_of_a_message(
-    server: ThreadedServer, browser: Browser, agent: str, becomes: str
+    server: ThreadedServer, browser: Browser
 ) -> None:
-    session = f"beside-{agent}"
-    start(server, f"agents/{agent}", session, '{"order": "17", "amount": 20}')
-    with open_console(
-        browser, server.url, f"#/sessions/{session}", token=token(server), name="chat"
-    ) as shown:
+    start(server, "agents/refunds", "beside", '{"order": "17", "amount": 20}')
+    start(server, "agents/steered-refunds", "beside-2", '{"order": "17", "amount": 20}')
+    key = token(server)
+    with open_console(browser, server.url, "#/sessions/beside", token=key, name="chat") as shown:
         page = shown.page
+        becomes = page.locator("[data-open]")
+        turns = page.locator(".turn")
         expect(page.locator(".turn[data-phase=paused]")).to_have_count(1)
         send(page, "not more than 5")
-        expect(page.locator("[data-open]")).to_contain_text(becomes)
+        expect(becomes).to_contain_text("starts another run, and the decision stays open")
+        check_view(shown)
         page.click("[data-open] >> text=Send anyway")
-        if agent == "refunds":
-            expect(page.locator(".turn")).to_have_count(2)
-            return
+        expect(turns).to_have_count(2)
+
+        shown.go("#/sessions/beside-2")
+        expect(turns).to_have_count(1)
+        send(page, "not more than 5")
+        expect(becomes).to_contain_text(
+            "The run reads this message when it continues after the decision, or it is answered"
+        )
+        page.click("[data-open] >> text=Send anyway")
         expect(page.locator(".sent [data-fate=waiting]")).to_have_text(
             "not more than 5 → will be read after the decision"
         )
-        expect(page.locator("[data-open]")).to_have_count(0)
-        expect(page.locator(".turn")).to_have_count(1)
+        expect(becomes).to_have_count(0)
+        expect(turns).to_have_count(1)
 
 
 def test_run_page_sends_a_message(server: ThreadedServer, browser: Browser) -> None:

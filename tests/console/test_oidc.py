@@ -18,7 +18,7 @@ from tests.console.browser import (
     open_console,
 )
 from tests.console.provider import AUDIENCE, run_provider
-from tests.console.test_sign_in import new_key
+from tests.server.test_console import new_key
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser
@@ -141,25 +141,6 @@ def test_fields_of_the_sign_in_are_bounded(provided: SignedInServer) -> None:
     body = {"code": "c" * 5_000, "code_verifier": "v", "nonce": "n", "redirect_uri": page}
     key = {"Agentctl-Console-Key": new_key()}
     assert client.post("/console/sign-in/finish", json=body, headers=key).status_code == 422
-
-
-def test_provider_that_is_gone_is_named(server: ThreadedServer) -> None:
-    console = Console(oidc_issuer="http://127.0.0.1:9", oidc_client_id=CLIENT)
-    app = create_app(replace(server.deployment.settings, console=console))
-    with serve_in_thread(server.deployment, app) as host:
-        answer = host.client.post(
-            "/console/sign-in/start", json={"redirect_uri": f"{host.url}/console"}
-        )
-        assert answer.status_code == 503
-        assert "provider" in answer.json()["detail"]
-
-
-def test_sign_in_without_a_provider_does_not_exist(server: ThreadedServer) -> None:
-    for place in ("start", "finish"):
-        body = {"redirect_uri": "http://127.0.0.1/console"}
-        if place == "finish":
-            body |= {"code": "c", "code_verifier": "v", "nonce": "n"}
-        assert server.client.post(f"/console/sign-in/{place}", json=body).status_code == 404
 
 
 def _forget_provider(shown: ConsolePage, provided: SignedInServer) -> None:

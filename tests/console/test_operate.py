@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import (
-    ConsolePage,
-    check_accessibility,
-    expect,
-    needs_browser,
-    open_console,
-)
+from tests.console.browser import ConsolePage, check_view, expect, needs_browser, open_console
 from tests.console.test_widths import SMALL_TARGETS, check_layout
 from tests.deployment import ADMIN, Deploy
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -71,6 +66,9 @@ def test_reader_of_the_configuration_sees_the_names_of_databases(
 
 
 def test_page_names_what_is_wrong(used: ThreadedServer, browser: Browser) -> None:
+    headers = used.bearer("ada", ADMIN)
+    halt = {"scope": "agent", "scope_id": "hang", "reason": "wrong prices"}
+    halt_id = used.client.post("/halts", json=halt, headers=headers).json()["halt_id"]
     admin = used.deployment.token("boss", ADMIN)
     with open_console(browser, used.url, "#/operate") as shown:
         shown.page.route("**/webhooks", lambda route: route.fulfill(json=[LATE]))
@@ -84,20 +82,41 @@ def test_page_names_what_is_wrong(used: ThreadedServer, browser: Browser) -> Non
         assert lines_of(shown, "Usage by user, today")[0].startswith("✓ ok ada 2 runs, 1 failed")
         expect(shown.page.locator("[data-block=Webhooks] li")).to_contain_text("disabled: 503")
         expect(shown.page.locator("[data-verdict]")).to_contain_text("2 problems · 1 warning")
+        bar = shown.page.locator(".banner")
+        expect(bar).to_contain_text("Halted: agent hang, by ada at 20")
+        expect(bar).to_contain_text(": wrong prices")
+        check_view(shown)
+
+        used.client.delete(f"/halts/{halt_id}", headers=headers)
         shown.page.route("**/ready", lambda route: route.fulfill(status=503, json={}))
+        shown.page.reload()
         expect(shown.page.locator("[data-block=Server]")).to_contain_text("is not available")
-        check_accessibility(shown)
-        for width in (360, 390, 1280, 1920):
-            shown.page.set_viewport_size({"width": width, "height": 800})
-            check_layout(shown)
-        shown.page.set_viewport_size({"width": 390, "height": 800})
-        assert shown.evaluate(SMALL_TARGETS) == []
+        expect(bar).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [360, 390, 1280, 1920])
+def test_operate_holds_at_any_width(used: ThreadedServer, browser: Browser, width: int) -> None:
+    size: Any = {"width": width, "height": 800}
+    admin = used.deployment.token("boss", ADMIN)
+    with open_console(browser, used.url, "#/operate", token=admin, viewport=size) as shown:
+        lines_of(shown, "Workers and databases")
+        check_layout(shown)
+        assert width > 390 or shown.evaluate(SMALL_TARGETS) == []
+
+
+def test_caller_sees_the_blocks_of_its_scopes(used: ThreadedServer, browser: Browser) -> None:
+    check_blocks(used, browser, ("sessions:read", "webhooks:read"))
 
 
 @pytest.mark.parametrize("scopes", BLOCKS, ids=" ".join)
-def test_no_request_is_denied(
+def test_each_caller_sees_the_blocks_of_its_scopes(
     used: ThreadedServer, browser: Browser, scopes: tuple[str, ...]
 ) -> None:
+    check_blocks(used, browser, scopes)
+
+
+def check_blocks(used: ThreadedServer, browser: Browser, scopes: tuple[str, ...]) -> None:
+    """Check the blocks of a caller, none of whose requests is denied."""
     name = f"reader {len(scopes)} {scopes[0]}"
     key = used.deployment.token(name, *scopes)
     with open_console(browser, used.url, "#/operate", token=key) as shown:
@@ -110,18 +129,3 @@ def test_no_request_is_denied(
     headers = used.bearer("boss", ADMIN)
     denied = used.client.get("/audit", params=query, headers=headers).json()["data"]
     assert [each["operation"] for each in denied] == []
-
-
-def test_red_bar_says_who_halted_what_and_why(used: ThreadedServer, browser: Browser) -> None:
-    headers = used.bearer("ada", ADMIN)
-    halt = {"scope": "agent", "scope_id": "hang", "reason": "wrong prices"}
-    halt_id = used.client.post("/halts", json=halt, headers=headers).json()["halt_id"]
-    key = used.deployment.token("ada", ADMIN)
-    with open_console(browser, used.url, "#/operate", token=key) as shown:
-        bar = shown.page.locator(".banner")
-        expect(bar).to_contain_text("Halted: agent hang, by ada at 20")
-        expect(bar).to_contain_text(": wrong prices")
-        used.client.delete(f"/halts/{halt_id}", headers=headers)
-        shown.page.reload()
-        expect(shown.page.locator("[data-block='Server']")).to_be_visible()
-        expect(bar).to_have_count(0)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
-
 from playwright.sync_api import Browser
 
 from tests.console.browser import ConsolePage, expect, needs_browser, open_console
@@ -153,25 +150,3 @@ def test_list_of_sessions_shows_work_that_goes_on(server: ThreadedServer, browse
         expect(row).to_contain_text("■ stopped ! work goes on")
         (server.deployment.folder / "going on").touch()
         expect(row).not_to_contain_text("work goes on")
-
-
-def test_webhook_that_does_not_answer_is_failing(server: ThreadedServer, browser: Browser) -> None:
-    def build(name: str, waits: timedelta | None, **fields: Any) -> dict[str, Any]:
-        since = None if waits is None else (datetime.now(UTC) - waits).isoformat()
-        record = {"webhook_id": name, "origin": "https://example.org", "events": ["run.failed"]}
-        counts = {"waiting": 51, "delivered": 0, "dead": 0, "oldest_waiting_at": since}
-        return {**record, "state": "active", "reason": None, **counts, **fields}
-
-    records = [
-        build("late", timedelta(minutes=5)),
-        build("busy", timedelta(seconds=5)),
-        build("idle", None, waiting=0),
-        build("gone", timedelta(minutes=5), state="disabled", reason="410"),
-    ]
-    with open_console(browser, server.url, "#/agents", token=token(server)) as shown:
-        shown.page.route("**/webhooks", lambda route: route.fulfill(json=records))
-        shown.go("#/webhooks")
-        late = records[0]["oldest_waiting_at"]
-        states = shown.page.locator("tr[data-webhook] .status")
-        expect(states).to_have_text(["! failing", "✓ active", "✓ active", "✗ disabled"])
-        expect(states.first).to_have_attribute("title", f"events wait since {late}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import check_accessibility, expect, needs_browser, open_console
+from tests.console.browser import check_view, expect, needs_browser, open_console
 from tests.endpoint import ModelEndpoint
 from tests.server.repeating import PLAN, SCOPES, Place, call, open_place, say
 
@@ -36,7 +36,7 @@ def test_a_run_is_retried_after_its_calls_were_shown(place: Place, browser: Brow
             'hold {"entry":"two"} outcome not known'
         )
         assert place.ledger() == ["one", "two"]
-        check_accessibility(shown)
+        check_view(shown)
         dialog.get_by_role("button", name="Retry and repeat these calls").click()
         expect(dialog).to_have_count(0)
         retried = shown.page.locator("article.turn").nth(1)
@@ -59,7 +59,7 @@ def test_a_run_is_forked_from_a_message_to_another_agent(place: Place, browser: 
         expect(messages.locator("option").nth(3)).to_contain_text("3 assistant next c1 ƒ record")
         dialog.get_by_label("New message").fill("what was said?")
         dialog.get_by_label("Continue with").select_option(label="History")
-        check_accessibility(shown)
+        check_view(shown)
         dialog.get_by_role("button", name="Fork", exact=True).click()
         expect(dialog).to_have_count(0)
         forked = shown.page.locator("article.turn")

@@ -64,6 +64,8 @@ ALL = (
     ),
     View("#/sessions", "Last used", menu="Account"),
     View("#/runs", " running"),
+    View("#/runs", " running", fill=("[role=combobox]", "st")),
+    View("#/runs", " running", click="summary:has-text('Saved views')"),
     View("#/runs?all=1", "completed"),
     View("#/runs?all=1&status=ERROR&group=1", "MODEL_UNAVAILABLE"),
     View("#/runs/{run}/timeline", "timeline"),
@@ -180,15 +182,3 @@ def check_looks(shown: ConsolePage, number: int) -> None:
     for width, scheme in LOOKS if LONG else [LOOKS[3 * number % len(LOOKS)]]:
         check_view(shown, scheme, width)
         check_layout(shown)
-
-
-def test_agent_shows_its_configuration(
-    server: ThreadedServer, browser: Browser, records: Mapping[str, str]
-) -> None:
-    place = "#/agents/agents/refunds"
-    with open_console(browser, server.url, place, token=token(server)) as shown:
-        expect(shown.page.locator("[data-instructions]")).to_have_text("Refund what is due.")
-        facts = shown.page.locator("[data-configuration]")
-        expect(facts).to_contain_text("approverefund user")
-        expect(facts).to_contain_text("model tool:refund · provider openai")
-        assert "http" not in facts.inner_text()

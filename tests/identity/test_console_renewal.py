@@ -12,12 +12,12 @@ from playwright.sync_api import Browser, Page, Response, Route
 
 from tests.conditions import wait_for
 from tests.console.browser import ConsolePage, expect, needs_browser, open_console
-from tests.console.test_sign_in import new_key
 from tests.endpoint import ModelEndpoint
 from tests.identity import person
 from tests.identity.provider import Office, needs_provider
 from tests.identity.short_tokens import SECONDS, serve_short_tokens
 from tests.identity.test_console import forget_provider, log_in
+from tests.server.test_console import new_key
 
 pytestmark = [*needs_browser, needs_provider]
 

@@ -89,7 +89,8 @@ WITHOUT_SUCCESS = {
     "send_message",
 }
 """Reads of a tool call, of which the agent and the workflow of the scenarios make none, the sign-in
-of the console, which `tests/console` has, and messages to live runs, which `tests/steering` has."""
+of the console, which `tests/server/test_console.py` and `tests/console` have, and messages to live
+runs, which `tests/steering` has."""
 
 
 WITHOUT_PAUSES = {

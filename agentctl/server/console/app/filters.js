@@ -28,7 +28,7 @@ const quote = (text) => (/[\s"]/.test(text) || !text ? `"${text}"` : text);
 const isActive = (filter, query) => query[nameOf(filter)] && Object.entries(filter.more ?? {}).every(([name, value]) => query[name] === value);
 
 /** Return the changes of the hash that a text asks for, or a message about what is wrong with it. */
-function readFilters(text, keys, words) {
+export function readFilters(text, keys, words) {
   const changes = {};
   const found = [];
   for (const [, key, quoted, plain] of text.trim().matchAll(TOKEN)) {
@@ -55,7 +55,7 @@ function readFilters(text, keys, words) {
   return { changes: found.length ? { ...changes, ...words.more, [words.name]: found.join(" ") } : changes };
 }
 
-function complete(text, keys) {
+export function complete(text, keys) {
   const token = /\S*$/.exec(text)[0];
   if (text.split('"').length % 2 === 0) return [];
   const [, key, start] = /^([a-z-]+):(.*)$/.exec(token) ?? [];

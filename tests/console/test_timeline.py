@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from playwright.sync_api import Browser
 
-from tests.console.browser import check_accessibility, expect, needs_browser, open_console
+from tests.console.browser import (
+    check_accessibility,
+    check_view,
+    expect,
+    needs_browser,
+    open_console,
+)
 from tests.console.deployed import start, token
 from tests.console.test_widths import SMALL_TARGETS, WIDTHS, check_layout
 from tests.server.threaded_server import ThreadedServer
@@ -24,6 +30,7 @@ def test_calls_and_the_chosen_one_are_one_page(server: ThreadedServer, browser: 
     run = start(server, "teams/crew", "panes", "Look up the price").json()["run_id"]
     place = f"#/runs/{run}/timeline"
     with open_console(browser, server.url, place, token=token(server)) as shown:
+        shown.see("Crew · timeline", "member Echo", "model delegate")
         chosen = shown.page.locator("[data-chosen]")
         expect(chosen.locator(".turn .bubble")).to_have_text("Look up the price")
         expect(shown.page.locator("[data-span=run]")).to_have_attribute("aria-current", "true")
@@ -32,6 +39,24 @@ def test_calls_and_the_chosen_one_are_one_page(server: ThreadedServer, browser: 
         expect(chosen.locator("dt:text-is('cost') + dd")).to_have_text("not known")
         expect(chosen).to_contain_text("Delegate.")
         assert "call=" in shown.evaluate("location.hash")
+        check_view(shown)
+
+        shown.page.reload()
+        expect(chosen).to_contain_text("Delegate.")
+        for key, kind in (("[", "run"), ("[", "run"), ("]", "model")):
+            shown.page.keyboard.press(key)
+            expect(chosen).to_have_attribute("data-chosen", kind)
+        shown.page.click("[data-span=member] >> nth=0")
+        expect(chosen.locator(".turn .status").first).to_have_text("✓ completed")
+
+
+def test_panes_are_beside_or_below_each_other(server: ThreadedServer, browser: Browser) -> None:
+    run = start(server, "teams/crew", "panes-wide", "Look up the price").json()["run_id"]
+    place = f"#/runs/{run}/timeline"
+    with open_console(browser, server.url, place, token=token(server)) as shown:
+        shown.page.click("[data-span=model] >> nth=0")
+        chosen = shown.page.locator("[data-chosen]")
+        expect(chosen).to_contain_text("Delegate.")
         check_accessibility(shown)
         for width in (*WIDTHS, 1920):
             shown.page.set_viewport_size({"width": width, "height": 800})
@@ -42,22 +67,8 @@ def test_calls_and_the_chosen_one_are_one_page(server: ThreadedServer, browser: 
         shown.page.set_viewport_size({"width": 390, "height": 800})
         assert shown.evaluate(SMALL_TARGETS) == []
         shown.page.reload()
-        expect(chosen).to_contain_text("Delegate.")
         expect(chosen).to_be_in_viewport()
         shown.page.set_viewport_size({"width": 1280, "height": 800})
-        for key, kind in (("[", "run"), ("[", "run"), ("]", "model")):
-            shown.page.keyboard.press(key)
-            expect(chosen).to_have_attribute("data-chosen", kind)
         shown.page.click("[data-span=member] >> nth=0")
         expect(chosen.locator(".turn .status").first).to_have_text("✓ completed")
         check_accessibility(shown)
-
-
-def test_tool_of_a_transcript_leads_to_its_call(server: ThreadedServer, browser: Browser) -> None:
-    start(server, "agents/tool-add", "panes-tool", '{"a": 3, "b": 4}')
-    with open_console(browser, server.url, "#/sessions/panes-tool", token=token(server)) as shown:
-        shown.page.click("text=add(a=3, b=4)")
-        shown.page.click(".inside a:text-is('Timeline')")
-        expect(shown.page.locator("[data-chosen=tool] pre")).to_have_text(
-            ['{\n  "a": 3,\n  "b": 4\n}', "7"]
-        )
