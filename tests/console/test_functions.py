@@ -28,7 +28,7 @@ globalThis.document = {
     addEventListener() {},
 };
 """
-"""What a module of the console asks of its page when it is loaded."""
+"""The requests of a module of the console to its page when it is loaded."""
 
 
 def call_js(module: str, code: str) -> Any:

@@ -1,4 +1,4 @@
-"""What every page has: keys, menus, ways between console and chat, texts that are not executed."""
+"""Parts of every page: keys, menus, ways between console and chat, texts that are not executed."""
 
 from __future__ import annotations
 

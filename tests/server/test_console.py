@@ -1,4 +1,4 @@
-"""What the server sends to the pages `/console` and `/chat`, and keeps for their sign-in."""
+"""The responses of the pages `/console` and `/chat`, and the sessions of their sign-in."""
 
 from __future__ import annotations
 
