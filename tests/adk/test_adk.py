@@ -111,6 +111,8 @@ def test_agents_one_after_the_other_are_members(
     models.begin({"first": ["One."], "second": ["Two."]})
     run = server.start("line", "go")
     assert (run["status"], run["content"]) == ("COMPLETED", "One.\n\nTwo."), run["error"]
+    answers = [entry for entry in run["messages"] if entry["role"] == "assistant"]
+    assert [answer["finish_reason"] for answer in answers] == ["stop", "stop"]
     assert [each["content"] for each in get_members(server, run)] == ["One.", "Two."]
     assert "Use One." in json.dumps(models.calls[1].body)
 

@@ -370,6 +370,32 @@ def blocks() -> Any:
     return built.compile()
 
 
+class ThinkingModel(ChatOpenAI):
+    """A model that streams its thinking in pieces, before and between its text."""
+
+    async def _astream(self, *args: Any, **options: Any) -> AsyncIterator[ChatGenerationChunk]:
+        for thinking, text in (("h", "do"), ("m", "ne")):
+            block: list[Any] = [{"type": "thinking", "thinking": thinking}]
+            yield ChatGenerationChunk(message=AIMessageChunk(block))
+            yield ChatGenerationChunk(message=AIMessageChunk(text))
+        yield ChatGenerationChunk(message=AIMessageChunk("", chunk_position="last"))
+
+
+def thinking_twice() -> Any:
+    """Return a graph that calls such a model in two nodes."""
+    model = ThinkingModel(model="m", api_key=SecretStr("x"))
+
+    async def answer(state: MessagesState) -> Any:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    built = StateGraph(MessagesState)
+    built.add_node("first", answer)
+    built.add_node("second", answer)
+    built.add_edge(START, "first")
+    built.add_edge("first", "second")
+    return built.compile()
+
+
 async def greet() -> str:
     """Return a greeting."""
     return "hello"

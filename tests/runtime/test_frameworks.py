@@ -245,6 +245,12 @@ async def test_thinking_is_not_content() -> None:
     assert [event.delta for event in blocks.events if isinstance(event, ThinkingDelta)] == ["hm"]
 
 
+async def test_thinking_of_two_nodes_is_separated() -> None:
+    ended = await run_once("thinking_twice")
+    assert ended.transcript.reasoning_content == "hm\n\nhm"
+    assert ended.transcript.content == ended.joined_deltas == "done\n\ndone"
+
+
 # Threads of LangGraph
 
 

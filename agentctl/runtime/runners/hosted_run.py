@@ -216,8 +216,8 @@ class HostedRun:
 
     def complete_answer(self) -> None:
         """Report that the open answer has arrived completely; its calls may follow."""
-        self.checkpoint()
-        self.transcript.complete_answer()
+        if not self.environment.has_ended:
+            self.transcript.complete_answer()
 
     def start_model_call(self, model: object, at: int | None = None) -> Span:
         """Report the start of a call of a model, now or at a time in microseconds UTC.
@@ -262,10 +262,6 @@ class HostedRun:
         """Make a message of `take_messages` a part of the run, after what it has so far."""
         self.checkpoint()
         self.recorder.add_message(message)
-
-    def begin_thinking(self) -> None:
-        """Report that the thinking of another answer follows, before `begin_answer`."""
-        self.recorder.begin_thinking()
 
     def add_thinking(self, piece: str) -> None:
         """Add text to the thinking of the run, which is not part of its answer, and publish it."""

@@ -133,9 +133,10 @@ class GraphSpace:
 
     def think(self, message: AIMessage) -> None:
         """Publish the thinking of a whole answer that was not streamed."""
-        if message.id not in self._answers.begun:
-            self.run.begin_thinking()
-            self.run.add_thinking(read_thinking(message))
+        thinking = read_thinking(message)
+        if thinking and message.id not in self._answers.begun:
+            self.run.recorder.begin_thinking()
+            self.run.add_thinking(thinking)
 
     def add_state(self, state: Any) -> None:
         """Report the new messages of a state. The first state of a graph is its input."""
@@ -358,7 +359,8 @@ class _AnswerStream:
         self._waiting: dict[str, _Waiting] = {}
         self._waiting_size = 0
         self._ended: set[str] = set()
-        self._thought: set[str] = set()
+        self._opened: set[str] = set()
+        """The ids of the answers of which some text or thinking is published in this leg."""
 
     def add(self, piece: Any, answer: str, origin: Mapping[str, str]) -> None:
         """Publish a piece of an answer, or keep it while another answer is published.
@@ -418,15 +420,14 @@ class _AnswerStream:
             self._publish(following, texts, thinking, pieces.origin)
 
     def _publish(self, answer: str, text: str, thinking: str, origin: Mapping[str, str]) -> None:
+        if (text or thinking) and answer not in self._opened and answer not in self.begun:
+            self._opened.add(answer)
+            self._run.begin_answer()
+
         if thinking:
-            if answer not in self._thought and answer not in self.begun:
-                self._run.begin_thinking()
-            self._thought.add(answer)
             self._run.add_thinking(thinking)
         if text:
-            if answer not in self.begun:
-                self.begun.add(answer)
-                self._run.begin_answer()
+            self.begun.add(answer)
             self._run.add_text(text, origin)
 
     def _keep(self, answer: str, text: str, thinking: str, origin: Mapping[str, str]) -> None:

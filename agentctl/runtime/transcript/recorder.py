@@ -138,7 +138,10 @@ class RunRecorder:
         return span
 
     def begin_thinking(self) -> None:
-        """Separate the thinking that follows, of another answer, from the thinking so far."""
+        """Separate the thinking that follows from the thinking so far: it is of another answer.
+
+        `begin_answer` does this, too. Call it for a whole answer whose text the run has already.
+        """
         self._separates_thinking = bool(self.transcript.reasoning_content)
 
     def add_text(self, piece: str, origin: Mapping[str, str] | None = None) -> None:
