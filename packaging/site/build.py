@@ -12,6 +12,7 @@ exist. Links to files of the repository that are no pages, such as a test, becom
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import posixpath
 import re
@@ -38,6 +39,9 @@ MOVED_PAGES = {
 
 COPIED_ENDINGS = (".md", ".png", ".svg", ".txt", ".json", ".toml", ".py", ".yaml", ".1")
 """The files of `docs/` that a page may link to."""
+
+RECORDS = ("internals/decisions/", "changelog.html")
+"""The beginnings of the paths of pages that the search leaves out."""
 
 DESCRIPTION = (
     "agentctl is the server of an agent platform and its admin tool, in one command. It hosts"
@@ -97,6 +101,21 @@ def build_site(root: Path, folder: Path) -> None:
         for page in sorted((work / "pages").rglob("*.md")):
             shutil.copyfile(page, folder / page.relative_to(work / "pages"))
         (folder / "llms.txt").write_text(describe_pages(work / "pages", sections))
+        index = folder / "search.json"
+        index.write_text(leave_out_records(index.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def leave_out_records(index: str) -> str:
+    """Return the index of the search without pages that record the past.
+
+    The decisions and the change log have the words of every topic: they would come before the
+    pages that answer a question. The navigation has them.
+    """
+    content = json.loads(index)
+    content["items"] = [
+        entry for entry in content["items"] if not entry["location"].startswith(RECORDS)
+    ]
+    return json.dumps(content, separators=(",", ":"))
 
 
 def write_pages(root: Path, folder: Path) -> None:
