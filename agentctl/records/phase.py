@@ -31,7 +31,7 @@ _STARTED = ("task ", "thread ", "process ")
 """Beginnings of the names of work that the code of an agent has started."""
 
 _WAITS = {
-    "approval": "a decision about {}",
+    "approval": "approval of {}",
     "input": "an answer to {}",
     "external": "the result of {}",
     "outcome": "the outcome of {}",
@@ -114,7 +114,7 @@ def describe_holding(holding: list[str] | None) -> str:
 
 
 def describe_wait(approvals: Iterable[Mapping[str, Any]]) -> str:
-    """Return what a paused run waits for: `a decision about pay and an answer to ask`.
+    """Return what a paused run waits for: `approval of pay and an answer to ask`.
 
     Args:
         approvals: of its record, or of the event of its pause.
@@ -125,7 +125,7 @@ def describe_wait(approvals: Iterable[Mapping[str, Any]]) -> str:
             tools.setdefault(str(approval.get("kind")), []).append(str(approval.get("tool_name")))
 
     parts = [
-        _WAITS.get(kind, "a decision about {}").format(", ".join(dict.fromkeys(names)))
+        _WAITS.get(kind, "approval of {}").format(", ".join(dict.fromkeys(names)))
         for kind, names in tools.items()
     ]
     return " and ".join(parts) or "a decision"

@@ -225,6 +225,6 @@ def test_command_of_a_user_leaves_no_denied_request(people: People, tmp_path: Pa
         env=base_environment() | {"HOME": str(tmp_path), "AGENTCTL_TOKEN": token},
     )
     assert started.returncode == 9, started.stderr
-    assert b"waits for a decision about pay" in started.stderr
+    assert b"waits for approval of pay" in started.stderr
     entries = people.send("root", "GET", "/audit?principal=nora").json()["data"]
     assert [entry["outcome"] for entry in entries] == ["allowed"]

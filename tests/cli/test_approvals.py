@@ -190,7 +190,7 @@ def test_start_at_a_terminal_asks_in_place(
 def test_start_off_a_terminal_says_how_to_decide(agentctl: Agentctl, door: tuple[str, ...]) -> None:
     ended = agentctl("runs", "start", "--agent", "payer", "-m", "user", *door)
     assert ended.code == 9
-    assert "waits for a decision about pay" in ended.stderr
+    assert "waits for approval of pay" in ended.stderr
     assert "decide with: agentctl approvals approve" in ended.stderr
 
 
@@ -199,11 +199,11 @@ def test_paused_run_is_listed_and_cancelled(
 ) -> None:
     run_id = start("other")
     waited = agentctl("runs", "wait", run_id, "-o", "tsv", *door)
-    assert (waited.code, "waits for a decision about pay" in waited.stderr) == (9, True)
+    assert (waited.code, "waits for approval of pay" in waited.stderr) == (9, True)
     listed = agentctl("runs", "list", "-o", "table", *door)
     row = next(line for line in listed.lines if run_id in line)
     assert "‖ paused" in row
-    assert "a decision about pay" in row
+    assert "approval of pay" in row
     for form in ("text", "markdown"):
         drawn = agentctl("runs", "get", run_id, "-o", form, *door)
         assert "‖ paused" in drawn.stdout
@@ -223,7 +223,7 @@ def test_watch_waits_through_a_pause(
     run_id = start("other")
     log = tmp_path / "log"
     with running_command("runs", "watch", run_id, *door, environment=environment, log=log) as watch:
-        wait_for_line(log, "waits for a decision about pay; decide with")
+        wait_for_line(log, "waits for approval of pay; decide with")
         approval_id = str(read_approval(agentctl, payers, run_id)["approval_id"])
         decided = agentctl("approvals", "approve", approval_id, "--yes", *payers.door("local"))
         assert decided.code == 0, decided.stderr

@@ -413,7 +413,7 @@ def test_paused_runs_in_lists_and_timeline(people: People, browser: Browser) -> 
         bar.click()
         expect(shown.page.locator("[data-chosen]")).to_contain_text("waits")
         shown.go("#/runs?all=paused&session=listed")
-        shown.see("1 paused run", "waits", "for a decision about pay")
+        shown.see("1 paused run", "waits", "for approval of pay")
         shown.page.click("tbody button")
         shown.page.click("dialog .danger")
         expect(shown.page.locator("dialog")).to_contain_text("1 of 1")

@@ -178,7 +178,7 @@ def test_pause_and_decision_are_shown_at_the_call() -> None:
     _, call = run.items
     assert (call["type"], call["status"]) == ("tool_call", "waiting")  # type: ignore[typeddict-item]
     assert run.record["phase"]["words"] == "paused"
-    assert "a decision about add" in run.record["phase"]["sentence"]
+    assert "approval of add" in run.record["phase"]["sentence"]
 
     read(reader, "TeamRunContinued", attempt=2, content="I add.", approvals=[DECIDED])
     read(reader, "TeamToolCallStarted", tool=CALL | {"result": None})
