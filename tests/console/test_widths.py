@@ -16,7 +16,7 @@ from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 
-WIDTHS = (360, 390, 640, 800, 1024, 1280)
+WIDTHS = (360, 390, 640, 800, 1024, 1280, 1920)
 
 ROWS = 200
 

@@ -189,7 +189,7 @@ export function Arguments({ values }) {
 function Difference({ before, after }) {
   const names = [...new Set([...Object.keys(before), ...Object.keys(after)])]
     .filter((name) => !Object.hasOwn(before, name) || !Object.hasOwn(after, name) || writeExact(before[name]) !== writeExact(after[name]));
-  if (!names.length) return html`<p class="dim">The arguments are as shown.</p>`;
+  if (!names.length) return html`<p class="dim">No changes yet.</p>`;
   const side = (values, name) => Object.hasOwn(values, name) ? html`<${Value} value=${values[name]} />` : html`<span class="dim">none</span>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Difference"><table class="values" data-difference>
     <thead><tr><th scope="col">Argument</th><th scope="col">shown</th><th scope="col">edited</th></tr></thead>
@@ -288,10 +288,9 @@ function PlainCallForm({ approval, busy, decide, note }) {
     ${values ? html`<${PlainArguments} values=${values} shown=${shown} onChange=${setValues} />
       ${wrong ? html`<p class="error" role="alert">${wordsOf(wrong)} must be a number</p>` : html`<${Difference} before=${shown} after=${values} />`}` : null}
     ${note}
-    <div class="buttons">
+    <div class="buttons edits">
       ${isEditable && !values ? html`<button type="button" class="link" onClick=${() => setValues(shown)}>Change the values</button>` : null}
       ${values ? html`<button type="button" class="link" onClick=${() => setValues(null)}>Discard the changes</button>` : null}
-      <span class="grow"></span>
       <button type="button" class="danger" disabled=${busy} onClick=${() => decide({ decision: "reject" })}>Reject</button>
       <button type="submit" class="primary" disabled=${busy || Boolean(wrong)}>${edited ? "Approve with changes" : "Approve"}</button>
     </div>

@@ -407,7 +407,7 @@ function ToolLine({ item, run, db, now, opened, onAll }) {
     ${open
       ? html`<div class="inside">
           <p class="caption">Arguments <button type="button" class="link" aria-label="Tool call as JSON" onClick=${() => setJson(true)}>JSON</button>
-            <a href=${toHash(["runs", run.run_id, "timeline"], { db, call: `${run.run_id}/${item.tool_call_id}` })}>Timeline</a></p>
+            ${" "}<a href=${toHash(["runs", run.run_id, "timeline"], { db, call: `${run.run_id}/${item.tool_call_id}` })}>Timeline</a></p>
           <pre class="json" tabindex="0"><${Long} text=${writeExact(item.tool_args ?? {}, 2)} /></pre>
           <p class="caption">Result ${result ? html`<${Copy} text=${result} />` : null}</p>
           <pre class="json" tabindex="0">${result ? html`<${Long} text=${result} />` : words}</pre>

@@ -67,9 +67,11 @@ export function FileLine({ file, run, db = run && databaseOf(kindOf(run), compon
   return html`<div class="file" data-file=${file.file_id}>
     ${small && !lost ? html`<button type="button" class="thumb" aria-label=${`Show ${name}`} onClick=${() => setOpen(true)}><${Preview} ...${bytes} /></button>` : null}
     <span class="about"><b dir="auto">${name}</b> <span class="dim">${printable(facts.filter(Boolean).join(" · "))}</span> ${problem}</span>
-    ${view && !small ? html`<button type="button" class="link" aria-label=${`Show ${name}`} onClick=${() => setOpen(true)}>Show</button>` : null}
-    ${reads && !blob ? html`<button type="button" class="link" aria-label=${`Download ${name}`} onClick=${save}>Download</button>` : null}
-    ${children}
+    <span class="row">
+      ${view && !small ? html`<button type="button" class="link" aria-label=${`Show ${name}`} onClick=${() => setOpen(true)}>Show</button>` : null}
+      ${reads && !blob ? html`<button type="button" class="link" aria-label=${`Download ${name}`} onClick=${save}>Download</button>` : null}
+      ${children}
+    </span>
     ${open ? html`<${Dialog} title=${name} wide=${true} onClose=${() => setOpen(false)}>
       <${Preview} ...${bytes} />
       <div class="buttons">${problem}<button type="button" onClick=${save}>Download</button>

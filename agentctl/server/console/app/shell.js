@@ -5,7 +5,7 @@ import {
   ApiError, chatUrl, checkToken, connect, dropToken, issuer, mayCall, readClaims, signIn, startSignIn, state,
 } from "./api.js";
 import {
-  Command, cut, Dialog, formatClock, formatSpan, html, leave, many, Menu, printable, readHash, useAction, useCaller,
+  Command, cut, Dialog, formatClock, formatSpan, html, isChat, leave, many, Menu, printable, readHash, useAction, useCaller,
   useEffect, useNow, useRef, useResource, useState,
 } from "./ui.js";
 
@@ -15,8 +15,6 @@ export const LOGO = html`<svg viewBox="0 0 32 32" aria-hidden="true">
 </svg>`;
 
 export const KEYBOARD = html`<svg viewBox="0 0 24 24" aria-hidden="true"><path d="M3 7h18v10H3zM7 10.5h.01M11 10.5h.01M15 10.5h.01M8 14h8" /></svg>`;
-
-const isChat = location.pathname.endsWith("/chat");
 
 const PERSON = html`<svg viewBox="0 0 24 24" aria-hidden="true"><path d="M12 12a4 4 0 1 0 0-8 4 4 0 0 0 0 8zM4 21c1-5 15-5 16 0" /></svg>`;
 

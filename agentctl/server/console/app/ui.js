@@ -10,6 +10,9 @@ import {
 } from "./api.js";
 import { readExact } from "./exact.js";
 
+/** True on the page of the chat, whose readers are users and not operators. */
+export const isChat = location.pathname.endsWith("/chat");
+
 const RETRY_SECONDS = 5;
 const PAGE_ROWS = 100;
 const OVERSCAN = 2;
@@ -574,9 +577,10 @@ export function Problem({ error, place = "", reload }) {
       ${at ? html`<${Command} text=${`agentctl auth explain GET ${at}`} />` : null}`);
   }
   if (error.status === 404) {
+    // A page with its own way back, such as "‹ Agents", needs no second one.
     return panel("Not found, or you have no access", html`
       <p>Check the address, or ask an administrator for access.</p>
-      <p><a href="#/sessions">Back to the sessions</a></p>`);
+      ${isChat ? html`<p><a href="#/">Start a new chat</a></p>` : null}`);
   }
   if (error.status === 400 && error.message.startsWith("Search is not enabled")) {
     return panel("This server does not search for words", html`

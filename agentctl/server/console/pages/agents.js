@@ -107,18 +107,21 @@ function One({ parts }) {
   const causes = useCauses(runs.data?.data || [], { component_type: kind, component_id: id, db_id: resource.data?.db_id });
   if (kind === undefined) return html`<${Page} title=${plural} back=${back}><${WithoutKind} id=${plural} /><//>`;
   const record = resource.data;
+  const isMissing = record === undefined && resource.error?.status === 404;
   const working = live.data?.meta.total_count;
   const total = runs.data && formatTotal(runs.data.meta, "run");
   const about = [kind, record?.model?.name && `model ${record.model.name}`, record?.mode && `mode ${record.mode}`, record?.db_id && `database ${record.db_id}`];
   return html`<${Page} title=${record?.name || id} back=${back}
     aside=${html`<span>${printable(about.filter(Boolean).join(" · "))}</span><span>${working ? `${formatTotal(live.data.meta)} live · ` : ""}${total}</span>`}>
     <div class="split">
-      ${readable
+      ${isMissing
+        ? html`<${Problem} error=${resource.error} place=${place} />`
+        : readable
         ? html`<${Loaded} resource=${resource} place=${place} rows=${4}>${(found) => html`<${About} kind=${kind} record=${found} />`}<//>`
         : html`<div class="panel"><h2>About</h2><p>Reading this needs <code>${printable(plural)}:${printable(id)}:read</code>.</p></div>`}
-      <${Start} kind=${kind} plural=${plural} id=${id} db=${record?.db_id} onStarted=${runs.reload} />
+      ${isMissing ? null : html`<${Start} kind=${kind} plural=${plural} id=${id} db=${record?.db_id} onStarted=${runs.reload} />`}
     </div>
-    ${readable
+    ${readable && !isMissing
       ? html`<section><h2 class="group">Last runs</h2>
           <${Loaded} resource=${runs} place=${`${place}/runs`} rows=${5}>
             ${(page) => page.data.length ? html`<${RunTable} rows=${page.data} db=${record?.db_id} causes=${causes} alone=${true} />` : html`<${Empty}>No runs yet.<//>`}

@@ -20,7 +20,8 @@ export default function Webhooks({ query }) {
     <${Loaded} resource=${endpoints} place="/webhooks">
       ${(found) => found.length
         ? html`<${Endpoints} rows=${found} />`
-        : html`<${Empty}>No webhooks are configured.<//>`}
+        : html`<${Empty}><span>No webhooks are configured.</span>
+            <span>A webhook sends the events of runs to a URL of yours: add a <code>[[webhooks]]</code> table to the configuration.</span><//>`}
     <//>
     <${Filters} page="webhooks" query=${query} keys=${[
       { key: "state", about: "of a delivery", values: same(...Object.keys(STATES)) },
