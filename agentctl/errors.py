@@ -17,6 +17,9 @@ _SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 INSUFFICIENT_SCOPES = "Insufficient scopes for this operation"
 """The detail of each denial by the policy."""
 
+NO_SUCH_PATH = "Not found: the API has no such path"
+"""The detail of each request that no operation answers."""
+
 
 class AgentctlError(Exception):
     """An error with texts for the user.
@@ -129,7 +132,10 @@ class Forbidden(AgentctlError, code="FORBIDDEN", status=403, exit_code=4):
         hint = None
         if required_scopes:
             scopes = ", ".join(required_scopes)
-            hint = f"use a token with one of: {scopes}; `agentctl auth explain` shows why"
+            hint = (
+                f"use a token with one of: {scopes};"
+                " an administrator sees why with `agentctl auth explain`"
+            )
         elif detail.startswith(INSUFFICIENT_SCOPES):  # of an operation for operators
             hint = "use a token with the admin scope"
         super().__init__(detail, hint=hint)

@@ -18,6 +18,7 @@ from typing import Literal, NoReturn, TypedDict
 from agentctl.auth.principal import Principal, ids_in_scopes, is_action_allowed, sufficient_scopes
 from agentctl.errors import (
     INSUFFICIENT_SCOPES,
+    NO_SUCH_PATH,
     Forbidden,
     MethodNotAllowed,
     NotFound,
@@ -261,7 +262,7 @@ def refuse_path(table: RouteTable, path: str, failure: AuthenticationFailure) ->
     methods = table.methods(path)
     if methods:
         raise MethodNotAllowed(allow=methods)
-    raise NotFound("Not found")
+    raise NotFound(NO_SUCH_PATH)
 
 
 def authorize_request(

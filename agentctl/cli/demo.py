@@ -73,6 +73,7 @@ def create_demo(directory: Path) -> Path:
 
 def list_demo_steps(settings: Settings, path: Path, url: str) -> Iterator[str]:
     """Yield the lines that a server of the demo prints: its real model, and commands to try it."""
+    from agentctl.cli.files import find_program_folder
     from agentctl.config.providers import list_used_models
 
     # Several entries may have one model.
@@ -80,8 +81,7 @@ def list_demo_steps(settings: Settings, path: Path, url: str) -> Iterator[str]:
     for name, provider in names:
         yield f"model: {name} of {provider}"
 
-    script = Path(sys.argv[0]).absolute()
-    directory = (script if script.name == "agentctl" else Path(sys.executable)).parent
+    directory = find_program_folder()
     variables = f"AGENTCTL_CONFIG={shlex.quote(str(path))}"
     yield from (
         "",
@@ -124,13 +124,18 @@ def find_model(name: str) -> Model:
     url = os.environ.get(_BASE_URL, "") if provider == "openai" else ""
     base_url = validate_value(Model, "base_url", url, Place(_BASE_URL), Path())
     real = Model("real", provider, rest, base_url=base_url, api_key_env=variable)
-    check_models(Settings(models=(real,)), defaultdict(lambda: Place("--model")))
+    try:
+        check_models(Settings(models=(real,)), defaultdict(lambda: Place("--model")))
+    except InvalidConfiguration as failure:
+        failure.hint = f"write the name after its provider: --model {provider}/VENDOR/MODEL"
+        raise
     if not os.environ.get(variable) and requires_key(real):
-        raise InvalidConfiguration(
-            f"the variable {variable} is not set",
-            cause=f"it has the API key of {provider}, which serves {rest}",
-            hint=f"export {variable}=KEY, or leave out --model: the demo then runs offline",
-        )
+        cause = f"it has the API key of {provider}, which serves {rest}"
+        hint = f"export {variable}=KEY, or leave out --model: the demo then runs offline"
+        if "/" not in name:
+            cause = f"{name} has no provider before it, so it is taken for a model of OpenAI"
+            hint += f"; for another provider write PROVIDER/{name}"
+        raise InvalidConfiguration(f"the variable {variable} is not set", cause=cause, hint=hint)
     require_extra(real)
     return real
 

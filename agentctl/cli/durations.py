@@ -42,6 +42,15 @@ def parse_until(text: str, *, now: datetime) -> timedelta:
     return span
 
 
+def parse_option_until(flag: str, text: str) -> timedelta:
+    """Parse the text of an option with `parse_until`, from now on; an error names the option."""
+    try:
+        return parse_until(text, now=datetime.now(UTC))
+    except UsageError as failure:
+        failure.detail = f"{flag}: {failure.detail}"
+        raise
+
+
 def parse_days(text: str) -> int:
     """Return the days of a span such as `90d`, `12w` or `48h`; UsageError above a hundred years."""
     day = timedelta(days=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -10,6 +11,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agentctl.errors import Conflict, UsageError
+
+
+def find_program_folder() -> Path:
+    """Return the folder of the `agentctl` that runs, for commands that are printed to be copied."""
+    script = Path(sys.argv[0]).absolute()
+    return (script if script.name == "agentctl" else Path(sys.executable)).parent
 
 
 def create_directory(directory: Path, mode: int = 0o777) -> None:

@@ -258,10 +258,16 @@ def read_token_file(name: str) -> str:
         cause = (error.strerror or "it cannot be read").lower()
         raise UsageError(detail, cause=cause) from error
     except UnicodeDecodeError as error:
-        raise UsageError(detail, cause="it is not ASCII text") from error
+        raise UsageError(
+            detail, cause="it is not ASCII text", hint="a token is one line of ASCII text"
+        ) from error
 
     if not token:
-        raise UsageError(detail, cause="it is empty")
+        raise UsageError(
+            detail,
+            cause="it is empty",
+            hint="write a token there: agentctl token mint --sub me --scope user > FILE",
+        )
     return token
 
 

@@ -35,6 +35,8 @@ _FROM_AGENTOS = (
     "docs/agentos.md has a program that writes the {0} of AgentOS for: agentctl {0} import"
 )
 _REMOVED = {
+    "agentctl run": "start a run with: agentctl runs start --agent AGENT_ID --message TEXT",
+    "agentctl start": "start the server with: agentctl serve",
     "agentctl sessions stat": "the sums of runs are in: agentctl usage --by component",
     "agentctl top": "use the console of the server (agentctl console), "
     "agentctl runs list --live --watch, or agentctl runs watch RUN_ID",
@@ -45,7 +47,8 @@ _REMOVED = {
     "agentctl sessions export database": _FROM_AGENTOS.format("sessions"),
     "agentctl memories list database": _FROM_AGENTOS.format("memories"),
 }
-"""Hints for commands of earlier versions, and for options (`agentctl COMMAND OPTION`)."""
+"""Hints for commands of earlier versions or other programs, and for options (`agentctl COMMAND
+OPTION`)."""
 
 _MOVED = {
     "agentctl audit verify-export": "agentctl audit verify --export FILE",
@@ -60,6 +63,7 @@ _MOVED = {
 """The present commands that do the work of commands of earlier versions."""
 
 _EXTRA_WORDS = re.compile(r"unexpected extra argument(?:s|\(s\))? \((.+)\)", re.IGNORECASE)
+_EXPORT_OPTION = re.compile(r"no such option: (?:-o|--(?:output|out|file))\b", re.IGNORECASE)
 _NO_TOKEN = re.compile(r"no such option: --token\b(?!-)", re.IGNORECASE)
 
 
@@ -184,6 +188,9 @@ def _report_usage(failure: typer.TyperException) -> int:
 
     content = "commands" if is_command else "parameters"
     hint = f"`{command} --help` lists its {content}"
+    example = getattr(getattr(context, "command", None), "epilog", None)
+    if detail.lower().startswith("missing ") and example:
+        hint = f"for example: {example.partition(': ')[2]}"
     if guess:
         hint = f"did you mean {guess}?"
     if wrong_word is not None:
@@ -191,9 +198,10 @@ def _report_usage(failure: typer.TyperException) -> int:
 
     # Frequent mistakes.
     extra_words = _EXTRA_WORDS.search(detail)
-    if command == "agentctl runs start" and extra_words:
-        component, _, message = extra_words[1].partition(" ")
-        hint = f"write: {command} --agent {component} --message {shlex.quote(message or 'TEXT')}"
+    if extra_words:
+        hint = _explain_extra_words(context, extra_words[1]) or hint
+    if _EXPORT_OPTION.match(detail) and command.endswith(" export"):
+        hint = f"the export is written to stdout: {command} ... > FILE"
     if _NO_TOKEN.match(detail):
         hint = "other users can read command lines: use --token-file FILE, or AGENTCTL_TOKEN"
     if _ROOT_OPTION.match(detail):
@@ -203,6 +211,24 @@ def _report_usage(failure: typer.TyperException) -> int:
     elif _SERVER_OPTION.match(detail):
         hint = "this works only locally: run it on the machine of the server, with --config FILE"
     return _write_error(detail.removesuffix("."), None, hint, failure.exit_code)
+
+
+def _explain_extra_words(context: Any, words: str) -> str | None:
+    """Return the command line that was probably meant with extra words, or None."""
+    command = context.command_path
+    given = context.params
+    if command == "agentctl runs start":
+        if given.get("agent") or given.get("team") or given.get("workflow"):
+            return f"write the text after --message: --message {shlex.quote(words)}"
+        component, _, message = words.partition(" ")
+        return f"write: {command} --agent {component} --message {shlex.quote(message or 'TEXT')}"
+
+    options = {name for parameter in context.command.params for name in parameter.opts}
+    if "--url" in options and words.startswith(("http://", "https://")):
+        return f"write: {command} --url {words}"
+    if "--config" in options and words.endswith(".toml"):
+        return f"write: {command} --config {words}"
+    return None
 
 
 def _describe_wrong_value(failure: typer.TyperException) -> str | None:

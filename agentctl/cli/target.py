@@ -36,7 +36,7 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.request_options import CommandSignature, declare_parameters, run_until_done
 from agentctl.cli.show.terminal import note, note_detail
-from agentctl.cli.show.tokens import describe_expiry
+from agentctl.cli.show.tokens import describe_rejection
 from agentctl.errors import AgentctlError, NotFound, Unauthenticated, Unavailable, UsageError
 from agentctl.interface.declarations import Order
 from agentctl.interface.requests import MINIMUM_ID_PREFIX, SUMMARY_VIEW
@@ -445,7 +445,7 @@ async def _open_remote(
                 yield Target(operations, f"on {url}", options.flags(), token=token)
             except Unauthenticated as failure:
                 if failure.cause is None and token is not None:
-                    failure.cause = describe_expiry(token)
+                    failure.cause = describe_rejection(token)
                 raise
 
 

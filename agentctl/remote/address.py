@@ -89,9 +89,11 @@ def check_credential(address: Address, token: str, *, allow_insecure: bool) -> N
             white space, control or non-ASCII characters (RFC 6750 2.1).
     """
     if not _TOKEN.fullmatch(token):
+        hint = "a token is one line of ASCII without white space: check its file or variable"
+        if token.lower().startswith("bearer "):
+            hint = "leave out the word Bearer: agentctl adds it"
         raise errors.UsageError(
-            "The token has characters that are not allowed in a token",
-            hint="a token is one line of ASCII without white space: check its file or variable",
+            "The token has characters that are not allowed in a token", hint=hint
         )
     check_transport(address, allow_insecure=allow_insecure)
 

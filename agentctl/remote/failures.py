@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _CLEAR_WITHOUT_JSON = frozenset({401, 403, 413, 429, 431})
 """Statuses with the same meaning from a proxy as from the server."""
 
+_PAGES = frozenset({"/console", "/chat", "/docs", "/guide", "/v1", "/mcp"})
+"""Paths below the URL of a server that are copied in its place."""
+
 _MAXIMUM_TEXT = 500
 
 
@@ -67,9 +70,12 @@ def build_response_error(
                 "`agentctl token inspect` shows the token, `agentctl token mint` creates a new one"
             )
 
-    if failure.hint is None and failure.detail == "Not found":
+    if failure.hint is None and failure.detail in ("Not found", errors.NO_SUCH_PATH):
         # The server has no such route, or the value cannot be an id.
         failure.hint = "check the id, and --url including its path"
+        page = f"/{address.prefix.rpartition('/')[2]}"
+        if page in _PAGES:
+            failure.hint = f"leave out {page}: --url {address.base.removesuffix(page)}"
 
     failure.retry_after = read_retry_after(response.headers) or failure.retry_after
 

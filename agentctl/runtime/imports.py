@@ -74,6 +74,11 @@ def load_object(reference: str, folder: Path | None, where: str = _NEXT_TO_CONFI
 
     if not (colon and module_name and name):
         raise UnusableObject("it does not have the form package.module:function")
+    if module_name.endswith(".py"):
+        right_name = module_name.removesuffix(".py").replace("/", ".")
+        raise UnusableObject(
+            f"{module_name} is a file, not a module", f'write it without .py: "{right_name}:{name}"'
+        )
     _check_module_name(module_name, folder)
 
     try:

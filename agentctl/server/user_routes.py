@@ -18,7 +18,13 @@ from starlette.requests import Request
 from starlette.routing import Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentctl.errors import InternalError, InvalidConfiguration, NotFound, Unauthenticated
+from agentctl.errors import (
+    NO_SUCH_PATH,
+    InternalError,
+    InvalidConfiguration,
+    NotFound,
+    Unauthenticated,
+)
 from agentctl.records.routes import Route, RouteTable
 from agentctl.server.access import current_user, is_public
 from agentctl.server.answers import CALLER_KEY, USER_ROUTE_KEY
@@ -82,7 +88,7 @@ def _refuse(problem: str) -> None:
 
 async def refuse_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
     """Raise the error of a path that no route has, instead of FastAPI's own 404."""
-    raise NotFound("Not found")
+    raise NotFound(NO_SUCH_PATH)
 
 
 class UserRoutes:

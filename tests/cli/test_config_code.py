@@ -147,12 +147,12 @@ PAGE = "for agents of other libraries see docs/other-libraries.md"
         ),
         (
             {"code_one": CLASS.format("async def")},
-            "it is an object of the type Agent, which is no kind of agent",
+            "it is an object of the type Agent, which is not an agent",
             f"{CALLED} await NAME(message); {PAGE}",
         ),
         (
             {"code_one": CLASS.format("def")},
-            "it is an object of the type Agent, which is no kind of agent",
+            "it is an object of the type Agent, which is not an agent",
             f"{CALLED} NAME(message); {PAGE}",
         ),
         (
@@ -160,7 +160,7 @@ PAGE = "for agents of other libraries see docs/other-libraries.md"
                 "code_one": "import functools\nasync def call(message, style): ...\n"
                 "agent = functools.partial(call, style='brief')\n"
             },
-            "it is an object of the type partial, which is no kind of agent",
+            "it is an object of the type partial, which is not an agent",
             f"{CALLED} await NAME(message); {PAGE}",
         ),
         (
@@ -168,10 +168,10 @@ PAGE = "for agents of other libraries see docs/other-libraries.md"
                 "code_one": "from langchain_core.runnables import RunnableLambda\n"
                 "agent = RunnableLambda(str) | str\n"
             },
-            "it is an object of the type RunnableSequence, which is no kind of agent",
+            "it is an object of the type RunnableSequence, which is not an agent",
             f"{CALLED} await NAME.ainvoke(message); {PAGE}",
         ),
-        ({"code_one": "agent = 7\n"}, "which is no kind of agent", "an object is an Agent of"),
+        ({"code_one": "agent = 7\n"}, "which is not an agent", "an agent is an Agent of"),
     ],
     ids=[
         "module",
@@ -198,7 +198,7 @@ def test_object_that_cannot_be_an_agent_has_a_hint(
     code, shown, advice = check(agentctl, home, "code_one:agent", **files)
     assert (code, problem in shown) == (2, True), shown
     assert advice.startswith(hint)
-    assert ("an Agent of pydantic-ai" in advice) == hint.startswith("an object is")
+    assert ("an Agent of pydantic-ai" in advice) == hint.startswith("an agent is")
     assert PAGE in advice or "other libraries" not in hint
 
 

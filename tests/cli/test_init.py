@@ -13,6 +13,7 @@ from typing import get_args
 import pytest
 
 from agentctl.cli.commands.init import AgentKind
+from agentctl.cli.files import find_program_folder
 from agentctl.config import SAMPLE_CONFIG
 from tests.cli.conftest import Agentctl
 
@@ -96,7 +97,9 @@ def test_module_that_is_missing_is_noted(agentctl: Agentctl, home: Path) -> None
     ("options", "said"),
     [
         (("--object", "weather.py"), "error: --object 'weather.py' is not MODULE:NAME"),
-        (("--object", "weather/agent.py:agent"), "is not MODULE:NAME"),
+        (("--object", "weather/agent.py:agent"), "in it: --object weather.agent:agent"),
+        (("--object", "weather.py:graph"), "in it: --object weather:graph"),
+        (("--object", "weather"), "is not MODULE:NAME"),
         (
             ("--object", "a:b", "--agent", "function"),
             "--object and --agent cannot be used together",
@@ -109,7 +112,7 @@ def test_wrong_object_leaves_no_files(
     ended = agentctl("init", *options)
     assert ended.code == 2
     assert said in ended.stderr
-    assert ("hint: " in ended.stderr) == ("MODULE:NAME" in said)
+    assert ("hint: " in ended.stderr) == ("MODULE:NAME" in ended.stderr)
     assert _files(home) == {}
 
 
@@ -161,6 +164,15 @@ def test_missing_packages_are_installed_first(
     assert "pydantic-ai]" in steps[extra]
     assert steps[tool].endswith("-m pip install pytest")
     assert steps[test].strip() == "python -m pytest"
+
+
+def test_steps_put_the_program_on_the_path_if_it_is_not_there(
+    agentctl: Agentctl, tmp_path: Path
+) -> None:
+    folder = find_program_folder()
+    hidden = agentctl("init", "hidden", env={"PATH": str(tmp_path)}).stderr
+    assert hidden.count(f'  export PATH={folder}:"$PATH"\n') == 2
+    assert "export PATH" not in agentctl("init", "shown", env={"PATH": str(folder)}).stderr
 
 
 def test_steps_name_the_port_of_the_environment(agentctl: Agentctl) -> None:

@@ -112,7 +112,7 @@ def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
         (
             ["sessions", "get"],
             "error: missing argument 'SESSION_ID'\n"
-            "\nhint: `agentctl sessions get --help` lists its parameters\n",
+            "\nhint: for example: agentctl sessions get s1 --last 3\n",
         ),
     ],
 )

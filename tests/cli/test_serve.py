@@ -157,16 +157,21 @@ def test_wrong_options_are_usage_errors(agentctl: Agentctl, args: list[str], nam
         (("--demo", "--model", "grok/llama"), 'not "grok/llama"', "did you mean groq/llama?"),
         (("--demo", "--model", "azure/x"), 'not "azure/x"', "write openai/"),
         (("--demo", "--model", ""), "--model must be a model of OpenAI", "write openai/"),
-        (("--demo", "--model", "openrouter/x"), '"VENDOR/MODEL"', None),
+        (
+            ("--demo", "--model", "openrouter/x"),
+            '"VENDOR/MODEL"',
+            "--model openrouter/VENDOR/MODEL",
+        ),
+        (("--demo", "--model", "claude-x"), "OPENAI_API_KEY", "write PROVIDER/claude-x"),
     ],
 )
 def test_wrong_model_of_the_demo_changes_nothing(
-    agentctl: Agentctl, home: Path, args: tuple[str, ...], error: str, hint: str | None
+    agentctl: Agentctl, home: Path, args: tuple[str, ...], error: str, hint: str
 ) -> None:
     ended = agentctl("serve", *args, env={"OPENAI_API_KEY": ""})
     assert (ended.code, ended.stdout) == (2, "")
     assert error in ended.stderr.splitlines()[0]
-    assert hint is None or hint in ended.stderr.splitlines()[-1]
+    assert hint in ended.stderr.splitlines()[-1]
     assert [*home.iterdir()] == []
 
 

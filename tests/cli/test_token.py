@@ -82,7 +82,7 @@ def test_mint_sets_every_requested_claim(agentctl: Agentctl, project: Path) -> N
     ("options", "told", "hint"),
     [
         (("--scope", "agent:rnu"), "'agent:rnu'", "did you mean 'agents:run'?"),
-        (("--scope", "everything"), "'everything'", "known scopes:"),
+        (("--scope", "everything"), "'everything'", "use user for all that a user needs"),
         (("--expires-in", "60"), "'60'", "write 15m"),
         (("--expires-in", "0s"), "'0s'", "write 15m"),
         (("--sub", "__root"), "would reject", ""),

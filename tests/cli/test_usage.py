@@ -119,7 +119,7 @@ def test_picture_shows_failures_without_color(usage: Usage) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--by", "week"), "'week' is no group"),
+        (("--by", "week"), "session, not 'week'"),
         (("--step", "day"), "--step needs --plot"),
         (("--plot", "--by", "day"), "--plot needs --by component"),
         (("--agent", "echo", "--component", "echo"), "exclude --type and --component"),

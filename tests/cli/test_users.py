@@ -151,7 +151,7 @@ def test_held_session_is_left_with_its_exit_code(agentctl: Agentctl, tmp_path: P
     (file_id,) = agentctl(*upload, *local).lines
     assert agentctl("sessions", "hold", "s1", "--reason", "claim", *local).code == 0
     unknown = agentctl("users", "erase", "adda", "--yes", *local)
-    assert "user adda has no rows to erase" in unknown.stderr
+    assert "nothing is stored about user adda" in unknown.stderr
     ended = agentctl("users", "erase", "ada", "--yes", *local, "-o", "json")
     assert ended.code == 6
     report = json.loads(ended.stdout)

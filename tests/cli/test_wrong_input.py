@@ -103,6 +103,11 @@ WRONG_WORDS: dict[str, tuple[int, str, str | None]] = {
     "runs cancel x --all": (2, "--all and RUN_ID cannot be used together", None),
     "runs fork x --at many": (2, "--at must be a whole number", None),
     "runs start -m x": (2, "--agent", ""),
+    "runs start --agent echo hello there": (2, "extra argument", "--message 'hello there'"),
+    "run echo hello": (2, "no such command 'run'", "agentctl runs start --agent AGENT_ID"),
+    "sessions export -o out.jsonl": (2, "no such option: -o", "is written to stdout: "),
+    "sessions prune": (2, "missing option '--idle'", "for example: agentctl sessions prune --"),
+    "usage --by month": (2, "--by must be day, user, component, model, version or session", None),
     "agents get ekco": (5, "agent not found: ekco", "did you mean echo?"),
     "agents diff echo 1 2": (5, "version not found", "agents diff --help"),
     "teams get du": (5, "team not found: du", "did you mean duo?"),
@@ -126,7 +131,7 @@ def test_wrong_words_have_an_error_and_a_remedy(through: Agentctl) -> None:
 @pytest.mark.parametrize(
     ("command", "part", "hint"),
     [
-        ("token mint --sub me --expires-in never", "'never'", ""),
+        ("token mint --sub me --expires-in never", "--expires-in: 'never' is not", "15m"),
         (
             "token mint --sub me --expires-in 20000d",
             "from 1 second to 3650 days",
@@ -144,8 +149,10 @@ def test_wrong_words_have_an_error_and_a_remedy(through: Agentctl) -> None:
             "write it like http://",
         ),
         ("db copy", "give the target with --to", "db copy --help"),
-        ("db restore", "FILE", "db restore --help"),
+        ("db restore", "FILE", "for example: agentctl db restore "),
         ("sessions import nowhere.jsonl", "nowhere.jsonl cannot be read", "check the path"),
+        ("serve my/agentctl.toml", "extra argument", "serve --config my/agentctl.toml"),
+        ("agents list http://host", "extra argument", "agents list --url http://host"),
         ("login --url nonsense", "the URL of the server is not valid", "write http://nonsense"),
         ("sessions list --url ftp://x", "does not start with http:// or https://", "write it like"),
         ("sessions list --context nowhere", "nowhere", "context list"),
@@ -302,6 +309,37 @@ def test_missing_broken_and_expired_tokens_are_rejected(agentctl: Agentctl, demo
         hint="agentctl token",
     )
     assert expired not in agentctl(*command, env={"AGENTCTL_TOKEN": expired}).stderr
+
+
+def test_rejected_token_names_what_it_shows_itself(agentctl: Agentctl, demo: Demo) -> None:
+    command = ("teams", "list", "--url", demo.url)
+    agentctl("init", "other")
+    mint = ("token", "mint", "--sub", "me", "--config", "other/agentctl.toml")
+    causes = {
+        "hunter2": "the token does not have three segments",
+        agentctl(*mint).stdout.strip(): "the server does not know its key, or expects another",
+        "agentctl_pat_cut": "the service account token is cut off or mistyped",
+    }
+    for token, cause in causes.items():
+        check(agentctl(*command, env={"AGENTCTL_TOKEN": token}), 4, f"cause: {cause}")
+    bearer = {"AGENTCTL_TOKEN": f"Bearer {demo.token}"}
+    check(agentctl(*command, env=bearer), 2, hint="leave out the word Bearer")
+    inspected = agentctl("token", "inspect", "-", input="hunter2")
+    check(inspected, 4, "three segments", hint="copy the whole token")
+
+
+def test_empty_token_file_has_a_remedy(agentctl: Agentctl, demo: Demo, tmp_path: Path) -> None:
+    file = tmp_path / "empty.token"
+    file.touch()
+    ended = agentctl("agents", "list", "--url", demo.url, "--token-file", str(file))
+    check(ended, 2, "cause: it is empty", hint="write a token there: agentctl token mint")
+
+
+def test_denial_of_an_explanation_does_not_name_it_again(agentctl: Agentctl, demo: Demo) -> None:
+    mint = ("token", "mint", "--sub", "me", "--scope", "user", "--config", str(demo.config))
+    token = {"AGENTCTL_TOKEN": agentctl(*mint).stdout.strip()}
+    explain = ("auth", "explain", "GET", "/agents", "--url", demo.url)
+    check(agentctl(*explain, env=token), 4, hint="on the machine of the server, without --url")
 
 
 def test_a_missing_scope_is_named(agentctl: Agentctl, demo: Demo) -> None:

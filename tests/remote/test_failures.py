@@ -300,11 +300,19 @@ def test_other_servers_are_recognized(
     assert "\x1b" not in told
 
 
-def test_path_that_a_server_does_not_have_is_explained(serve: Serve) -> None:
-    body = b'{"detail": "Not found", "error_code": "NOT_FOUND"}'
+@pytest.mark.parametrize("detail", ["Not found", errors.NO_SUCH_PATH])
+def test_path_that_a_server_does_not_have_is_explained(serve: Serve, detail: str) -> None:
+    body = b'{"detail": "%s", "error_code": "NOT_FOUND"}' % detail.encode()
     failure = _failure(f"{serve(answer(404, body, 'application/json')).url}/wrong")
     assert isinstance(failure, errors.NotFound)
     assert failure.hint == "check the id, and --url including its path"
+
+
+@pytest.mark.parametrize("page", ["/console", "/chat", "/v1"])
+def test_url_of_a_page_is_no_url_of_a_server(serve: Serve, page: str) -> None:
+    body = b'{"detail": "Not found", "error_code": "NOT_FOUND"}'
+    url = serve(answer(404, body, "application/json")).url
+    assert _failure(f"{url}{page}").hint == f"leave out {page}: --url {url}"
 
 
 @pytest.mark.parametrize(

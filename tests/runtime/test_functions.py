@@ -235,10 +235,10 @@ async def test_end_of_a_process_survives_a_runner_that_cannot_be_closed(
     [
         (f"{MODULE}:absent", f"the module {MODULE} has no absent"),
         ("no_such_module_here:agent", "its module cannot be imported"),
-        (f"{MODULE}:number", "it is an object of the type int, which is no kind of agent"),
-        (f"{MODULE}:Callable", "it is the class Callable, which is no kind of agent"),
+        (f"{MODULE}:number", "it is an object of the type int, which is not an agent"),
+        (f"{MODULE}:Callable", "it is the class Callable, which is not an agent"),
         (f"{MODULE}:generator_without_async", "it is a generator that is not asynchronous"),
-        (f"{MODULE}:no_parameters", "it is an object of the type str, which is no kind of agent"),
+        (f"{MODULE}:no_parameters", "it is an object of the type str, which is not an agent"),
         (f"{MODULE}:too_many", "its parameters are not (message) or (message, context)"),
     ],
 )

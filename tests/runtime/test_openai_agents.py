@@ -399,7 +399,7 @@ def test_users_may_have_a_module_of_the_name_of_the_library(
         monkeypatch.delitem(sys.modules, name)
     (tmp_path / "agents.py").write_text("class Agent:\n    pass\n\nsupport = Agent()\n")
     error = refuse("agents:support", tmp_path)
-    assert "an object of the type Agent, which is no kind of agent" in str(error)
+    assert "an object of the type Agent, which is not an agent" in str(error)
     assert "an Agent of openai-agents" in (error.hint or "")
     monkeypatch.setitem(sys.modules, "agents", None)
     assert refuse("agents:support", tmp_path).hint == (

@@ -87,6 +87,7 @@ def test_coroutine_functions_are_detected() -> None:
         ("tests.runtime.sample_tools", "it does not have the form package.module:function"),
         (":f", "it does not have the form package.module:function"),
         ("m:", "it does not have the form package.module:function"),
+        ("m.py:f", "m.py is a file, not a module"),
         ("not.there:f", "its module cannot be imported"),
         (f"{sample_tools.TOOLS}:none", "the module tests.runtime.sample_tools has no none"),
         (f"{sample_tools.TOOLS}:TOOLS", "TOOLS is not a function"),

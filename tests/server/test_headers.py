@@ -7,6 +7,7 @@ import uuid
 import httpx2
 import pytest
 
+from agentctl.errors import NO_SUCH_PATH
 from tests.server.seeds import as_caller, start
 from tests.server.threaded_server import ThreadedServer
 
@@ -114,7 +115,7 @@ def test_almost_correct_paths_are_not_found(server: ThreadedServer, path: str) -
     url = f"{server.url}{path}"  # The client would normalize a relative path.
     answer = server.client.get(url, headers=as_caller(server, "me"))
     assert answer.status_code == 404
-    assert answer.json() == {"detail": "Not found", "error_code": "NOT_FOUND"}
+    assert answer.json() == {"detail": NO_SUCH_PATH, "error_code": "NOT_FOUND"}
     assert server.client.get(url).status_code == 401
 
 

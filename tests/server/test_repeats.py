@@ -300,7 +300,7 @@ def test_what_cannot_be_forked(place: Place) -> None:
     status, error = place.repeat(
         "agents/planner", run, "fork", at=5, message="x", session_id=other["session_id"]
     )
-    assert (status, error["detail"]) == (409, f"The session {other['session_id']} exists already")
+    assert (status, error["detail"]) == (409, f"The session {other['session_id']} already exists")
     assert place.repeat("agents/planner", run, "fork", at=5, message="x", agent_id="no")[0] == 404
     assert place.ledger() == ["one"]
 

@@ -73,7 +73,7 @@ def write_private_key(path: Path, data: bytes) -> None:
     """Write a new file with mode 0600; a missing folder is created with mode 0700.
 
     Raises:
-        InvalidKey: the file exists already or cannot be written; an incomplete file is removed.
+        InvalidKey: the file already exists or cannot be written; an incomplete file is removed.
     """
     descriptor = _create_file(path)
     try:
@@ -185,7 +185,7 @@ def move_file(source: Path, target: Path) -> None:
 
 
 def link_old_file(path: Path, backup: Path) -> None:
-    """Create a second link to a file, unless it exists already. Raises OSError."""
+    """Create a second link to a file, unless it already exists. Raises OSError."""
     try:
         backup.hardlink_to(path)
     except FileExistsError:

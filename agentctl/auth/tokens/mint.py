@@ -42,7 +42,8 @@ def check_mintable_scopes(scopes: Iterable[str], admin_scope: str) -> None:
     for scope in scopes:
         if scope == admin_scope or is_known_scope(scope):
             continue
-        hint = f"known scopes: {', '.join((*KNOWN_SCOPES, admin_scope))}"
+        known_scopes = ", ".join((*KNOWN_SCOPES, admin_scope))
+        hint = f"use user for all that a user needs, or one of: {known_scopes}"
         if near := suggest_scope(scope, admin_scope):
             hint = f"did you mean {near!r}?"
         elif own_scopes := list_scopes_of(scope):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from agentctl.cli.durations import parse_until
+from agentctl.cli.durations import parse_option_until
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import choose_id, is_id_prefix
 from agentctl.cli.lists import ListOutput
@@ -121,7 +121,7 @@ async def create_account(
 
 
 def _parse_days(text: str) -> int:
-    span = parse_until(text, now=datetime.now(UTC))
+    span = parse_option_until("--expires-in", text)
     day = timedelta(days=1)
     if span % day:
         raise UsageError(

@@ -58,6 +58,11 @@ WhatArgument = Annotated[str, argument("WHAT", "Scope, operation, or HTTP method
 
 _NO_SCOPE = {"token": "(any valid token)", "nothing": "(public)"}
 
+_EXPLAIN_HINT = (
+    "use a token with the admin scope, or explain it on the machine of the server, without --url;"
+    " `agentctl auth whoami` shows your scopes"
+)
+
 _WHOAMI_COLUMNS = [
     *plain_columns("principal", "admin"),
     Column("auth_mode", heading="authorization"),
@@ -163,7 +168,13 @@ async def explain_request(
     async with open_target(options, reads_token=True, fallback_token=token or None) as target:
         if target.local is not None and token is None:
             token = resolve_token(None)
-        document = await target.operations.system.explain_auth(ExplainRequest(method, path, token))
+        try:
+            request = ExplainRequest(method, path, token)
+            document = await target.operations.system.explain_auth(request)
+        except Forbidden as failure:
+            # The hint of other denials leads here: it must not lead in a circle.
+            failure.hint = _EXPLAIN_HINT
+            raise
         _show_explanation(document, out, every)
         if not document.value["allowed"]:
             raise typer.Exit(1)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from agentctl.cli.commands.token import USER_SCOPES_NAME, sign_token
-from agentctl.cli.durations import parse_until
+from agentctl.cli.durations import parse_option_until
 from agentctl.cli.options import Config
 from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.output import write_line
@@ -66,7 +65,7 @@ def console(
     page = f"{base_url}/{'chat' if chat else 'console'}"
     link = page
     if settings.authorization.enabled:
-        span = parse_until(expires_in, now=datetime.now(UTC))
+        span = parse_option_until("--expires-in", expires_in)
         user = sub or getpass.getuser()
         token = sign_token(settings, user, scope or [USER_SCOPES_NAME], span, yes=yes)
         code = None if no_open else create_code(base_url, token)

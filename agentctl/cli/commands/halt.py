@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from agentctl.cli.commands.halts import HALT_FIELDS
-from agentctl.cli.durations import parse_until
+from agentctl.cli.durations import parse_option_until
 from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.terminal import note
@@ -90,5 +90,5 @@ async def halt(
 
 def _find_time(text: str) -> str:
     """Return the time of `--until` as RFC 3339."""
-    span = parse_until(text, now=datetime.now(UTC))
+    span = parse_option_until("--until", text)
     return format_rfc3339(now() + span // timedelta(microseconds=1))

@@ -115,12 +115,16 @@ class _OwnComponent:
 def _build_own_component(own_object: str, agent: AgentKind | None) -> _OwnComponent:
     if agent is not None:
         raise UsageError("--object and --agent cannot be used together")
-    if _OBJECT.fullmatch(own_object) is None:
+    module, _, name = own_object.partition(":")
+    if module.endswith(".py") or _OBJECT.fullmatch(own_object) is None:
+        # A file is what people name first: weather.py:agent, or agents/weather.py:agent.
+        guess = f"{module.removesuffix('.py').replace('/', '.')}:{name or 'agent'}"
+        example = guess if _OBJECT.fullmatch(guess) else "weather:agent"
         raise UsageError(
             f"--object {own_object!r} is not MODULE:NAME",
-            hint="write the module without .py and the name in it: --object weather:agent",
+            hint=f"write the module without .py and the name in it: --object {example}",
         )
-    module = own_object.partition(":")[0].rpartition(".")[2]
+    module = module.rpartition(".")[2]
     return _OwnComponent(module.strip("_") or "agent", own_object)
 
 
@@ -164,11 +168,26 @@ def _note_next_steps(directory: Path, agent: AgentKind | None, name: str, url: s
     here = directory.resolve() == Path.cwd()
     # The variable of another project would select its configuration in the new folder, too.
     folder = "  unset AGENTCTL_CONFIG\n" if _is_other_configured(directory) else ""
+    folder = _build_path_command() + folder
     folder += "" if here else f"  cd {shlex.quote(str(directory))}\n"
     tests = [] if agent is None else [*_list_install_commands(agent), "python -m pytest"]
     before = folder + "".join(f"  {command}\n" for command in tests)
     for line in _NEXT_STEPS.format(before=before, folder=folder, agent=name, url=url).splitlines():
         note(line)
+
+
+def _build_path_command() -> str:
+    """Return the command that puts this program on the PATH; nothing if the shell finds it."""
+    import shlex
+    import shutil
+
+    from agentctl.cli.files import find_program_folder
+
+    program_folder = find_program_folder()
+    found = shutil.which("agentctl")
+    if found is not None and Path(found).parent.resolve() == program_folder.resolve():
+        return ""
+    return f'  export PATH={shlex.quote(str(program_folder))}:"$PATH"\n'
 
 
 def _is_other_configured(directory: Path) -> bool:

@@ -14,12 +14,11 @@ from collections.abc import Iterator, Mapping
 from concurrent import futures
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from agentctl.cli.durations import parse_until
+from agentctl.cli.durations import parse_option_until
 from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.options import Config, Yes
 from agentctl.cli.parameters import flag, option
@@ -375,7 +374,7 @@ def _start_rotation(
         command: the command line without options, for hints.
         keep: keep the old private key in another file.
     """
-    span = parse_until(overlap, now=datetime.now(UTC))
+    span = parse_option_until("--overlap", overlap)
 
     if rotation.removable:
         latest = _format_moment(max(rotation.removable.values()))

@@ -6,11 +6,11 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from agentctl.cli.durations import parse_until
+from agentctl.cli.durations import parse_option_until
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io, resolve_token
 from agentctl.cli.options import Config, GivenTokenFile, load_optional_settings
@@ -75,7 +75,7 @@ def mint_token(
     """
     from agentctl.config import load_settings
 
-    span = parse_until(expires_in, now=datetime.now(UTC))
+    span = parse_option_until("--expires-in", expires_in)
     settings = _with_issuer(issuer, load_settings(config))
     scopes = scope or ()
     claims = {"audience": audience, "session_id": session_id}
@@ -101,7 +101,11 @@ def inspect_token(
         record = tokenview.account_token_record(token)
         out.show_record(record, tokenview.ACCOUNT_TOKEN_COLUMNS, "credential")
         return
-    seen = mint.inspect_token(token)
+    try:
+        seen = mint.inspect_token(token)
+    except InvalidToken as failure:
+        failure.hint = "copy the whole token: a JWT has three parts with dots between them"
+        raise
     settings, missing = load_optional_settings(config)
     if settings is None:
         reason: str | None = _UNVERIFIABLE.format(missing)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, cast, get_args
 
 from agentctl.cli.commands.budgets import list_budgets
+from agentctl.cli.help import join_alternatives
 from agentctl.cli.io import current_io
 from agentctl.cli.options import NO_CHOICE, ComponentChoice, select_component
 from agentctl.cli.parameters import flag, option
@@ -107,7 +108,7 @@ def _parse_group_keys(text: str | None) -> tuple[UsageKey, ...]:
     names = [name for name in (text or "").replace(" ", "").split(",") if name]
     for name in names:
         if name not in known_keys:
-            raise UsageError(f"{name!r} is no group", hint=f"use: {', '.join(known_keys)}")
+            raise UsageError(f"--by must be {join_alternatives(known_keys)}, not {name!r}")
     return cast(tuple[UsageKey, ...], tuple(dict.fromkeys(names)))
 
 

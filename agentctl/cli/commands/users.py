@@ -297,8 +297,8 @@ def _build_report(
     for file in files:
         if file["engine"] == "sqlite" and not (file["vacuumed"] and file["log_emptied"]):
             reason = (
-                f"the file of database {file['db_id']} can have remains in unused parts of its"
-                " pages until it is rewritten: users erase --vacuum, while writers can wait"
+                f"the file of database {file['db_id']} may contain erased bytes until it is"
+                " rewritten by users erase --vacuum, which blocks writers"
             )
             kept.append({"what": "remains", "rows": None, "until": None, "reason": reason})
 
@@ -318,7 +318,8 @@ def _note_rest(report: dict[str, Any]) -> None:
     if report["dry_run"]:
         note("nothing was erased")
     if not report["erased"]:
-        note(f"user {report['user_id']} has no rows to erase: check the id if that is unexpected")
+        user_id = report["user_id"]
+        note(f"nothing is stored about user {user_id}: check the id if that is unexpected")
 
     capped_tables = [row["table"] for row in report["erased"] if row.get("is_capped")]
     if capped_tables:
@@ -329,7 +330,7 @@ def _note_rest(report: dict[str, Any]) -> None:
     for kept in report["kept"]:
         count = "" if kept["rows"] is None else f" ({kept['rows']})"
         until = "" if kept["until"] is None else f", until {kept['until']}"
-        note(f"stays: {kept['what']}{count}{until}: {kept['reason']}")
+        note(f"kept: {kept['what']}{count}{until}: {kept['reason']}")
 
     if report["held"]:
         note(f"held: {', '.join(report['held'])}")

@@ -175,19 +175,29 @@ def token_times(token: str | None) -> dict[str, str]:
     return texts
 
 
-def describe_expiry(token: str) -> str | None:
-    """Return why a JWT that has expired is refused; None for every other credential."""
+def describe_rejection(token: str) -> str:
+    """Return why a server has rejected a token, as far as the token shows it.
+
+    The server itself does not tell it: the reason would help to guess tokens.
+    """
     from agentctl.auth.tokens import mint
+    from agentctl.auth.tokens.account_tokens import check_account_token, is_account_token
 
     try:
+        if is_account_token(token):
+            check_account_token(token)
+            return "the service account was revoked, has expired, or belongs to another server"
         inspected = mint.inspect_token(token)
-    except InvalidToken:
-        return None
+    except InvalidToken as failure:
+        return failure.reason
 
-    if not inspected["expired"]:
-        return None
-    expires_at = inspected["claims"]["exp"]
-    return f"the token expired {_format_distance(expires_at)} ({inspected['times']['exp']})"
+    claims = inspected["claims"]
+    times = inspected["times"]
+    if inspected["expired"]:
+        return f"the token expired {_format_distance(claims['exp'])} ({times['exp']})"
+    if "nbf" in times and claims["nbf"] > time.time():
+        return f"the token is not valid yet: it begins {_format_distance(claims['nbf'])}"
+    return "the server does not know its key, or expects another issuer, audience or claim"
 
 
 def _format_distance(moment: float) -> str:

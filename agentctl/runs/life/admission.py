@@ -325,7 +325,7 @@ def _get_session(submission: Submission, new_session: SessionRow) -> Steps[Sessi
     if is_new and submission.is_new_session is False:
         raise errors.NotFound(SESSION_NOT_FOUND)
     if not is_new and submission.is_new_session:
-        raise errors.Conflict(f"The session {new_session.session_id} exists already")
+        raise errors.Conflict(f"The session {new_session.session_id} already exists")
     return session
 
 

@@ -281,9 +281,9 @@ def load_runner(
         if deps and not callable(build_deps):
             raise UnusableObject(f"it is {_describe(build_deps)}, not a function")
 
-        kinds = "; or ".join(kind.description for kind in KINDS)
+        *kinds, last_kind = (kind.description for kind in KINDS)
         key = f"object {reference!r}"
-        hint = f"an object is {kinds}; {_OTHER_LIBRARIES}"
+        hint = f"an agent is {'; '.join(kinds)}; or {last_kind}; {_OTHER_LIBRARIES}"
 
         target = load_object(reference, folder)
         options = RunnerOptions(
@@ -320,7 +320,7 @@ def build_runner(target: object, options: RunnerOptions) -> Runner:
                     raise UnusableObject(problem, f"remove the key {key}")
 
             return kind.build(target, options)
-    raise NoAgentKind(f"it is {_describe(target)}, which is no kind of agent", _find_remedy(target))
+    raise NoAgentKind(f"it is {_describe(target)}, which is not an agent", _find_remedy(target))
 
 
 def _find_remedy(target: object) -> str | None:

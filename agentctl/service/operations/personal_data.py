@@ -60,14 +60,14 @@ _AS_USER = "An administrator who acts for a user cannot do this: omit --as-user"
 """The reasons for a 403 of an administrator, with the remedy."""
 
 _KEPT = {
-    "audit_log": "changes and denied calls of the person and about the person, for their age",
+    "audit_log": "changes and denied calls by or about the person, until audit.keep_days",
     "service_accounts": "the name of the creator of service accounts, which belong to the operator",
     "halts": "halts that the person has created or ended, and those of the runs of the person",
 }
 _KEPT_UNCOUNTED = {
-    "records of others": "the name and the note of the person as the one who decided, started or"
-    " cancelled in sessions of other users",
-    "copies": "backups made before, exports, log files and traces, whose places are not known",
+    "records of others": "where the person decided, started or cancelled something in the sessions"
+    " of other users: the name and the note",
+    "copies": "earlier backups, exports, log files and traces, which agentctl cannot find",
 }
 """The data that an erasure leaves, with the reason: of tables, and data that is not counted."""
 

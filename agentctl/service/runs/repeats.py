@@ -167,7 +167,9 @@ class RepeatOperations(RunOperations):
             root = await database.read(find_root_id(row))
             raise errors.Conflict(f"The run is part of run {root}: {verb} that one")
         if not is_final(row.status):
-            raise errors.Conflict(f"The run has not ended: it is {row.status}")
+            raise errors.Conflict(
+                f"The run has not ended: it is {row.status}", command=f"agentctl runs wait {run_id}"
+            )
         return database, stored
 
     def _build_request(

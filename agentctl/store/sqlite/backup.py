@@ -90,7 +90,7 @@ async def back_up(
         files: the folder of the bytes of its files, which are copied as well; None without one.
 
     Raises:
-        Conflict: the file exists already.
+        Conflict: the file already exists.
         Unavailable: the database cannot be read, the file cannot be written, or the copy differs.
     """
     part = target.with_name(f"{target.name}.part")
@@ -229,9 +229,7 @@ def _publish(part: Path, target: Path) -> None:
 
 def _build_exists_error(target: Path) -> errors.Conflict:
     return errors.Conflict(
-        "The file exists already",
-        cause=f"{target} was not changed",
-        hint="give another name: a backup never overwrites a file",
+        f"{target} already exists", hint="choose another name: a backup never overwrites a file"
     )
 
 

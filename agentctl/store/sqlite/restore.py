@@ -46,9 +46,8 @@ async def restore(
     """
     if os.path.lexists(path) and not replace:
         raise errors.Conflict(
-            "The database exists already",
-            cause=f"{path} was not changed",
-            hint="--replace moves it aside, and restores the backup",
+            f"The database {path} already exists",
+            hint="--replace moves it aside and restores the backup",
         )
 
     copy = path.with_name(f"{path.name}.restoring")

@@ -9,6 +9,7 @@ from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.parameters import argument, option
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import CommandOutput
+from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.interface.requests import MessageRequest
 from agentctl.records.run_messages import LateMessage, RunMessageRecord
@@ -39,10 +40,13 @@ async def send_message(
     request = MessageRequest(read_text_or_stdin(text, "message"), late, idempotency_key)
     document = await target.operations.runs.send_message(run_id, request)
     out.show_record(document, columns.SENT, "message_id")
-    target.report_done(_describe(document.value))
+    _note_fate(target, document.value)
 
 
-def _describe(message: RunMessageRecord) -> str:
-    if message["next_run_id"] is not None:
-        return f"queued as run {message['next_run_id']}: {message['reason']}"
-    return f"sent to run {message['run_id']}"
+def _note_fate(target: Target, message: RunMessageRecord) -> None:
+    if message["next_run_id"] is None:
+        target.report_done(f"sent to run {message['run_id']}")
+        return
+    reason = str(message["reason"])
+    target.report_done(f"queued as run {message['next_run_id']}")
+    note(f"  {reason[:1].lower()}{reason[1:]}")
