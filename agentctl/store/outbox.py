@@ -51,7 +51,7 @@ class Outbox:
         Args:
             concerns_all: True if the event concerns every component.
         """
-        selected_webhooks = list[Webhook]()
+        selected_webhooks: list[Webhook] = []
         for webhook in self._webhooks:
             # A webhook without components gets the events of all of them.
             wants_component = concerns_all or not webhook.agents
