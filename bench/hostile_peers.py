@@ -3,10 +3,10 @@
     python -m bench.hostile_peers [NAME ...]
 
 A peer is a model endpoint, an MCP program, an agent in code, or a client, and sends as much as it
-can (`tests.hostile`). The first row is the same server without a hostile peer. On a machine with
-other work the last two columns count: the longest wait without the time in which the event loop or
-this program waited for a processor, and the processor time of the server meanwhile. A thread that
-waits for a processor while the event loop waits for it adds to the first of them only.
+can (`tests.lab.hostile`). The first row is the same server without a hostile peer. On a machine
+with other work the last two columns count: the longest wait without the time in which the event
+loop or this program waited for a processor, and the processor time of the server meanwhile. A
+thread that waits for a processor while the event loop waits for it adds to the first of them only.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pathlib import Path
 
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
-from tests.hostile import endpoint, mcp_program
-from tests.hostile.health import Target, Wait, measure_waits
-from tests.hostile.worst_inputs import CASES, serve_world
+from tests.lab.hostile import endpoint, mcp_program
+from tests.lab.hostile.health import Target, Wait, measure_waits
+from tests.lab.hostile.worst_inputs import CASES, serve_world
 from tests.process import serve_config
 
-CODE = Path(__file__).parents[1] / "tests" / "hostile" / "agents.py"
+CODE = Path(__file__).parents[1] / "tests" / "lab" / "hostile" / "agents.py"
 """Agents in code. Their module has texts of 300 MB: only the server imports it."""
 
 AGENTS = (
@@ -163,7 +163,7 @@ def measure_all(folder: Path, names: list[str]) -> Iterator[tuple[str, list[Wait
         return not names or any(part in name for part in names)
 
     with ExitStack() as stack:
-        model = start_endpoint("tests.hostile.endpoint")
+        model = start_endpoint("tests.lab.hostile.endpoint")
         stack.callback(model.stop)
         url = model.base_url
         with serve(folder / "shared", url, build_config(url)) as target:
@@ -179,7 +179,7 @@ def measure_all(folder: Path, names: list[str]) -> Iterator[tuple[str, list[Wait
                 act = lambda case=case: case.act(world)  # noqa: E731
                 yield f"bound: {name}", measure_waits(world.target, act)
     with ExitStack() as stack:
-        model = start_endpoint("tests.hostile.endpoint")
+        model = start_endpoint("tests.lab.hostile.endpoint")
         stack.callback(model.stop)
         url = model.base_url
         for number, behaviour in enumerate(

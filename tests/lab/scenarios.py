@@ -120,6 +120,13 @@ SCENARIOS: dict[str, Scenario] = {
         ("the process of the runs killed, or stopped",),
         "each message is delivered, the next run or refused, as the model has seen",
     ),
+    "inputs": Scenario(
+        "tests.lab.hostile.scenario",
+        ("one on sqlite",),
+        "the longest and the most that clients, models, tools and MCP servers may send",
+        ("one input after another",),
+        "each input has its answer, and `/health` answers meanwhile",
+    ),
     "approvals": Scenario(
         "tests.lab.approved_calls",
         ("two on sqlite", "three on postgresql"),

@@ -15,7 +15,7 @@ import pytest
 
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.hostile.health import Target
+from tests.lab.hostile.health import Target
 from tests.mcp.hosting import SERVER
 from tests.process import serve_config
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hostile.health import measure_waits
-from tests.hostile.worst_inputs import CASES, World, serve_world
+from tests.lab.hostile.scenario import send
+from tests.lab.hostile.worst_inputs import CASES, World, serve_world
 from tests.server.test_limits import ROWS
 
 
@@ -24,10 +24,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.mark.parametrize("name", CASES)
 def test_worst_input_has_its_answer_and_the_server_stays_healthy(world: World, name: str) -> None:
     case = CASES[name]
-    answers: list[bytes] = []
-    waits = measure_waits(world.target, lambda: answers.append(case.act(world)))
+    answer, waits = send(world, case)
     assert waits
-    (answer,) = answers
     assert case.expected in answer, answer[-600:]
 
 

@@ -1,6 +1,6 @@
 """A model endpoint whose answers cost their reader as much as possible, in its own process.
 
-The name of the model selects the answer. `python -m tests.hostile.endpoint` prints its port.
+The name of the model selects the answer. `python -m tests.lab.hostile.endpoint` prints its port.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The worst input that each bound of docs/limits.md allows, for a server with all interfaces.
 
 A case is sent to a running server while `/health` is watched from another process
-(`tests.hostile.health`). The suite asserts the answers; `make bench-hostile` prints the waits.
+(`tests.lab.hostile.health`). The suite asserts the answers; `make bench-hostile` prints the waits.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from urllib.parse import quote
 from tests.conditions import PATIENCE
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import start_endpoint
-from tests.hostile import endpoint, mcp_program
-from tests.hostile.health import Target
+from tests.lab.hostile import endpoint, mcp_program
+from tests.lab.hostile.health import Target
 from tests.process import serve_config
 
 CODE = Path(__file__).parent / "agents.py"
@@ -469,7 +469,7 @@ def serve_world(folder: Path, scale: int = 1) -> Iterator[World]:
     """
     shutil.copy(CODE, folder / "hostile_agents.py")
     read = threading.Event()
-    model = start_endpoint("tests.hostile.endpoint")
+    model = start_endpoint("tests.lab.hostile.endpoint")
     try:
         with _serve_peer(read) as peer:
             url = model.base_url
