@@ -12,14 +12,12 @@ import signal
 import subprocess
 import termios
 from functools import partial
-from pathlib import Path
 
 import httpx2
 import pytest
 
 from tests.conditions import PATIENCE, wait_for, wait_until
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.deployment import Deploy, Deployment
 from tests.process import base_environment, serve_config, start_agentctl
 from tests.server.concurrent_callers import open_client
 from tests.server.database_checks import open_read_only
@@ -133,13 +131,15 @@ def agents(model_url: str) -> str:
     )
 
 
+def leave(deploy: Deploy) -> Deployment:
+    """Create a configuration with agents whose tools cannot be stopped."""
+    return deploy(agents(deploy.url), files={"leftover.py": TOOLS})
+
+
 @pytest.fixture
-def leaving(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
+def leaving(deploy: Deploy) -> Deployment:
     """A configuration with agents whose tools cannot be stopped."""
-    (tmp_path / "leftover.py").write_text(TOOLS)
-    return create_deployment(
-        tmp_path, model_endpoint.base_url, extra=agents(model_endpoint.base_url)
-    )
+    return leave(deploy)
 
 
 def has_begun(deployment: Deployment, *names: str) -> bool:
@@ -152,10 +152,12 @@ def statuses(deployment: Deployment) -> list[str]:
     return [status for (status,) in rows]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-async def test_signal_ends_a_server_with_work_that_ignores_its_cancel(
-    leaving: Deployment, workers: int
-) -> None:
+async def test_signal_ends_a_server_with_work_that_ignores_its_cancel(deploy: Deploy) -> None:
+    # At the same time: each waits for the work for a second.
+    await asyncio.gather(*(check_signal(leave(deploy), workers) for workers in (1, 2)))
+
+
+async def check_signal(leaving: Deployment, workers: int) -> None:
     with serve_config(leaving.path, "--workers", str(workers)) as served:
         async with open_client(leaving, served.url) as client:
             for name in NAMES:
@@ -223,8 +225,12 @@ async def test_tool_that_cancels_every_task_ends_the_server_in_order(
     assert not background or "Traceback" not in served.log_text
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-async def test_closed_terminal_stops_the_server_in_order(leaving: Deployment, workers: int) -> None:
+async def test_closed_terminal_stops_the_server_in_order(deploy: Deploy) -> None:
+    await asyncio.gather(*(close_terminal(leave(deploy), workers) for workers in (1, 2)))
+
+
+async def close_terminal(leaving: Deployment, workers: int) -> None:
+    """Close the terminal of a server, and check its end."""
     # Without PYTHONUNBUFFERED, as at a user's terminal: Python writes buffered text at its exit.
     environment = base_environment()
     terminal, inner = pty.openpty()
@@ -296,17 +302,17 @@ def read_url(terminal: int) -> str:
     return found[1].decode()
 
 
-@pytest.mark.parametrize(
-    ("name", "number", "code"),
-    [
-        ("swallow", signal.SIGINT, 130),
-        ("executor", signal.SIGTERM, 143),
-        ("thread", signal.SIGINT, 130),
-    ],
-)
-def test_signal_ends_a_local_run_whose_work_ignores_its_cancel(
-    leaving: Deployment, name: str, number: signal.Signals, code: int
-) -> None:
+async def test_signal_ends_a_local_run_whose_work_ignores_its_cancel(deploy: Deploy) -> None:
+    ends = {"swallow": signal.SIGINT, "executor": signal.SIGTERM, "thread": signal.SIGINT}
+    # At the same time: each waits for its work for a second.
+    checks = [
+        asyncio.to_thread(check_local_run, leave(deploy), name, number)
+        for name, number in ends.items()
+    ]
+    await asyncio.gather(*checks)
+
+
+def check_local_run(leaving: Deployment, name: str, number: signal.Signals) -> None:
     with start_agentctl(
         *("runs", "start", "--agent", f"call-{name}", "-m", "{}", "--config", str(leaving.path)),
         env=base_environment(),
@@ -322,6 +328,6 @@ def test_signal_ends_a_local_run_whose_work_ignores_its_cancel(
             _, said = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
-    assert process.returncode == code
+    assert process.returncode == 128 + number
     assert said.decode().splitlines()[-1].endswith(" is CANCELLED")
     assert statuses(leaving) == ["CANCELLED"]
