@@ -74,3 +74,10 @@ def test_shards_have_all_files_once_and_similar_times(tmp_path: Path) -> None:
 
 def test_name_has_no_parameters() -> None:
     assert find_name("a.py::test_key[x::y]") == "a.py::test_key"
+
+
+def test_every_helper_of_all_folders_is_described() -> None:
+    page = (ROOT / "docs" / "internals" / "testing.md").read_text()
+    modules = {path.name for path in (ROOT / "tests").glob("*.py")} - {"__init__.py", "conftest.py"}
+    described = set(re.findall(r"`(\w+\.py)`", page))
+    assert modules <= described, modules - described
