@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
-import pytest
+import playwright
 
 from agentctl.transcripts.texts import PHASE_LOOKS
 from tests.conditions import PATIENCE
 from tests.console.vendor import ROOT
 
-NODE = shutil.which("node")
-
-pytestmark = pytest.mark.skipif(NODE is None, reason="needs node: apt install nodejs")
+NODE = Path(playwright.__file__).parent / "driver/node"
+"""The interpreter that drives the browser of the other tests: the machine needs none."""
 
 APP = ROOT / "agentctl/server/console/app"
 
@@ -35,7 +34,7 @@ def call_js(module: str, code: str) -> Any:
     """Return the value of an expression with the exports of a module, such as `LOOKS`."""
     names = f"const {{ {', '.join(_find_exports(module))} }} = await import('{APP / module}');"
     script = f"{PAGE}{names}\nconsole.log(JSON.stringify({code}));\nprocess.exit(0);"
-    command = [str(NODE), "--experimental-detect-module", "--input-type=module", "-"]
+    command = [str(NODE), "--input-type=module", "-"]
     done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
