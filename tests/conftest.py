@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 from httpx2._config import DEFAULT_TIMEOUT_CONFIG
+from hypothesis.internal.conjecture import providers
 
 from tests.conditions import PATIENCE
 from tests.forking import share_templates, share_trust, stop_templates
@@ -68,6 +69,11 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
     hypothesis.settings.load_profile("agentctl")
+    if not is_long:
+        # It would also take constants from all modules of the repository that this process has
+        # imported: its examples would depend on the files that were tested before.
+        assert callable(providers._get_local_constants)
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.hookimpl(tryfirst=True)
