@@ -128,4 +128,6 @@ def serve_observed(
         deployment.client(served.url) as client,
         httpx2.Client(timeout=PATIENCE) as anybody,
     ):
+        # The last line of the start: lines about requests come after it.
+        served.wait_for("metrics: ")
         yield ObservedServer(deployment, served, client, anybody)

@@ -452,6 +452,9 @@ async def test_followers_of_a_run_that_another_process_has_ended_read_its_events
             events,
         ):
             live = await wait_for_live_run(service, run["run_id"])
+            # The follower has the first event before it is stored.
+            stored = event_store.list_after(run["run_id"], -1)
+            await wait_until(lambda: live.database.read(stored))
             assert await recover_runs(live.database, live.worker_id) == [run["run_id"]]
             live.stop(Ending.cancelled("me", None))
             sent = await events

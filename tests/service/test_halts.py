@@ -328,8 +328,8 @@ async def test_members_of_a_halted_agent_wait(
             user(service).runs.create("team", "crew", RunRequest("hello"))
         )
         member = await wait_for_running(user(service), component_id="echo")
-        live = service.hosting.engine.find_run(member["run_id"])
-        assert live is not None
+        # Its row is committed before it is among the live runs.
+        live = await wait_until(lambda: service.hosting.engine.find_run(member["run_id"]))
         await wait_until(lambda: live.is_held)
         assert model_endpoint.requests("echo") == []
         await admin(service).halts.end(halt_id)
