@@ -19,7 +19,9 @@ from tests.forking import share_templates, share_trust, stop_templates
 from tests.layers import DESCRIPTIONS, find_name, read_table
 from tests.user_modules import forget_user_modules
 
-pytest_plugins = ("tests.loops", "tests.endpoint", "tests.postgres", "tests.deployment")
+pytest_plugins = (
+    "tests.loops", "tests.new_files", "tests.endpoint", "tests.postgres", "tests.deployment",
+)  # fmt: skip
 """The modules with the fixtures of all tests. A module precedes those that import it."""
 
 _OURS = ("AGENTCTL_", "JWT_")

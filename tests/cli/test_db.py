@@ -22,6 +22,8 @@ from tests.cli.conftest import Agentctl
 from tests.process import base_environment, serve_config
 from tests.store.old_databases import old_file
 
+pytestmark = pytest.mark.usefixtures("without_copies")
+
 NAMES = [migration.name for migration in load_migrations("sqlite")]
 
 CONFIG = """

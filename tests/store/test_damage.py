@@ -36,6 +36,8 @@ from agentctl.store import databases
 from agentctl.store.repositories import sessions
 from tests.process import without_coverage
 from tests.store.rows import a_session
+
+pytestmark = pytest.mark.usefixtures("without_copies")
 database = databases.open_sqlite("main", sys.argv[1], create=True)
 database.write_blocking(sessions.create(a_session("s1")))
 os._exit(0)

@@ -11,6 +11,8 @@ from agentctl import errors
 from agentctl.config.settings import Database, Settings
 from agentctl.store.databases import Databases, open_sqlite
 
+pytestmark = pytest.mark.usefixtures("without_copies")
+
 
 def configured(folder: Path, *names: str) -> Settings:
     return Settings(

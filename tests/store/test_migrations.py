@@ -31,6 +31,8 @@ from tests.conditions import PATIENCE
 from tests.process import without_coverage
 from tests.store.old_databases import old_file, old_schema
 
+pytestmark = pytest.mark.usefixtures("without_copies")
+
 ROOT = Path(__file__).parents[2]
 CURRENT = StoredVersion(SCHEMA_VERSION, 15)
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"

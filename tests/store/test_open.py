@@ -29,6 +29,8 @@ from tests.conditions import PATIENCE
 from tests.process import without_coverage
 from tests.store.rows import a_session_with_run
 
+pytestmark = pytest.mark.usefixtures("without_copies")
+
 ROOT = Path(__file__).parents[2]
 
 
