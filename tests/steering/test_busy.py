@@ -14,6 +14,7 @@ from agentctl import errors
 from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling
 from agentctl.records.kinds import ComponentKind
+from agentctl.runs.engine import changes
 from agentctl.service.service import ServiceOperations
 from agentctl.store.database import Sql
 from tests.conditions import wait_for_run, wait_until
@@ -375,6 +376,15 @@ async def test_cancel_at_the_same_moment_lets_the_request_be_the_next_run(
         await wait_for_requests(models, 1)
         database = service.hosting.databases.system
         find = operations.runs._find_busy_run
+        read_requests = changes._read_requests
+        answered = asyncio.Event()
+
+        async def read_later(*place: Any) -> None:
+            # Or the run would end before the message is stored.
+            await answered.wait()
+            await read_requests(*place)
+
+        monkeypatch.setattr(changes, "_read_requests", read_later)
 
         async def find_and_cancel(*place: Any) -> Any:
             found = await find(*place)
@@ -385,5 +395,6 @@ async def test_cancel_at_the_same_moment_lets_the_request_be_the_next_run(
         sent = await ask(operations, "work 0 b", background=True)
         message = sent["sent_message"]
         assert (message["status"], message["reason"]) == ("next_run", "The run is being cancelled")
+        answered.set()
         models.let_go()
         assert (await wait_for_run(operations, sent["run_id"]))["status"] == "COMPLETED"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ import httpx2
 import pytest
 
 from agentctl.client import Client
+from agentctl.runs.life.live import LiveRun
 from tests.commands import Result, run_command
 from tests.conditions import PATIENCE, wait_for
 from tests.deployment import ADMIN, Deployment
@@ -27,8 +29,21 @@ def server(site: Deployment) -> Iterator[ThreadedServer]:
 
 @pytest.mark.parametrize("place", ["local", "remote"])
 def test_command_sends_a_message_that_the_run_answers(
-    site: Deployment, server: ThreadedServer, models: SteppingModels, place: str, tmp_path: Path
+    site: Deployment,
+    server: ThreadedServer,
+    models: SteppingModels,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    tmp_path: Path,
 ) -> None:
+    noticed = threading.Event()
+    note_messages = LiveRun.note_messages
+
+    def note_and_tell(run: LiveRun) -> None:
+        note_messages(run)
+        noticed.set()
+
+    monkeypatch.setattr(LiveRun, "note_messages", note_and_tell)
     token = site.token("me", ADMIN)
     (tmp_path / "token").write_text(token)
     door = ("--config", str(site.path))
@@ -48,6 +63,8 @@ def test_command_sends_a_message_that_the_run_answers(
         assert (record["status"], record["content"]) == ("waiting", "only primes")
         assert f"sent to run {run['run_id']}" in sent.stderr
 
+        # A server learns of the message of a command a moment later: the run might end before.
+        wait_for(noticed.is_set)
         models.let_go()
         wait_for(lambda: client.runs.get(run["run_id"])["status"] == "COMPLETED")
         assert "only primes" in client.runs.get(run["run_id"])["content"]
