@@ -31,7 +31,12 @@ from agentctl.records.text import replace_unstorable
 from agentctl.runtime.files import FileAccess, load_references
 from agentctl.runtime.pauses import Ask, CallOutcome, DecidedCall, Journal, Leg, to_text
 from agentctl.runtime.transcript.context_window import PAGE_CHARACTERS, Omission, read_page
-from agentctl.runtime.transcript.events import Compacted, ProgressReported, RunEvent
+from agentctl.runtime.transcript.events import (
+    Compacted,
+    MessageDelivered,
+    ProgressReported,
+    RunEvent,
+)
 from agentctl.work.run_scope import current_call
 
 if TYPE_CHECKING:
@@ -134,17 +139,6 @@ class Halting(NamedTuple):
 
 class HeldBack(Exception):
     """A call that was not made, because it was halted when everything was ready for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveredMessage:
-    """A message that was sent to the run while it works, and that is part of it now."""
-
-    message_id: str
-    content: str
-
-    model_call_id: str | None
-    """The model call that gets it; None if the code of the run takes it."""
 
 
 class ItemStore(Protocol):
@@ -273,11 +267,11 @@ class RunEnvironment(Protocol):
             Unavailable: the database does not answer.
         """
 
-    async def take_messages(self, *, for_code: bool = False) -> Sequence[DeliveredMessage]:
+    async def take_messages(self, *, for_code: bool = False) -> Sequence[MessageDelivered]:
         """Deliver the messages that were sent to the run, in their order, to its next model call.
 
         Call it between a complete set of tool results and the next model call. The caller makes
-        them a part of the run (`Transcript.add_message`) when that call begins; those that are not
+        them a part of the run (`RunRecorder.add_message`) when that call begins; those that are not
         part of the run when it ends count as not delivered.
 
         Args:

@@ -9,12 +9,11 @@ import pytest
 from agentctl.config.settings import Agent, Limits
 from agentctl.records.run_spec import Origin
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.context import DeliveredMessage
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_members import LibraryMembers, complete_members
 from agentctl.runtime.transcript.conversation import Conversation
-from agentctl.runtime.transcript.events import StepStarted, ThinkingDelta
+from agentctl.runtime.transcript.events import MessageDelivered, StepStarted, ThinkingDelta
 from agentctl.runtime.transcript.transcript import Transcript
 from tests.runtime.fake_context import FakeContext, settings
 
@@ -125,7 +124,7 @@ async def test_answer_has_no_finish_reason_only_if_it_was_interrupted() -> None:
     run.complete_answer()
     run.begin_answer()
     run.add_text("before a message")
-    run.add_message(DeliveredMessage("m", "hurry", None))
+    run.add_message(MessageDelivered("m", "hurry", None))
     run.begin_answer()
     run.add_text("before a call")
     run.complete_answer()

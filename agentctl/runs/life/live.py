@@ -26,12 +26,12 @@ from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.log.stream import EventPlace, Stream, StreamRecorder
 from agentctl.runs.states import PARENT_ENDED, WORKER_LOST, Ending, LegEnd
 from agentctl.runtime.component import Component
-from agentctl.runtime.context import DeliveredMessage, Halting, MemberResult
+from agentctl.runtime.context import Halting, MemberResult
 from agentctl.runtime.failures import CauseReader, ExecutionError
 from agentctl.runtime.pauses import MEMBER_PREFIX, Ask
 from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript.answer import StopTexts
-from agentctl.runtime.transcript.events import RunEvent
+from agentctl.runtime.transcript.events import MessageDelivered, RunEvent
 from agentctl.runtime.transcript.history import SessionState, StateChanges
 from agentctl.runtime.transcript.recorder import RunRecorder
 from agentctl.runtime.transcript.transcript import Transcript
@@ -537,7 +537,7 @@ class LiveRun:
         if self.on_messages is not None:
             self.on_messages()
 
-    async def take_messages(self, *, for_code: bool = False) -> Sequence[DeliveredMessage]:
+    async def take_messages(self, *, for_code: bool = False) -> Sequence[MessageDelivered]:
         if not self.has_messages:
             return ()
         # Before the read: a message that comes after it sets this again.
@@ -549,7 +549,7 @@ class LiveRun:
         delivered = await self._write(deliver)
         if delivered is None:
             await self.stop_as_stored()
-        return [DeliveredMessage(row.message_id, row.content, call_id) for row in delivered]
+        return [MessageDelivered(row.message_id, row.content, call_id) for row in delivered]
 
     async def name_model_call(self, message_id: str, call_id: str | None) -> None:
         await self._write(run_messages.name_call(message_id, self.attempt, call_id))

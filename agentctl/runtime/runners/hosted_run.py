@@ -13,13 +13,7 @@ import orjson
 
 from agentctl.agents import RunContext
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.context import (
-    DeliveredMessage,
-    RunEnvironment,
-    RunHost,
-    build_run_context,
-    leave_out,
-)
+from agentctl.runtime.context import RunEnvironment, RunHost, build_run_context, leave_out
 from agentctl.runtime.failures import ExecutionError, build_too_large
 from agentctl.runtime.files import LoadedFile, Message, build_files, leave_out_files, load_files
 from agentctl.runtime.json_values import (
@@ -31,7 +25,7 @@ from agentctl.runtime.json_values import (
 )
 from agentctl.runtime.runners.hidden_files import HiddenFiles
 from agentctl.runtime.tools.functions import result_to_text
-from agentctl.runtime.transcript.events import Compacted
+from agentctl.runtime.transcript.events import Compacted, MessageDelivered
 from agentctl.runtime.transcript.recorder import SEPARATOR
 from agentctl.runtime.transcript.repeated_calls import RepeatedCalls, RepeatLimits
 from agentctl.work.event_loop import STEP_BYTES, Turns
@@ -258,7 +252,7 @@ class HostedRun:
         """Record with the open answer what its call does not show, and publish it."""
         self.transcript.note_call(self.recorder.report_compacted(compacted))
 
-    def add_message(self, message: DeliveredMessage) -> None:
+    def add_message(self, message: MessageDelivered) -> None:
         """Make a message of `take_messages` a part of the run, after what it has so far."""
         self.checkpoint()
         self.recorder.add_message(message)

@@ -20,11 +20,11 @@ from langgraph.pregel._loop import PregelLoop
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from agentctl.runtime.context import DeliveredMessage
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import MIDDLEWARE
 from agentctl.runtime.runners.langgraph_input import MESSAGES
 from agentctl.runtime.runners.langgraph_messages import find_open_calls, read_text
+from agentctl.runtime.transcript.events import MessageDelivered
 
 
 class GraphInbox:
@@ -55,7 +55,7 @@ class GraphInbox:
         self._run = run
         self._is_public = is_public
         self._is_open = is_open
-        self._inserted: dict[str, DeliveredMessage] = {}
+        self._inserted: dict[str, MessageDelivered] = {}
         """The messages in the state of the graph that no model call has got so far."""
 
     def to_json(self) -> dict[str, Any]:
@@ -67,9 +67,9 @@ class GraphInbox:
         """Take over what `to_json` has returned; nothing for an earlier version."""
         self._callers |= {*stored.get("callers", ())}
         for values in stored.get("inserted", ()):
-            self._keep(DeliveredMessage(**values))
+            self._keep(MessageDelivered(**values))
 
-    def _keep(self, message: DeliveredMessage) -> None:
+    def _keep(self, message: MessageDelivered) -> None:
         self._inserted[message.message_id] = message
         self.sent_ids.add(message.message_id)
 
@@ -184,7 +184,7 @@ def build_update(messages: Sequence[HumanMessage]) -> Command | None:
     return Command(update={MESSAGES: [*messages]}) if messages else None
 
 
-def _is_among(message: DeliveredMessage, request: Sequence[BaseMessage]) -> bool:
+def _is_among(message: MessageDelivered, request: Sequence[BaseMessage]) -> bool:
     """Return True if the request to a model has a message.
 
     A node may also write the texts of the state into a prompt of its own.

@@ -17,13 +17,7 @@ import orjson
 from agentctl.records.approvals import hash_value
 from agentctl.records.kinds import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.context import (
-    DeliveredMessage,
-    HeldBack,
-    RunEnvironment,
-    admit_tool,
-    perform_decided,
-)
+from agentctl.runtime.context import HeldBack, RunEnvironment, admit_tool, perform_decided
 from agentctl.runtime.failures import MAXIMUM_FAILURES, MAXIMUM_UNKNOWN, ExecutionError, check_parts
 from agentctl.runtime.json_values import NOT_AN_OBJECT, explain_refusal
 from agentctl.runtime.pauses import (
@@ -36,6 +30,7 @@ from agentctl.runtime.pauses import (
 )
 from agentctl.runtime.tracing import Span, enter_call
 from agentctl.runtime.transcript import history
+from agentctl.runtime.transcript.events import MessageDelivered
 from agentctl.runtime.transcript.repeated_calls import RepeatedCalls, RepeatLimits
 from agentctl.work.run_scope import CurrentCall, current_call
 
@@ -150,7 +145,7 @@ class Conversation:
         self.is_parked = False
         self.result_files: dict[str, str] = {}
 
-        self._taken_messages: list[DeliveredMessage] = []
+        self._taken_messages: list[MessageDelivered] = []
         self._states: dict[str, Any] = {}
         self._asked_tools: dict[str, str] = {}
 
@@ -193,7 +188,7 @@ class Conversation:
         """Append a paragraph to the instructions of the model, not to those in the transcript."""
         self.instructions = f"{self.instructions}\n\n{text}" if self.instructions else text
 
-    async def take_messages(self) -> Sequence[DeliveredMessage]:
+    async def take_messages(self) -> Sequence[MessageDelivered]:
         """Take the messages that were sent to the run while it works, for the next model call.
 
         Raises:

@@ -84,9 +84,10 @@ class FileSaved:
 
 @dataclass(frozen=True, slots=True)
 class MessageDelivered:
-    """A message that was sent to the run while it works has become a part of it.
+    """A message that was sent to the run while it works, and that is part of it now.
 
-    `model_call_id` is the model call that gets it; None if the code of the run has taken it.
+    The run takes it from `RunEnvironment.take_messages`, and publishes it as it is.
+    `model_call_id` is the model call that gets it; None if the code of the run takes it.
     """
 
     kind: ClassVar = EventKind.MESSAGE_DELIVERED

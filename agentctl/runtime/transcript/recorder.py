@@ -4,7 +4,8 @@ Several parts of agentctl work on a run: the own loop (`Conversation`), the runn
 code (`HostedRun`), a workflow, and the models that code calls itself. They report the same facts:
 text has arrived, a call has begun, a message was delivered. For each fact the recorder counts the
 bytes that the run keeps, changes the transcript, and publishes the event, in one step. So the
-record, the spans and the stream of a run tell the same story, whichever part reports it.
+record, the spans and the stream of a run tell the same story, whichever part reports it
+(decision 149).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
@@ -22,11 +23,27 @@ from agentctl.runtime.failures import build_too_large
 from agentctl.runtime.transcript import events
 
 if TYPE_CHECKING:
-    from agentctl.runtime.context import DeliveredMessage, RunEnvironment
+    from agentctl.config.settings import Limits
+    from agentctl.records.run_spec import RunSpec
     from agentctl.runtime.tracing import Span, SpanStatus
+    from agentctl.runtime.transcript.transcript import Transcript
 
 SEPARATOR = "\n\n"
 """Separates the texts of two answers in the content, and their thinking."""
+
+
+class RecordedRun(Protocol):
+    """The part of a `RunEnvironment` that its recorder uses."""
+
+    spec: RunSpec
+    transcript: Transcript
+    limits: Limits
+
+    def emit(self, event: events.RunEvent) -> None: ...
+    def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None: ...
+    async def take_messages(
+        self, *, for_code: bool = False
+    ) -> Sequence[events.MessageDelivered]: ...
 
 
 class RunRecorder:
@@ -44,14 +61,14 @@ class RunRecorder:
             the content of the run.
     """
 
-    def __init__(self, environment: RunEnvironment) -> None:
-        self.transcript = environment.transcript
+    def __init__(self, run: RecordedRun) -> None:
+        self.transcript = run.transcript
         self.kept_bytes = self.transcript.measure()
         self.transcript.size = self.kept_bytes
         self.holds_text = False
 
-        self._environment = environment
-        self._limit = environment.limits.run_bytes
+        self._run = run
+        self._limit = run.limits.run_bytes
         self._arriving_bytes = 0
 
         self._text_pieces = PieceJoiner()
@@ -84,22 +101,22 @@ class RunRecorder:
         if instructions:
             self.transcript.add_system(instructions)
 
-        spec = self._environment.spec
+        spec = self._run.spec
         if spec.origin is not None:
             self.reserve(sum(len(message["content"].encode()) for message in spec.origin.messages))
         self.transcript.add_question(spec)
 
-    async def take_messages(self, *, for_code: bool = False) -> Sequence[DeliveredMessage]:
+    async def take_messages(self, *, for_code: bool = False) -> Sequence[events.MessageDelivered]:
         """Take the messages that were sent to the run; see `RunEnvironment.take_messages`.
 
         The caller makes each of them a part of the run with `add_message`.
         """
-        messages = await self._environment.take_messages(for_code=for_code)
+        messages = await self._run.take_messages(for_code=for_code)
         for message in messages:
             self.reserve(len(message.content.encode()))
         return messages
 
-    def add_message(self, message: DeliveredMessage) -> None:
+    def add_message(self, message: events.MessageDelivered) -> None:
         """Make a message of `take_messages` a part of the run, after what it has so far.
 
         It comes between two steps of the run, so an open answer is complete.
@@ -107,13 +124,11 @@ class RunRecorder:
         self.end_text()
         self.transcript.end_answer([], "stop")
         self.transcript.add_message(message.message_id, message.content)
-        self._environment.emit(
-            events.MessageDelivered(message.message_id, message.content, message.model_call_id)
-        )
+        self._run.emit(message)
 
     def report_compacted(self, compacted: events.Compacted) -> dict[str, Any]:
         """Publish what a call leaves out; return it for the message of its answer."""
-        self._environment.emit(compacted)
+        self._run.emit(compacted)
         return {"compacted": asdict(compacted)}
 
     def begin_answer(
@@ -194,7 +209,7 @@ class RunRecorder:
             self._needs_separator = False
             delta = SEPARATOR + text
         self.transcript.add_content(delta)
-        self._environment.emit(events.Content(delta, origin or None))
+        self._run.emit(events.Content(delta, origin or None))
 
     @property
     def held_text(self) -> str:
@@ -214,7 +229,7 @@ class RunRecorder:
         self.transcript.add_answer(text)
         self._needs_separator = False
         self.transcript.replace_content(text)
-        self._environment.emit(events.Content(text))
+        self._run.emit(events.Content(text))
 
     def add_thinking(self, piece: str) -> None:
         """Add text to the thinking of the run, which is not part of its content, and publish it."""
@@ -229,7 +244,7 @@ class RunRecorder:
         self.reserve(len(delta.encode()))
         self.transcript.mark_first_token()
         self.transcript.add_reasoning(delta)
-        self._environment.emit(events.ThinkingDelta(delta))
+        self._run.emit(events.ThinkingDelta(delta))
 
     def end_answer(self, calls: list[dict[str, Any]], finish_reason: str) -> None:
         """Complete the answer with all of its tool calls: `id`, `name` and `arguments` of each.
@@ -264,7 +279,7 @@ class RunRecorder:
         """
         entry = self.transcript.open_call(call_id, name, arguments, at)
         if announces:
-            self._environment.emit(events.ToolCallStarted(entry))
+            self._run.emit(events.ToolCallStarted(entry))
 
     def close_call(
         self,
@@ -285,7 +300,7 @@ class RunRecorder:
         """
         closed = self.transcript.close_call(call_id, result, error=failed, at=at, files=files)
         if closed is not None and announces:
-            self._environment.emit(events.ToolCallCompleted(closed))
+            self._run.emit(events.ToolCallCompleted(closed))
 
         # The call has been made: the size of the run must not turn it into one that was not. A run
         # that grows too large ends once the record has the result.
@@ -318,19 +333,19 @@ class RunRecorder:
             is_counted: True if the tokens are added to the run in another way.
         """
         if usage is not None and not is_counted:
-            self._environment.add_usage(usage, span.name)
+            self._run.add_usage(usage, span.name)
         span.end_call(usage, status, error_code)
 
     def begin_step(self, index: int, name: str) -> Span:
         """Record that a step of a workflow begins; `index` counts from 0."""
         name = replace_unstorable(name)
-        self._environment.emit(events.StepStarted(name, index))
+        self._run.emit(events.StepStarted(name, index))
         return self.transcript.spans.start_step(index, name)
 
     def complete_step(self, span: Span, index: int, output: str) -> None:
         """Record that a step has succeeded, with its output."""
         span.end("completed")
-        self._environment.emit(events.StepCompleted(span.name, index, output))
+        self._run.emit(events.StepCompleted(span.name, index, output))
 
     def complete(self, finish_reason: str | None = None) -> None:
         """Complete the work of the run: nothing in it stays open.
