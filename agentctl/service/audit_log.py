@@ -87,6 +87,7 @@ class EntryCounter:
     ) -> None:
         self._commit = commit
         self._seconds = seconds
+        # None for a key that had its entry, and has counted nothing since.
         self._pending: dict[Hashable, AuditRow | None] = {}
         self._flushing: asyncio.Task[None] | None = None
         self._log = RateLimitedLog(logging.getLogger("agentctl.service.audit"), level=logging.ERROR)
@@ -110,8 +111,8 @@ class EntryCounter:
                 "audit entries are lost: too many callers while the database is unavailable"
             )
             return
-        counted = self._pending.get(key)
-        self._pending[key] = entry if counted is None else _merge(counted, entry)
+        counted_entry = self._pending.get(key)
+        self._pending[key] = entry if counted_entry is None else _merge(counted_entry, entry)
         self._start()
 
     async def close(self) -> None:
@@ -135,8 +136,9 @@ class EntryCounter:
             await asyncio.shield(self._commit(*counted_entries.values()))
         except Unavailable as error:
             for key, entry in counted_entries.items():
-                later = self._pending.get(key)
-                self._pending[key] = entry if later is None else _merge(entry, later)
+                # Further calls were counted while the entries were written.
+                later_entry = self._pending.get(key)
+                self._pending[key] = entry if later_entry is None else _merge(entry, later_entry)
             self._log.log(
                 "audit entries wait for the database, which is not available: %s", error.cause
             )
@@ -154,9 +156,12 @@ class EntryCounter:
 
 
 def _merge(earlier: AuditRow, later: AuditRow) -> AuditRow:
+    """Return one entry for the calls of two, without the values in which they differ."""
+    has_one_resource = later.resource == earlier.resource
+    has_one_reason = later.reason == earlier.reason
     return later._replace(
-        resource=later.resource if later.resource == earlier.resource else None,
-        reason=later.reason if later.reason == earlier.reason else None,
+        resource=later.resource if has_one_resource else None,
+        reason=later.reason if has_one_reason else None,
         request_id=None,
         trace_id=None,
         count=earlier.count + later.count,
@@ -168,10 +173,10 @@ class AuditLog:
 
     Args:
         reads: record reads as well.
-
-    Attributes:
-        counter: the entries that are counted, not written one by one.
     """
+
+    counter: EntryCounter
+    """The entries that are counted, not written one by one."""
 
     def __init__(self, databases: Databases, *, reads: bool) -> None:
         self._databases = databases
@@ -202,7 +207,7 @@ class AuditLog:
         try:
             await self.database.write(_append_all(entries))
         except errors.AgentctlError as error:
-            raise _audit_unavailable(error) from error
+            raise _build_unavailable(error) from error
 
     async def record_refusal(self, entry: AuditRow) -> None:
         """Write the first refusal of a caller and an operation in a minute; count further ones.
@@ -257,12 +262,24 @@ class AuditedCall:
     """True if the policy has allowed the call before (`Access.admit`)."""
 
     _resources: list[str] = field(default_factory=list)
+    """The resources that the path does not name, as `session:<id>`."""
+
     _created: list[str] = field(default_factory=list)
+    """The resources that the change creates: they exist only if it succeeds."""
+
     _batch: ResourceBatch | None = None
+
     _appending: bool = False
+    """True while the transaction of the change appends the entry."""
+
     _done: bool = False
-    # Entries are built in the thread of the database. A run adds its trace when it has one.
+    """True if the call has its entry, or is to have none."""
+
     _log_context: Mapping[str, str] = field(default_factory=current_log_context)
+    """The ids of the request: entries are built in the thread of the database.
+
+    A run adds its trace when it has one.
+    """
 
     async def __aenter__(self) -> AuditedCall:
         if self.is_admitted:
@@ -305,17 +322,19 @@ class AuditedCall:
         Args:
             find_ids: returns the ids of the resources that were changed.
         """
-        planned = self._batch
-        assert planned is not None
+        planned_batch = self._batch
+        assert planned_batch is not None
 
         @unit
         def change() -> Steps[T]:
             result = yield from work
-            self.set_batch(planned.noun, find_ids(result))
+            self.set_batch(planned_batch.noun, find_ids(result))
             return result
 
         result = await self.write(database, change())
-        if database is not self._audit.database and self._batch != planned:
+
+        was_committed_first = database is not self._audit.database
+        if was_committed_first and self._batch != planned_batch:
             await self._commit_allowed()
         return result
 
@@ -332,8 +351,10 @@ class AuditedCall:
                 committed first.
         """
         append = await self.prepare_entry(database)
+        if append is not None:
+            work = _with_entry(work, append)
         with self.change():
-            return await database.write(work if append is None else _with_entry(work, append))
+            return await database.write(work)
 
     async def prepare_entry(self, database: Database) -> AppendEntry | None:
         """Return the unit that the transaction of a change in `database` has to append.
@@ -380,7 +401,7 @@ class AuditedCall:
             # An error below 500 is from the change itself, even if an earlier try of the
             # transaction failed at its entry.
             if self._appending and error.status >= 500:
-                raise _audit_unavailable(error) from error
+                raise _build_unavailable(error) from error
             raise
         self._done = True
 
@@ -396,13 +417,14 @@ class AuditedCall:
             return
 
         public_error = error if isinstance(error, errors.AgentctlError) else errors.InternalError()
-        is_counted = type(public_error) in (
-            errors.TooManyRequests,
-            errors.RateLimited,
-            errors.Unavailable,
-        )
-        record = self._audit.record_refusal if is_counted else self._audit.try_commit
-        await record(self._build_entry("failed", public_error.status, public_error.error_code))
+        entry = self._build_entry("failed", public_error.status, public_error.error_code)
+
+        # The types themselves: a subclass has another reason than a busy server.
+        refusals = (errors.TooManyRequests, errors.RateLimited, errors.Unavailable)
+        if type(public_error) in refusals:
+            await self._audit.record_refusal(entry)
+        else:
+            await self._audit.try_commit(entry)
 
     async def _commit_allowed(self) -> None:
         await self._audit.commit(self._build_entry("allowed"))
@@ -445,13 +467,20 @@ class AuditedCall:
 
 
 def _format_resources(noun: str | None, ids: Iterable[str]) -> list[str]:
-    """Return `session:<id>` for each id, percent-encoded so that an id cannot add a resource."""
+    """Return `session:<id>` for each id, percent-encoded so that an id cannot add a resource.
+
+    Args:
+        noun: the noun of the resources; None for a parameter of a path that names none.
+    """
     if noun is None:
         return []
-    return [
-        f"{noun}:{text if _UNQUOTED.fullmatch(text) else quote(text, '@', errors='surrogatepass')}"
-        for text in ids
-    ]
+
+    resources = list[str]()
+    for text in ids:
+        if not _UNQUOTED.fullmatch(text):
+            text = quote(text, "@", errors="surrogatepass")
+        resources.append(f"{noun}:{text}")
+    return resources
 
 
 def _truncate(text: str) -> str:
@@ -471,7 +500,7 @@ def _with_entry(work: Work[T], append: AppendEntry) -> Steps[T]:
     return result
 
 
-def _audit_unavailable(error: errors.AgentctlError) -> errors.Unavailable:
+def _build_unavailable(error: errors.AgentctlError) -> errors.Unavailable:
     """Return the error of a change that was not made because its entry cannot be written."""
     return errors.Unavailable(
         "The audit log cannot be written, so nothing was changed",

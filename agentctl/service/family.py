@@ -39,17 +39,19 @@ class RunLookups(Lookups):
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
     ) -> tuple[Database, RunState]:
         """Return database and state of a run of this component, and of this session unless None."""
-        # It may have begun when the component had another database.
         read = self._hosting.changes.states.read
         databases = self._hosting.databases
-        for name in dict.fromkeys((self.component(kind, component_id).database, *databases)):
+
+        # The run may have begun when the component had another database.
+        present_name = self.component(kind, component_id).database
+        for name in dict.fromkeys((present_name, *databases)):
             state = await read(databases[name], run_id, self.visibility)
-            if (
-                state is not None
-                and (state.component_type, state.component_id) == (kind, component_id)
-                and session_id in (None, state.session_id)
-            ):
+            if state is None:
+                continue
+            is_of_component = (state.component_type, state.component_id) == (kind, component_id)
+            if is_of_component and session_id in (None, state.session_id):
                 return databases[name], state
+
         raise errors.NotFound("Run not found")
 
     async def find_named_run(
@@ -121,9 +123,11 @@ class OperationFamily(ReadFamily):
             raise errors.ValidationFailed(
                 "Idempotency-Key must be 1 to 255 visible ASCII characters"
             )
+
         # A subject is never empty, so the empty owner represents callers without a subject.
         owner = self.principal.subject or ""
-        return Idempotency(owner, key, hashlib.sha256(orjson.dumps(list(request))).hexdigest())
+        request_hash = hashlib.sha256(orjson.dumps(list(request))).hexdigest()
+        return Idempotency(owner, key, request_hash)
 
     async def prepare_keyed_entry(
         self, call: AuditedCall, database: Database, request: Idempotency | None
@@ -137,25 +141,38 @@ class OperationFamily(ReadFamily):
             ValidationFailed: the key was used for a request in another database
                 (docs/contract.md "Runs"). A database that is unavailable is left out.
         """
-        if request is not None:
-            claimed = idempotency.is_claimed(request.principal, request.key, now())
-            if database is not self.hosting.audit_log.database and await database.read(claimed):
-                return _refuse_new_change
-            for other in self.hosting.databases.get_open().values():
-                with contextlib.suppress(errors.Unavailable):
-                    if other is not database and await other.read(claimed):
-                        raise build_key_conflict()
+        if request is None:
+            return await call.prepare_entry(database)
+
+        is_claimed = idempotency.is_claimed(request.principal, request.key, now())
+        if database is not self.hosting.audit_log.database and await database.read(is_claimed):
+            return _refuse_new_change
+
+        for other_database in self.hosting.databases.get_open().values():
+            if other_database is database:
+                continue
+            with contextlib.suppress(errors.Unavailable):
+                if await other_database.read(is_claimed):
+                    raise build_key_conflict()
+
         return await call.prepare_entry(database)
 
 
 async def find_repeated(database: Database, request: Idempotency | None) -> bool:
-    """Return True if a request with the key was executed in the database before."""
+    """Return True if the same request with its key was executed in the database before.
+
+    Raises:
+        ValidationFailed: another request had the key.
+    """
     if request is None:
         return False
-    earlier = await database.read(idempotency.get_claim(request.principal, request.key, now()))
-    if earlier is not None and earlier.body_hash != request.body_hash:
+
+    claim = await database.read(idempotency.get_claim(request.principal, request.key, now()))
+    if claim is None:
+        return False
+    if claim.body_hash != request.body_hash:
         raise build_key_conflict()
-    return earlier is not None
+    return True
 
 
 @unit

@@ -73,10 +73,13 @@ class RateLimiter:
 
         at = time.monotonic()
         rate = self.per_minute / 60
-        tokens, since = self._buckets.pop(caller, (float(self.per_minute), at))
-        tokens = min(tokens + (at - since) * rate, float(self.per_minute))
+        capacity = float(self.per_minute)
+        tokens, since = self._buckets.pop(caller, (capacity, at))
+        tokens = min(tokens + (at - since) * rate, capacity)
+
         has_token = tokens >= 1
-        self._buckets[caller] = (tokens - has_token, at)
+        left_tokens = tokens - 1 if has_token else tokens
+        self._buckets[caller] = (left_tokens, at)
         if len(self._buckets) > MAXIMUM_CALLERS:
             self._buckets.popitem(last=False)
 
@@ -109,9 +112,13 @@ class SharedCall(Generic[T]):
             # An empty context: several requests wait for the call, so its log lines name none.
             self._task = loop.create_task(self._call(), context=Context())
             self._late_at = loop.time() + self._seconds
+
+        # A later caller may begin the next call during the wait.
         task = self._task
         await asyncio.wait([task], timeout=max(self._late_at - loop.time(), 0))
-        return task.result() if task.done() and not task.cancelled() else None
+        if not task.done() or task.cancelled():
+            return None
+        return task.result()
 
     async def close(self) -> None:
         """Cancel a call in progress."""

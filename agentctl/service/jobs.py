@@ -50,15 +50,12 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     lease = hosting.jobs.lease
     deliveries = hosting.deliveries
     sums = hosting.sums
+    halts = hosting.gate.halts
 
     guard = ClockGuard()
-    ages = Ages.from_settings(settings)
-    key = hosting.statement_key()
-
-    halts = hosting.gate.halts
     legs = LegWatch(claims, databases, hosting.changes, halts)
     is_measured = bool(settings.metrics.listen)
-    bound = CLEANUP_SECONDS * CLEANUP_SHARE
+    cleanup_seconds = CLEANUP_SECONDS * CLEANUP_SHARE
 
     def in_each(work: Callable[[Database], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
         async def work_in_open_databases() -> None:
@@ -70,20 +67,28 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     async def count_waiting(database: Database) -> None:
         counters.waiting[database.id] = await database.read(approvals.count_waiting())
 
-    expire = partial(expire_approvals, count_decision=counters.count_decision)
-    clean_up = partial(
-        delete_expired, databases, ages=ages, guard=guard, seconds=bound, deleted=counters.deleted
-    )
-    sign = HeadSigner(databases.system, settings.audit, key).sign_due if key else None
-    count = in_each(count_waiting) if is_measured else None
-    deliver = deliveries.start_due if settings.webhooks else None
-    count_deliveries = deliveries.count_waiting if settings.webhooks and is_measured else None
-
     async def sweep() -> None:
         await sweep_dead_workers(databases, monitor, worker.id, lease.take_survey())
 
-    advance = in_each(claims.advance_stalled)
+    # A job without a function is left out.
+    sign = None
+    key = hosting.statement_key()
+    if key is not None:
+        sign = HeadSigner(databases.system, settings.audit, key).sign_due
 
+    count = None
+    if is_measured:
+        count = in_each(count_waiting)
+
+    deliver = None
+    count_deliveries = None
+    if settings.webhooks:
+        deliver = deliveries.start_due
+        if is_measured:
+            count_deliveries = deliveries.count_waiting
+
+    expire = partial(expire_approvals, count_decision=counters.count_decision)
+    advance = in_each(claims.advance_stalled)
     sweep_jobs = [
         Job("clock", lambda: observe_clock(guard, databases, monitor.rate_limited_log)),
         Job("lease", lease.acquire),
@@ -98,17 +103,27 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
         Job("counts", count, seconds=COUNT_SECONDS),
     ]
 
+    clean_up = partial(
+        delete_expired,
+        databases,
+        ages=Ages.from_settings(settings),
+        guard=guard,
+        seconds=cleanup_seconds,
+        deleted=counters.deleted,
+    )
     delete_bytes = partial(delete_unused_bytes, hosting.uploads, databases, guard)
     cleanup_jobs = [
         Job("cleanup", clean_up, leased=True),
         Job("file_bytes", delete_bytes, leased=True),
-        Job("earlier_usage", partial(sums.count_earlier_runs, bound), leased=True),
+        Job("earlier_usage", partial(sums.count_earlier_runs, cleanup_seconds), leased=True),
     ]
+
     delivery_jobs = [
         Job("deliveries", deliver),
         Job("delivery_counts", count_deliveries, seconds=COUNT_DELIVERIES_SECONDS),
     ]
     leg_jobs = [Job("halts", legs.observe_halts), Job("legs", legs.claim_changed)]
+
     return [
         Lane(SWEEP_SECONDS, sweep_jobs, within=lease.extended, rests=True),
         Lane(CLEANUP_SECONDS, cleanup_jobs, steady=True),

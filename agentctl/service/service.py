@@ -103,9 +103,10 @@ class ServiceSessions(SessionOperations, RetentionOperations, SessionsFamily):
             parts = export.export_session(
                 operations, session_id, where, format, model_calls=model_calls
             )
-            first = await anext(parts)
+            # The first part is read inside: a session that does not exist is a failed export.
+            first_part = await anext(parts)
         async with contextlib.aclosing(parts):
-            yield first
+            yield first_part
             async for part in parts:
                 yield part
 
@@ -367,10 +368,10 @@ class Service:
             yield cls(hosting, worker)
 
 
-def _report_lost_run(engine: Engine, tracer: OtlpTracer | None, lost: EndedRun) -> None:
-    engine.counters.count_finished(lost.run.component_type, lost.ending)
+def _report_lost_run(engine: Engine, tracer: OtlpTracer | None, lost_run: EndedRun) -> None:
+    engine.counters.count_finished(lost_run.run.component_type, lost_run.ending)
     if tracer is not None:
-        tracer.end_lost(lost)
+        tracer.end_lost(lost_run)
 
 
 async def _add_last_runs(sums: UsageSums, engine: Engine) -> None:
@@ -400,8 +401,10 @@ def open_tracer(settings: Settings) -> OtlpTracer | None:
 
 
 def _load_statement_key(settings: Settings) -> StatementKey | None:
-    file = settings.audit.key_file
-    return None if file is None else load_statement_key(file)
+    key_file = settings.audit.key_file
+    if key_file is None:
+        return None
+    return load_statement_key(key_file)
 
 
 def log_startup_warnings(settings: Settings) -> None:
@@ -409,6 +412,7 @@ def log_startup_warnings(settings: Settings) -> None:
     paths = [sqlite_path(entry.url) for entry in settings.databases if is_sqlite_url(entry.url)]
     if not paths:
         return
+
     from agentctl.store.sqlite.inspect import NETWORK_FILESYSTEMS, detect_filesystem
 
     for path in paths:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import orjson
 
@@ -24,14 +25,16 @@ _CANCEL = RecordWriter(CancelRecord, RunState, {"reason": "cancel_reason"}, comp
 
 def build_start_document(spec: RunSpec, *, is_queued: bool) -> bytes:
     """Build the record of a run as its start has stored it, without the database."""
-    columns = {item.name: None for item in fields(RunRow)}
-    shared = {name: value for name, value in spec.to_json().items() if name in columns}
-    origin = {
+    columns: dict[str, Any] = {item.name: None for item in fields(RunRow)}
+    columns |= {name: value for name, value in spec.to_json().items() if name in columns}
+    columns |= {
         f"origin_{name}": getattr(spec.origin, name, None) for name in ("run_id", "kind", "at")
     }
-    state = {"status": get_first_status(spec, is_queued=is_queued), "created_at": now()}
-    row = RunRow(**columns | shared | origin | state)
-    return build_run_document(row, RelatedFacts(UNKNOWN_USAGE, None, 0), ())
+    columns["status"] = get_first_status(spec, is_queued=is_queued)
+    columns["created_at"] = now()
+
+    facts = RelatedFacts(metrics=UNKNOWN_USAGE, total_tokens=None, member_count=0)
+    return build_run_document(RunRow(**columns), facts, member_runs=())
 
 
 def build_cancel_document(cancellation: CancelResult) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property, partial
+from math import ceil
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -107,9 +108,14 @@ def check_array(pieces: Iterable[bytes]) -> None:
 
 
 def join_arrays(inner: Sequence[bytes]) -> list[bytes]:
-    """Join the inner texts of JSON arrays into one array, without a copy of them."""
-    pieces = [piece for text in inner if text for piece in (b",", text)]
-    pieces[:1] = [b"["]
+    """Return the pieces of one JSON array from the inner texts of arrays, without a copy."""
+    pieces = [b"["]
+    for text in inner:
+        if not text:
+            continue
+        if len(pieces) > 1:
+            pieces.append(b",")
+        pieces.append(text)
     pieces.append(b"]")
     return pieces
 
@@ -151,14 +157,16 @@ class RecordWriter:
         computed: Collection[str] = (),
         last: Sequence[str] = (),
     ) -> None:
-        names = getattr(row, "_fields", None) or [field.name for field in fields(row)]
-        column_names = dict(zip(names, names, strict=True)) | dict(columns or {})
-        order = [*(name for name in record.__annotations__ if name not in last), *last]
+        row_columns = getattr(row, "_fields", None) or [field.name for field in fields(row)]
+        column_of = dict(zip(row_columns, row_columns, strict=True)) | dict(columns or {})
+        first = [name for name in record.__annotations__ if name not in last]
+        order = [*first, *last]
+
         self._record = record
-        self._stored = [name for name in order if name in column_names and name not in computed]
-        self._read = attrgetter(*(column_names[name] for name in self._stored))
+        self._stored = [name for name in order if name in column_of and name not in computed]
+        self._read = attrgetter(*(column_of[name] for name in self._stored))
         self._template: dict[str, Any] = dict.fromkeys(order)
-        self._others = frozenset(order).difference(self._stored)
+        self._not_stored = frozenset(order).difference(self._stored)
 
     @cached_property
     def _converters(self) -> list[tuple[str, Callable[[Any], Any]]]:
@@ -189,7 +197,7 @@ class RecordWriter:
 
         record.update(computed)
 
-        for name in self._others.difference(computed):
+        for name in self._not_stored.difference(computed):
             del record[name]
         return record
 
@@ -248,7 +256,7 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
         "page": page.page,
         "limit": page.limit,
         "total_count": rows.total,
-        "total_pages": -(-rows.total // page.limit),
+        "total_pages": ceil(rows.total / page.limit),
         "total_is_capped": rows.capped,
         "next_cursor": encode_cursor(noun, page, rows),
     }
@@ -301,7 +309,7 @@ def build_run_document(
     """
     trace = parse_run_trace(row.trace)
 
-    def build(row: RunRow) -> dict[str, Any]:
+    def build_own(row: RunRow) -> dict[str, Any]:
         return {
             "messages": _cut_entries(row.messages, "content", cut),
             "files": embed_array(row.files),
@@ -311,15 +319,22 @@ def build_run_document(
             "member_runs": list(member_runs),
         }
 
-    return _write_whole(_RUN, row, facts, build)
+    return _write_intact(_RUN, row, facts, build_own)
 
 
-def _write_whole(
-    writer: RecordWriter, row: RunRow, facts: RelatedFacts, build: Callable[[RunRow], Any]
+def _write_intact(
+    writer: RecordWriter,
+    row: RunRow,
+    facts: RelatedFacts,
+    build_own: Callable[[RunRow], Mapping[str, Any]],
 ) -> bytes:
-    """Write the record of a run. Damaged values are left out, and their fields named."""
+    """Write the record of a run. Damaged values are left out, and their fields named.
+
+    Args:
+        build_own: builds the members that only this form of the record has.
+    """
     try:
-        return writer.write(row, {**_build_members(row, facts), **build(row)})
+        return writer.write(row, {**_build_members(row, facts), **build_own(row)})
     except Unavailable:
         intact_row, damaged_fields = leave_out_damage(row)
         if not damaged_fields:
@@ -327,20 +342,20 @@ def _write_whole(
 
         if "metrics" in damaged_fields:
             facts = facts._replace(metrics=UNKNOWN_USAGE)
-        members = {**_build_members(intact_row, facts), **build(intact_row)}
+        members = {**_build_members(intact_row, facts), **build_own(intact_row)}
         return writer.write(intact_row, {**members, "damaged": damaged_fields})
 
 
 def leave_out_damage(row: RunRow) -> tuple[RunRow, list[str]]:
     """Return a row without its damaged JSON texts, and their names."""
-    texts = {name: getattr(row, name) for name in _PARSERS}
-    damaged = [
-        name
-        for name, text in texts.items()
-        if text not in (None, "null") and _PARSERS[name](text) is None
-    ]
-    left_out: dict[str, Any] = dict.fromkeys(damaged)
-    return replace(row, **left_out), damaged
+    damaged_fields = list[str]()
+    for name, parse in _PARSERS.items():
+        text = getattr(row, name)
+        if text not in (None, "null") and parse(text) is None:
+            damaged_fields.append(name)
+
+    left_out: dict[str, Any] = dict.fromkeys(damaged_fields)
+    return replace(row, **left_out), damaged_fields
 
 
 def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:
@@ -350,16 +365,17 @@ def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:
     known_spans = [span for span in spans or () if isinstance(span, dict)]
     kinds = [span.get("kind") for span in known_spans]
     first_tokens = [span["first_token_at"] for span in known_spans if span.get("first_token_at")]
-    build = {
+    own_members = {
         "input": cut_text(row.input, INPUT_LENGTH),
         "tool_calls": None if spans is None else kinds.count("tool"),
         "member_count": facts.member_count,
         "first_token_at": min(first_tokens, default=None),
     }
-    return _write_whole(_SUMMARY, row, facts, lambda _: build)
+    return _write_intact(_SUMMARY, row, facts, lambda _: own_members)
 
 
 def _build_members(row: RunRow, facts: RelatedFacts) -> dict[str, Any]:
+    """Build the members that the record and the summary of a run share."""
     return {
         KINDS[row.component_type].id_field: row.component_id,
         "metrics": embed_metrics(facts.metrics),
@@ -387,10 +403,16 @@ def _cut_entries(stored: str | None, field: str, cut: int | None) -> Any:
 
 
 def cut_entries(entries: Iterable[Any], field: str, cut: int | None) -> None:
-    """Cut the texts in a field of some objects; None: not at all."""
+    """Cut the texts in a field of some objects, in place.
+
+    Args:
+        cut: the number of characters that are left; None not to cut them.
+    """
+    if cut is None:
+        return
     for entry in entries:
         text = entry.get(field)
-        if cut is not None and isinstance(text, str) and len(text) > cut:
+        if isinstance(text, str) and len(text) > cut:
             entry[field] = text[:cut]
             entry["truncated"] = {"characters": len(text)}
 
@@ -439,6 +461,12 @@ def describe_cost(cost: Cost, total_tokens: int | None) -> dict[str, Any]:
 
 
 def is_counted(metrics: str, total: int) -> bool:
+    """Return True if the tokens of a run are known: 0 tokens differ from unknown ones.
+
+    Args:
+        metrics: its token counters as JSON; the object `UNKNOWN_USAGE` if it has none yet.
+        total: its tokens and the tokens of the runs below it.
+    """
     if metrics is UNKNOWN_USAGE:
         return False
     if total:
@@ -447,6 +475,7 @@ def is_counted(metrics: str, total: int) -> bool:
 
 
 def total_tokens(metrics: str | None) -> int:
+    """Return the tokens in stored counters; 0 if they do not have this counter."""
     return parse_counters(metrics)["total_tokens"]
 
 

@@ -48,14 +48,14 @@ def check_run_filter(filter: RunFilter) -> None:
     _check_times(filter, ("created", "created"), ("finished", "finished"), ("created", "finished"))
 
     bounds = (filter.created_after, filter.finished_after, filter.session_id)
-    # No index has them, because every run would write it.
-    unindexed = {"model": filter.model, "version": filter.version}
-    unindexed_name = next((name for name, value in unindexed.items() if value is not None), None)
-    if unindexed_name is not None and bounds == (None, None, None):
-        raise errors.ValidationFailed(
-            f"{unindexed_name} needs created_after, finished_after or session_id",
-            hint="name a time: --newer-than 7d",
-        )
+    if bounds == (None, None, None):
+        # No index has these columns, because every run would write it.
+        for name, value in (("model", filter.model), ("version", filter.version)):
+            if value is not None:
+                raise errors.ValidationFailed(
+                    f"{name} needs created_after, finished_after or session_id",
+                    hint="name a time: --newer-than 7d",
+                )
 
     check_filter(filter)
     check_run_view(filter.form)
@@ -64,22 +64,20 @@ def check_run_filter(filter: RunFilter) -> None:
 
 def _check_ended(filter: RunFilter) -> None:
     """Refuse a status together with a filter that matches no run of this status."""
-    status = "live" if filter.live else filter.status
-    statuses = list_status_filters(RunFilter)
-    given_names = [name for name in statuses if getattr(filter, name)]
+    kinds = list_status_filters(RunFilter)
+    given_names = [name for name in kinds if getattr(filter, name)]
 
-    if status in ("live", "PENDING", "RUNNING", "PAUSED"):
+    if filter.live or filter.status in ("PENDING", "RUNNING", "PAUSED"):
         kind = "ended"
-    elif status in ("COMPLETED", "CANCELLED"):
+    elif filter.status in ("COMPLETED", "CANCELLED"):
         kind = "failed"
-        given_names = [name for name in given_names if statuses[name] == "failed"]
+        given_names = [name for name in given_names if kinds[name] == "failed"]
     else:
         return
 
     if given_names:
-        _refuse(
-            "live" if filter.live else f"status {status}", given_names[0], f"finds {kind} runs only"
-        )
+        status_filter = "live" if filter.live else f"status {filter.status}"
+        _refuse(status_filter, given_names[0], f"finds {kind} runs only")
 
 
 def _check_times(filter: Any, *pairs: tuple[str, str]) -> None:
@@ -158,8 +156,11 @@ def build_slice(noun: str, page: Page) -> Slice:
     check_limit(page.limit)
     if page.page < 1:
         raise errors.ValidationFailed("page must be a number from 1")
+
     after, total = _decode_cursor(noun, page)
-    offset = 0 if after is not None else (page.page - 1) * page.limit
+    offset = 0
+    if after is None:
+        offset = (page.page - 1) * page.limit
     if offset > MAXIMUM_OFFSET:
         raise errors.ValidationFailed(
             f"page reaches beyond row {MAXIMUM_OFFSET:,}: use cursor with meta.next_cursor"
@@ -170,10 +171,11 @@ def build_slice(noun: str, page: Page) -> Slice:
 def encode_cursor(noun: str, page: Page, rows: RowPage[Any]) -> str | None:
     """Return the cursor of the next page, bound to the list and its order; None: no next page.
 
-    It has the total of the list too, if the next pages have the same one.
+    It has the total of the list too, if the next pages have the same total.
     """
     if rows.next is None:
         return None
+
     key, row_id = rows.next
     total = ""
     if rows.keeps_total:
@@ -187,13 +189,17 @@ def _decode_cursor(noun: str, page: Page) -> tuple[Cursor | None, Total | None]:
 
     def parse(text: str) -> tuple[list[str], Cursor, Total | None]:
         list_name, *order, key, row_id = text.split(":", 4)
-        name, has_total, total = list_name.partition("=")
-        count = min(abs(int(total.rstrip("+"))), MAXIMUM_TOTAL) if has_total else 0
-        known_total = (count, total.endswith("+")) if has_total else None
-        return [name, *order], (int(key), check_text("cursor", row_id)), known_total
+        name, has_total, total_text = list_name.partition("=")
+        total = None
+        if has_total:
+            count = min(abs(int(total_text.rstrip("+"))), MAXIMUM_TOTAL)
+            total = (count, total_text.endswith("+"))
+        return [name, *order], (int(key), check_text("cursor", row_id)), total
 
-    bound, position, total = unpack_cursor(page.cursor, parse)
-    if bound != [noun, page.sort_by, page.sort_order] or abs(position[0]) >= 2**63:
+    list_and_order, position, total = unpack_cursor(page.cursor, parse)
+    is_of_list = list_and_order == [noun, page.sort_by, page.sort_order]
+    # The databases have numbers of 64 bits.
+    if not is_of_list or abs(position[0]) >= 2**63:
         raise errors.ValidationFailed("cursor belongs to another list, or to one in another order")
     return position, total
 
@@ -226,7 +232,12 @@ def build_number_cursor(noun: str, before: int | None) -> str | None:
 
 
 def build_cursor_meta(cursor: str | None, searched_until: int | None) -> CursorMeta:
-    """Return the meta of a page without a total; `searched_until` None: it did not end early."""
+    """Return the meta of a page without a total.
+
+    Args:
+        searched_until: the time up to which the rows were searched; None if the search did not end
+            early.
+    """
     meta = CursorMeta(next_cursor=cursor)
     if searched_until is not None:
         meta["searched_until"] = format_rfc3339(searched_until)
@@ -274,9 +285,10 @@ def check_filter(filter: Any) -> None:
     """
     for name in filter.__dataclass_fields__:
         value = getattr(filter, name)
-        if isinstance(value, str):
-            if name == "id_prefix" and len(value) < MINIMUM_ID_PREFIX:
-                raise errors.ValidationFailed(
-                    f"id_prefix must be at least {MINIMUM_ID_PREFIX} characters"
-                )
-            check_text(name, value)
+        if not isinstance(value, str):
+            continue
+        if name == "id_prefix" and len(value) < MINIMUM_ID_PREFIX:
+            raise errors.ValidationFailed(
+                f"id_prefix must be at least {MINIMUM_ID_PREFIX} characters"
+            )
+        check_text(name, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -56,6 +56,7 @@ async def add_matches(
         for item, match in zip(items, rows.matches, strict=True):
             snippet, highlights = words.cut(match.text)
             member = {"run_id": match.run_id, "snippet": snippet, "highlights": highlights}
+            # The document is not parsed: the member is put before its closing brace.
             documents.append(b'%b,"match":%b}' % (item[:-1], orjson.dumps(member)))
         return documents
 
@@ -162,8 +163,9 @@ def _read_run_items(
 def _read_related(
     rows: Sequence[RunRow], find_metrics: FindMetrics
 ) -> Steps[dict[str, RelatedFacts]]:
+    """Read what other rows say about runs: the usage below them, approvals and queues."""
     metrics = {row.run_id: _find_usage(row, find_metrics) for row in rows}
-    counts = dict.fromkeys(metrics, 0)
+    member_counts = dict.fromkeys(metrics, 0)
     tokens = {run_id: total_tokens(text) for run_id, text in metrics.items()}
     costs = {run_id: parse_cost(text) for run_id, text in metrics.items()}
     # The rows above each run of the level, by the id of that run.
@@ -175,52 +177,64 @@ def _read_related(
         if not children:
             break
 
-        following: dict[str, list[str]] = {}
+        above_children: dict[str, list[str]] = {}
         for parent_run_id, run_id, metrics_text in children:
-            if not depth:
-                counts[parent_run_id] += 1
-            following[run_id] = above[parent_run_id]
+            if depth == 0:
+                member_counts[parent_run_id] += 1
+            above_children[run_id] = above[parent_run_id]
 
-            live = None if metrics_text else find_metrics(run_id)
-            own_tokens = total_tokens(metrics_text) if live is None else live["total_tokens"] or 0
+            live_usage = None if metrics_text else find_metrics(run_id)
+            if live_usage is None:
+                own_tokens = total_tokens(metrics_text)
+            else:
+                own_tokens = live_usage["total_tokens"] or 0
             own_cost = parse_cost(metrics_text)
             for root in above[parent_run_id]:
                 tokens[root] += own_tokens
                 costs[root] = costs[root].add(own_cost)
 
-        above = following
-        level = list(following)
+        above = above_children
+        level = list(above_children)
 
+    approvals_of: Mapping[str, Sequence[Mapping[str, Any]]] = {}
     paused_ids = [row.run_id for row in rows if row.paused_at is not None]
-    approvals_of = (yield from approvals.list_summaries(paused_ids)) if paused_ids else {}
+    if paused_ids:
+        approvals_of = yield from approvals.list_summaries(paused_ids)
 
+    queue_positions: Mapping[str, int] = {}
     queued_ids = [
         row.run_id for row in rows if row.queue_turn is not None and row.started_at is None
     ]
-    places = (yield from queue.list_positions(queued_ids)) if queued_ids else {}
+    if queued_ids:
+        queue_positions = yield from queue.list_positions(queued_ids)
 
     return {
         run_id: RelatedFacts(
-            text,
-            tokens[run_id] if is_counted(text, tokens[run_id]) else None,
-            counts[run_id],
-            costs[run_id],
-            approvals_of.get(run_id, ()),
-            places.get(run_id),
+            metrics=metrics_text,
+            total_tokens=tokens[run_id] if is_counted(metrics_text, tokens[run_id]) else None,
+            member_count=member_counts[run_id],
+            cost=costs[run_id],
+            approvals=approvals_of.get(run_id, ()),
+            queue_position=queue_positions.get(run_id),
         )
-        for run_id, text in metrics.items()
+        for run_id, metrics_text in metrics.items()
     }
 
 
 def _find_usage(row: RunRow, find_metrics: FindMetrics) -> str:
+    """Return the token counters of a run as JSON; `UNKNOWN_USAGE` if no process here has them."""
     has_ended = is_final(row.status)
     if not has_ended:
         live_usage = find_metrics(row.run_id)
         if live_usage is not None:
             return orjson.dumps(live_usage).decode()
 
-    # A run that never began has used nothing.
-    return row.metrics or (NO_USAGE if has_ended or row.status == "PENDING" else UNKNOWN_USAGE)
+    if row.metrics:
+        return row.metrics
+    if has_ended or row.status == "PENDING":
+        # A run that never began has used nothing.
+        return NO_USAGE
+    return UNKNOWN_USAGE
 
 
 @unit
@@ -242,8 +256,10 @@ def read_run_details(run: RunRecord) -> Steps[RunDetails]:
 
     run_approvals = list[ApprovalRecord]()
     if run["approvals"]:
-        find = approvals.list_of_root if run["parent_run_id"] is None else approvals.list_of_run
-        rows = yield from find(run["run_id"])
+        if run["parent_run_id"] is None:
+            rows = yield from approvals.list_of_root(run["run_id"])
+        else:
+            rows = yield from approvals.list_of_run(run["run_id"])
         run_approvals = [build_approval_record(row) for row in rows]
 
     state_now = None if state is None else sessions.parse_state(state)

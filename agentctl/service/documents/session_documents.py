@@ -95,7 +95,8 @@ def build_session_version(row: SessionRow) -> str:
 
     The history is part of it: each run that ends adds to `history_bytes`.
     """
-    content = b"%b %b" % (agentctl.__version__.encode(), orjson.dumps(row))
+    program_version = agentctl.__version__.encode()
+    content = b"%b %b" % (program_version, orjson.dumps(row))
     return hashlib.sha256(content).hexdigest()[:32]
 
 
@@ -108,9 +109,9 @@ def read_session_head(row: SessionRow) -> Steps[bytes]:
         "turn_count": (yield from run_reads.count_turns(row.session_id)),
     }
     head["metrics"] = embed_metrics(row.metrics)
-    for name in ("session_summary", "session_state", "metadata"):
-        stored = getattr(row, "summary" if name == "session_summary" else name)
-        head[name] = embed_stored(stored, "{")
+    head["session_summary"] = embed_stored(row.summary, "{")
+    head["session_state"] = embed_stored(row.session_state, "{")
+    head["metadata"] = embed_stored(row.metadata, "{")
     return orjson.dumps(head)
 
 
@@ -170,7 +171,8 @@ class SessionTexts:
         last_run = row.last_run
         text = orjson.dumps(_summarize_session(row.session, last_run))
 
-        # The phase of other runs may tell an age: for how long they wait, or go on after a cancel.
+        # The phase of a run that has not ended may have an age: the time for which it waits, or
+        # for which its work continues after a cancel.
         if last_run is not None and (last_run.finished_at is None or last_run.stopped_at is None):
             return text
 
@@ -198,7 +200,7 @@ JOIN_BYTES = 1_048_576
 """Bytes that the event loop joins at once, in less than a millisecond."""
 
 
-class _Kept(NamedTuple):
+class _KeptHistory(NamedTuple):
     """The history of the first runs of a session."""
 
     identity: str | None
@@ -218,7 +220,8 @@ class SessionHistories:
     """The histories of sessions, by database and session id. Use one object on one event loop."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        # The longest unread histories come first.
+        self._kept: OrderedDict[tuple[str, str], _KeptHistory] = OrderedDict()
         self._size = 0
         self._used = set[tuple[str, str]]()
         self._timer: asyncio.TimerHandle | None = None
@@ -231,40 +234,51 @@ class SessionHistories:
         Args:
             identity: the identity of the session, if it was read with the row (`get_with_history`).
 
-        Raises the errors of `Database.read`, and Unavailable for a history that is no JSON.
+        Raises:
+            Unavailable: a history is no JSON, or see `Database.read`.
         """
         if identity is None:
             identity = await database.read(sessions.get_identity(row.session_id))
 
-        key = database.id, row.session_id
+        key = (database.id, row.session_id)
         kept_history = self._kept.get(key)
         if kept_history is not None and kept_history.identity == identity:
-            missing = row.history_bytes - kept_history.stored_bytes
-            if missing == 0:
+            missing_bytes = row.history_bytes - kept_history.stored_bytes
+            if missing_bytes == 0:
                 return [await self._keep(key, row, (), kept_history)]
-            if missing > 0:
-                runs = await _read_runs(database, row, kept_history.last_seq, missing)
-                if _count_bytes(runs) == missing:
+            if missing_bytes > 0:
+                runs = await _read_runs(database, row, kept_history.last_seq, missing_bytes)
+                if _count_bytes(runs) == missing_bytes:
                     return [await self._keep(key, row, runs, kept_history)]
 
         runs = await _read_runs(database, row, 0, row.history_bytes)
         if _count_bytes(runs) != row.history_bytes or row.history_bytes > MAXIMUM_BYTES:
             # A run has ended since the row was read, or the history is too long.
             return [run.text for run in runs]
-        return [await self._keep(key, row, runs, _Kept(identity, 0, 0, b""))]
+        empty = _KeptHistory(identity, last_seq=0, stored_bytes=0, text=b"")
+        return [await self._keep(key, row, runs, empty)]
 
     async def _keep(
-        self, key: tuple[str, str], row: SessionRow, runs: Sequence[StoredHistory], before: _Kept
+        self,
+        key: tuple[str, str],
+        row: SessionRow,
+        runs: Sequence[StoredHistory],
+        earlier: _KeptHistory,
     ) -> bytes:
-        text = before.text
+        """Keep the history of a session, with the runs after the earlier history; return its text.
+
+        It becomes the last that is dropped.
+        """
+        text = earlier.text
+        last_seq = earlier.last_seq
         if runs:
+            last_seq = runs[-1].seq
             texts = (text, *(run.text for run in runs))
             pieces = [piece for piece in texts if piece]
             text = await convert(partial(b",".join, pieces), row.history_bytes, JOIN_BYTES)
 
         self._drop(key)
-        last_seq = runs[-1].seq if runs else before.last_seq
-        self._kept[key] = _Kept(before.identity, last_seq, row.history_bytes, text)
+        self._kept[key] = _KeptHistory(earlier.identity, last_seq, row.history_bytes, text)
 
         self._size += ENTRY_BYTES + len(text)
         self._used.add(key)
@@ -278,10 +292,12 @@ class SessionHistories:
 
     def _drop(self, key: tuple[str, str]) -> None:
         kept_history = self._kept.pop(key, None)
-        self._size -= 0 if kept_history is None else ENTRY_BYTES + len(kept_history.text)
+        if kept_history is not None:
+            self._size -= ENTRY_BYTES + len(kept_history.text)
 
     def _drop_unused(self) -> None:
-        for key in [key for key in self._kept if key not in self._used]:
+        unused_keys = [key for key in self._kept if key not in self._used]
+        for key in unused_keys:
             self._drop(key)
         self._used.clear()
         self._timer = None

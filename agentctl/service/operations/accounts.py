@@ -123,19 +123,22 @@ def _revoke(account_id: str) -> Steps[None]:
 
 
 def _build_record(row: AccountRow, moment: int) -> AccountRecord:
-    is_expired = row.expires_at is not None and moment >= row.expires_at
-    state: AccountState = "expired" if is_expired else "active"
+    state: AccountState = "active"
     if row.revoked_at is not None:
         state = "revoked"
+    elif row.expires_at is not None and moment >= row.expires_at:
+        state = "expired"
+
     scopes = [ScopeGrant(scope=scope, effect="allow") for scope in granted_scopes(row)]
     record: AccountRecord = _ACCOUNT.build(row, {"scopes": scopes, "state": state})
     return record
 
 
 def _check_account(account: NewAccount) -> tuple[list[str], int | None]:
-    """Return the scopes of a new account, and the days until it expires;
+    """Return the scopes of a new account, and the days until it expires; None if it never does.
 
-    None if it never expires.
+    Raises:
+        ValidationFailed: a value is not allowed, or two values exclude each other.
     """
     if not 1 <= len(account.scopes) <= MAXIMUM_SCOPES:
         raise errors.ValidationFailed(f"scopes must hold 1 to {MAXIMUM_SCOPES} scopes")
@@ -204,20 +207,22 @@ class StoredAccounts:
         A failure is logged.
         """
         moment = now()
-        last = max(account.last_used_at or 0, self._last_written.get(account.id, 0))
-        if last >= moment - LAST_USE_INTERVAL:
+        last_write = max(account.last_used_at or 0, self._last_written.get(account.id, 0))
+        if last_write >= moment - LAST_USE_INTERVAL:
             return
+
         if len(self._last_written) >= _MAXIMUM_TRACKED:
             self._last_written.clear()
         self._last_written[account.id] = moment
-        self._writes.start(self._note(account.id, moment))
+        self._writes.start(self._write_use(account.id, moment))
 
     async def close(self, seconds: float = 2.0) -> None:
         """Wait for pending writes, at most `seconds`."""
         await self._writes.wait_until_empty(seconds)
         await self._writes.cancel_all()
 
-    async def _note(self, account_id: str, moment: int) -> None:
+    async def _write_use(self, account_id: str, moment: int) -> None:
+        # Another process may have written a use in the last minute.
         due = moment - LAST_USE_INTERVAL
         try:
             await self._databases.system.write(accounts.record_use(account_id, moment, due=due))

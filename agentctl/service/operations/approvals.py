@@ -97,22 +97,27 @@ class Rulings(OperationFamily):
         changes: Sequence[tuple[str, DecisionChange]],
         identity: Idempotency | None,
     ) -> tuple[list[ApprovalRow], bool] | None:
-        """Store decisions with their audit entry; return None for a repeated request."""
+        """Store decisions with their audit entry.
+
+        Returns:
+            The decided approvals, and True if the root run may continue; None for a repeated
+            request.
+        """
         call.add_resource("run", root_run_id)
 
-        note = await self.prepare_keyed_entry(call, database, identity)
+        append_entry = await self.prepare_keyed_entry(call, database, identity)
         with call.change():
             try:
-                decided, continues = await database.write(
-                    _write_once(database.outbox, root_run_id, changes, note, identity)
+                decided_rows, may_continue = await database.write(
+                    _write_once(database.outbox, root_run_id, changes, append_entry, identity)
                 )
             except IdempotentReplay:
                 return None
 
         database.outbox.wake()
-        for row in decided:
+        for row in decided_rows:
             self.hosting.engine.counters.count_decision(row)
-        return decided, continues
+        return decided_rows, may_continue
 
     async def _try_to_continue(
         self, database: Database, run_id: str, dependencies: str | None
@@ -126,25 +131,26 @@ class ApprovalOperations(Rulings, ApprovalsFamily):
     """Operations on approvals."""
 
     def _visible_approvals(self) -> tuple[Visibility, Conditions]:
-        readable = policy.allowed_ids(self.principal, "get_approvals")
+        """Return what the caller sees: its own approvals, and those about which it decides."""
         conditions = Conditions()
-        if readable is not None:
-            conditions = conditions.with_any("component_id", sorted(readable))
+        readable_ids = policy.allowed_ids(self.principal, "get_approvals")
+        if readable_ids is not None:
+            conditions = conditions.with_any("component_id", sorted(readable_ids))
 
-        decided = self._decided_ids()
-        if decided is None:
+        decidable_ids = self._find_decidable_ids()
+        if decidable_ids is None:
             return EVERYONE, conditions
-        if not decided:
+        if not decidable_ids:
             return self.lookups.visibility, conditions
 
-        text, values = build_any("component_id", sorted(decided), "decided")
+        text, values = build_any("component_id", sorted(decidable_ids), "decided")
         return EVERYONE, conditions.with_condition(
             f"({text} OR user_id IS NOT DISTINCT FROM cast(:viewer as text))",
             viewer=self.principal.subject,
             **values,
         )
 
-    def _decided_ids(self) -> frozenset[str] | None:
+    def _find_decidable_ids(self) -> frozenset[str] | None:
         """Return the components about whose approvals the caller decides; None for all.
 
         It sees their approvals of all users (docs/contract.md "Data scoping").
@@ -152,7 +158,8 @@ class ApprovalOperations(Rulings, ApprovalsFamily):
         principal = self.principal
         if principal.sees_all_users:
             return None
-        if principal.caller is not None:  # it acts as a user
+        if principal.caller is not None:
+            # It acts for a user, and sees what the user sees.
             return frozenset()
         if principal.admin or is_action_allowed(principal.scopes, "approvals", "write"):
             return None
@@ -217,9 +224,9 @@ class ApprovalOperations(Rulings, ApprovalsFamily):
         _, row = await self._search(approval_id, lambda row: visibility.sees(row.user_id))
         return documents.build_approval_record(row)
 
-    async def list_pending(self, run_id: str, found: FoundTurn) -> list[ApprovalRecord]:
+    async def list_pending(self, run_id: str, turn: FoundTurn) -> list[ApprovalRecord]:
         """Return what a turn and its members wait for, oldest first."""
-        rows = await self._list_of_root(self.hosting.databases[found.db_id], run_id)
+        rows = await self._list_of_root(self.hosting.databases[turn.db_id], run_id)
         return [documents.build_approval_record(row) for row in rows if row.status == "pending"]
 
     async def _find(
@@ -233,8 +240,8 @@ class ApprovalOperations(Rulings, ApprovalsFamily):
 
     def _may_see(self, row: ApprovalRow) -> bool:
         """Return True if the caller decides about the approval, or is the user of its run."""
-        decided = self._decided_ids()
-        if decided is None or row.component_id in decided:
+        decidable_ids = self._find_decidable_ids()
+        if decidable_ids is None or row.component_id in decidable_ids:
             return True
         return Visibility(False, self.principal.subject).sees(row.user_id)
 
@@ -278,16 +285,17 @@ class ApprovalOperations(Rulings, ApprovalsFamily):
 
             if not await find_repeated(database, identity):
                 change = await self._rule(row, ruling)
-                written = await self._write(
+                result = await self._write(
                     call, database, row.root_run_id, [(approval_id, change)], identity
                 )
-                if written is not None:
-                    (decided,), continues = written
-                    if continues and self.principal.via == "http":
+                if result is not None:
+                    (decided_row,), may_continue = result
+                    if may_continue and self.principal.via == "http":
                         continuation = self._try_to_continue(database, row.root_run_id, None)
                         self.hosting.background.start(continuation)
-                    return Document(documents.build_approval_document(decided))
+                    return Document(documents.build_approval_document(decided_row))
 
+            # The request is a repeat of one that has decided: its response is the same.
             call.omit_entry()
             _, row = await self._find(kind, component_id, approval_id)
             return Document(documents.build_approval_document(row))
@@ -363,12 +371,15 @@ class ContinuationOperations(Rulings):
             if not changes and is_final(state.status):
                 raise errors.Conflict(f"The run has ended as {state.status} already")
 
-            last_stored = await database.read(events.get_last_seq(run_id))
-            last = max(last_stored, UNRECORDED_EVENTS - 1)
-            if changes and await self._write(call, database, run_id, changes, identity) is None:
-                last = BEFORE_FIRST_EVENT
+            last_stored_seq = await database.read(events.get_last_seq(run_id))
+            after = max(last_stored_seq, UNRECORDED_EVENTS - 1)
+            if changes:
+                result = await self._write(call, database, run_id, changes, identity)
+                if result is None:
+                    # A repeated request may have missed any event.
+                    after = BEFORE_FIRST_EVENT
             return await read_after_change(
-                lambda: self._find_continued(database, run_id, last, dependencies), run_id
+                lambda: self._find_continued(database, run_id, after, dependencies), run_id
             )
 
     async def _find_continued(
@@ -413,20 +424,29 @@ class ContinuationOperations(Rulings):
 def _match_decisions(
     rows: Sequence[ApprovalRow], decisions: Sequence[Ruling]
 ) -> list[tuple[ApprovalRow, Ruling]]:
+    """Return each decision with its approval; a user decides about approvals of users only.
+
+    Raises:
+        ValidationFailed: a decision names no approval or several, or two name the same.
+        NotFound: an approval does not exist.
+        FourEyes: an approver has to decide.
+    """
     if len(decisions) > MAXIMUM_DECISIONS:
         raise errors.ValidationFailed(f"decisions must be at most {MAXIMUM_DECISIONS}")
-    matched: dict[str, tuple[ApprovalRow, Ruling]] = {}
+
+    matches: dict[str, tuple[ApprovalRow, Ruling]] = {}
     for decision in decisions:
-        row = _find_named(rows, decision)
-        if row.approval_id in matched:
+        row = _find_approval(rows, decision)
+        if row.approval_id in matches:
             raise errors.ValidationFailed(f"Two decisions about approval {row.approval_id}")
         if row.policy != "user":
             raise errors.FourEyes("The approval needs a decision of an approver")
-        matched[row.approval_id] = row, decision
-    return list(matched.values())
+        matches[row.approval_id] = (row, decision)
+    return list(matches.values())
 
 
-def _find_named(rows: Sequence[ApprovalRow], decision: Ruling) -> ApprovalRow:
+def _find_approval(rows: Sequence[ApprovalRow], decision: Ruling) -> ApprovalRow:
+    """Return the approval that a decision names; of several with one call, the pending one."""
     if (decision.approval_id is None) == (decision.tool_call_id is None):
         raise errors.ValidationFailed("A decision must have approval_id or tool_call_id")
 
@@ -450,9 +470,9 @@ def _write_once(
     outbox: Outbox,
     root_run_id: str,
     changes: Sequence[tuple[str, DecisionChange]],
-    note: AppendEntry | None,
+    append_entry: AppendEntry | None,
     identity: Idempotency | None,
 ) -> Steps[tuple[list[ApprovalRow], bool]]:
     if identity is not None:
         yield from claim_key(root_run_id, identity)
-    return (yield from write_decisions(outbox, root_run_id, changes, note))
+    return (yield from write_decisions(outbox, root_run_id, changes, append_entry))

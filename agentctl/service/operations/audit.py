@@ -75,12 +75,13 @@ class AuditOperations(OperationFamily, AuditFamily):
             before = paging.parse_number_cursor("audit-heads", filter.limit, filter.cursor)
             work = audit.list_heads(before or audit.LAST_NUMBER, filter.limit + 1)
             rows = await self.hosting.audit_log.database.read(work, size="large")
+
             page = rows[: filter.limit]
-            following = page[-1].number if len(rows) > len(page) else None
+            next_before = page[-1].number if len(rows) > len(page) else None
+            cursor = paging.build_number_cursor("audit-heads", next_before)
             return build_document(
                 AuditHeadPage(
-                    data=[_HEAD.build(row, {}) for row in page],
-                    meta={"next_cursor": paging.build_number_cursor("audit-heads", following)},
+                    data=[_HEAD.build(row, {}) for row in page], meta={"next_cursor": cursor}
                 )
             )
 
@@ -104,8 +105,10 @@ class HeadSigner:
         self._database = database
         self._table = table
         self._key = key
+        # The newest entries at the last pass: they are signed when no older transaction is open.
         self._frontier: Frontier | None = None
-        self._copied = 0
+        # The number of the newest head in the copy, as far as this process knows.
+        self._copied_number = 0
 
     async def sign_due(self) -> None:
         """Sign as many heads as are due, and copy them to the file.
@@ -117,14 +120,14 @@ class HeadSigner:
         self._frontier = None
 
         is_settled = frontier is not None and await self._database.read(audit.is_settled(frontier))
-        newest = await self._database.read(audit.get_newest_head())
+        newest_head = await self._database.read(audit.get_newest_head())
 
         if frontier is not None and is_settled:
             for _ in range(HEADS_PER_PASS):
-                signed_head = await self._sign_next(newest, frontier.last_seq)
+                signed_head = await self._sign_next(newest_head, frontier.last_seq)
                 if signed_head is None:
                     break
-                newest = signed_head
+                newest_head = signed_head
         elif frontier is not None:
             # A transaction of that time is still open.
             self._frontier = frontier
@@ -132,76 +135,81 @@ class HeadSigner:
         if self._frontier is None:
             self._frontier = await self._database.read(audit.get_frontier())
 
-        if self._table.heads_file is not None and newest is not None:
-            await self._copy(self._table.heads_file, newest)
+        if self._table.heads_file is not None and newest_head is not None:
+            await self._copy(self._table.heads_file, newest_head)
 
-    async def _sign_next(self, newest: HeadRow | None, last: int) -> HeadRow | None:
+    async def _sign_next(self, newest_head: HeadRow | None, last_seq: int) -> HeadRow | None:
         """Sign the next head up to an entry. Return the head, or None if it is not due."""
-        after = 0 if newest is None else newest.last_seq
-        oldest = await self._database.read(audit.list_entries(after, last, 1))
-        moment = now()
-        limit = HEAD_ENTRIES
-        if not oldest:
+        after = 0 if newest_head is None else newest_head.last_seq
+        oldest_rows = await self._database.read(audit.list_entries(after, last_seq, 1))
+        if not oldest_rows:
             return None
 
         # The numbers of entries have gaps, so that there may be fewer entries than numbers.
-        is_old = moment - oldest[0].at >= HEAD_SECONDS * 1_000_000
-        if not is_old and last - after < limit:
+        moment = now()
+        is_old = moment - oldest_rows[0].at >= HEAD_SECONDS * 1_000_000
+        if not is_old and last_seq - after < HEAD_ENTRIES:
             return None
 
-        rows = await self._database.read(audit.list_entries(after, last, limit), size="large")
-        if not is_old and len(rows) < limit:
+        work = audit.list_entries(after, last_seq, HEAD_ENTRIES)
+        rows = await self._database.read(work, size="large")
+        if not is_old and len(rows) < HEAD_ENTRIES:
             return None
 
-        expired = await self._find_expired_seq(newest, moment)
-        number = 1 if newest is None else newest.number + 1
+        number = 1 if newest_head is None else newest_head.number + 1
+        expired_seq = await self._find_expired_seq(newest_head, moment)
         token = await asyncio.to_thread(
             sign_head,
             self._key,
-            None if newest is None else newest.token,
+            None if newest_head is None else newest_head.token,
             number=number,
             at=format_rfc3339(moment),
             last_seq=rows[-1].seq,
-            expired_seq=expired,
+            expired_seq=expired_seq,
             entries=[build_entry(row) for row in rows],
         )
 
-        first = rows[0].seq
-        last = rows[-1].seq
-        head = HeadRow(number, moment, first, last, len(rows), expired, token)
-        return head if await self._database.write(audit.append_head(head)) else None
+        head = HeadRow(number, moment, rows[0].seq, rows[-1].seq, len(rows), expired_seq, token)
+        # False: another process has signed a head with this number.
+        if not await self._database.write(audit.append_head(head)):
+            return None
+        return head
 
-    async def _find_expired_seq(self, newest: HeadRow | None, moment: int) -> int:
+    async def _find_expired_seq(self, newest_head: HeadRow | None, moment: int) -> int:
+        """Return the number of the last entry that has expired by its age; it only grows."""
+        # The earlier of two clocks: if one is ahead, no young entry counts as expired.
         before = min(moment, await self._database.clock()) - self._table.keep_days * DAY
         expired_seq = await self._database.read(audit.find_expired_seq(before))
-        return max(expired_seq, 0 if newest is None else newest.expired_seq)
+        if newest_head is None:
+            return expired_seq
+        return max(expired_seq, newest_head.expired_seq)
 
-    async def _copy(self, file: Path, newest: HeadRow) -> None:
+    async def _copy(self, file: Path, newest_head: HeadRow) -> None:
         """Append the heads that the file lacks. The next sweep repeats a failed attempt."""
-        if newest.number <= self._copied:
+        if newest_head.number <= self._copied_number:
             return
         try:
-            copy = await asyncio.to_thread(_read_end, file)
-            copied = await self._find_copied(copy, newest)
+            copy_end = await asyncio.to_thread(_read_end, file)
+            copied_number = await self._find_copied_number(copy_end, newest_head)
             rows = await self._database.read(
-                audit.list_heads_after(copied, HEADS_PER_COPY), size="large"
+                audit.list_heads_after(copied_number, HEADS_PER_COPY), size="large"
             )
-            await asyncio.to_thread(_append_lines, file, copy, [row.token for row in rows])
-            self._copied = rows[-1].number if rows else copied
+            await asyncio.to_thread(_append_lines, file, copy_end, [row.token for row in rows])
+            self._copied_number = rows[-1].number if rows else copied_number
         except OSError as failure:
             _rate_limited.log("the heads of the audit log are not copied: %s", failure.strerror)
 
-    async def _find_copied(self, copy: _CopyEnd, newest: HeadRow) -> int:
-        """Return the number of the newest head that the copy has; 0 for none.
+    async def _find_copied_number(self, copy_end: _CopyEnd, newest_head: HeadRow) -> int:
+        """Return the number of the newest head that the copy has; 0 if it has none.
 
         The file may have more or fewer lines than that: after a restore of the database, or if a
         head was copied twice.
         """
-        before = newest.number + 1
-        while copy.tokens and before > 1:
+        before = newest_head.number + 1
+        while copy_end.tokens and before > 1:
             page = await self._database.read(audit.list_heads(before, PAGE_HEADS))
             for row in page:
-                if row.token in copy.tokens:
+                if row.token in copy_end.tokens:
                     return row.number
             before = page[-1].number if page else 0
         return 0
@@ -228,11 +236,14 @@ def _read_end(file: Path) -> _CopyEnd:
         return _CopyEnd(frozenset(), "")
 
 
-def _append_lines(file: Path, copy: _CopyEnd, tokens: Sequence[str]) -> None:
+def _append_lines(file: Path, copy_end: _CopyEnd, tokens: Sequence[str]) -> None:
     text = "".join(f"{token}\n" for token in tokens)
-    # A cut line is continued; any other incomplete line is ended.
-    if copy.rest:
-        text = text[len(copy.rest) :] if text.startswith(copy.rest) else f"\n{text}"
+    if copy_end.rest and text.startswith(copy_end.rest):
+        # A crash has cut the first of these lines: continue it.
+        text = text.removeprefix(copy_end.rest)
+    elif copy_end.rest:
+        text = f"\n{text}"
+
     with file.open("a", encoding="ascii") as lines:
         lines.write(text)
         lines.flush()

@@ -45,37 +45,32 @@ class ConversationOperations(OperationFamily):
         database = self.lookups.component_database(kind, component_id)
         rows = await database.read(self._find_rows(session_id, approval_ids))
 
-        states = {
-            root_id: await database.read(run_reads.get_state(root_id, self.lookups.visibility))
-            for root_id in {row.root_run_id for row in rows}
-        }
-
-        own_roots = {
-            root_id
-            for root_id, state in states.items()
-            if state is not None
-            and (state.component_type, state.component_id) == (kind, component_id)
-        }
+        roots_of_component = set[str]()
+        for root_id in {row.root_run_id for row in rows}:
+            state = await database.read(run_reads.get_state(root_id, self.lookups.visibility))
+            if state is None:
+                continue
+            if (state.component_type, state.component_id) == (kind, component_id):
+                roots_of_component.add(root_id)
 
         return [
             build_approval_record(row)
             for row in rows
-            if row.root_run_id in own_roots and row.session_id == session_id
+            if row.root_run_id in roots_of_component and row.session_id == session_id
         ]
 
     @unit
     def _find_rows(self, session_id: str, approval_ids: Sequence[str]) -> Steps[list[ApprovalRow]]:
         visibility = self.lookups.visibility
-        rows = {
-            row.approval_id: row
-            for row in (yield from approvals.list_pending_of_session(session_id, visibility))
-        }
+        pending_rows = yield from approvals.list_pending_of_session(session_id, visibility)
+        rows = {row.approval_id: row for row in pending_rows}
 
         for approval_id in approval_ids:
-            if approval_id not in rows:
-                row = yield from approvals.get(approval_id, visibility)
-                if row is not None:
-                    rows[approval_id] = row
+            if approval_id in rows:
+                continue
+            row = yield from approvals.get(approval_id, visibility)
+            if row is not None:
+                rows[approval_id] = row
 
         return list(rows.values())
 

@@ -40,7 +40,10 @@ from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer
 
 _LEAST_FREE = 100_000_000
+"""Free bytes of a disk below which a database will soon fail to write."""
+
 _LITTLE_FREE = 1_000_000_000
+"""Free bytes of a disk below which it needs attention."""
 
 
 def check_schema(check: str, where: str, version: StoredVersion | None) -> Iterator[Finding]:
@@ -62,7 +65,9 @@ def check_space(check: str, folder: Path) -> Finding:
     remedy = "free some space"
     if free < _LEAST_FREE:
         return wrong(check, text, remedy)
-    return note(check, text, remedy) if free < _LITTLE_FREE else ok(check, text)
+    if free < _LITTLE_FREE:
+        return note(check, text, remedy)
+    return ok(check, text)
 
 
 _DEATHS: dict[WorkerDeath | None, str | None] = {
@@ -70,6 +75,7 @@ _DEATHS: dict[WorkerDeath | None, str | None] = {
     WorkerDeath.EXITED: "its process has ended",
     WorkerDeath.NO_HEARTBEAT: "it has no heartbeat",
 }
+"""The reasons for which a worker counts as dead; None for a worker that lives."""
 
 
 class DeploymentOperations(OperationFamily):
@@ -84,9 +90,9 @@ class DeploymentOperations(OperationFamily):
         if self.hosting.settings.left_out:
             checks["components"] = "degraded"
 
-        status: Literal["ready", "unavailable"] = (
-            "unavailable" if "failed" in checks.values() else "ready"
-        )
+        status: Literal["ready", "unavailable"] = "ready"
+        if "failed" in checks.values():
+            status = "unavailable"
 
         return build_document(ReadinessRecord(status=status, checks=checks))
 
@@ -100,9 +106,11 @@ class DeploymentOperations(OperationFamily):
                 version = self.hosting.databases[entry.id].version
                 findings += check_schema(f"database {entry.id}", where, version)
 
-            late = wrong("disks", f"they have not responded within {PROBE_SECONDS:g} s")
             disk_findings = await self.hosting.disks.get_result()
-            findings += [late] if disk_findings is None else disk_findings
+            if disk_findings is None:
+                text = f"they have not responded within {PROBE_SECONDS:g} s"
+                disk_findings = [wrong("disks", text)]
+            findings += disk_findings
 
             return build_document(
                 DeploymentRecord(
@@ -167,9 +175,10 @@ def _judge_worker(row: WorkerRow, record: WorkerRecord) -> Finding:
         remedy = "another process ends its runs; agentctl doctor --runs shows them"
         return note(check, f"dead: {record['reason']}: {what}", remedy)
 
-    up = format_span(max(0, now() - row.started_at) / 1_000_000)
-    silent = format_span(max(0, now() - row.beat) / 1_000_000)
-    what = f"{record['state']}: {what}, up for {up}, last heartbeat {silent} ago"
+    # The clocks of two hosts may differ.
+    uptime = format_span(max(0, now() - row.started_at) / 1_000_000)
+    silence = format_span(max(0, now() - row.beat) / 1_000_000)
+    what = f"{record['state']}: {what}, up for {uptime}, last heartbeat {silence} ago"
 
     if row.schema_version != SCHEMA_VERSION:
         text = f"{what}; its program has schema {row.schema_version}, this one {SCHEMA_VERSION}"

@@ -120,7 +120,7 @@ class FileOperations(OperationFamily, FilesFamily):
             QuotaExceeded: they have no room.
         """
         settings = self.hosting.settings
-        checked = 0
+        checked_size = 0
         size = 0
 
         async def check(needed: int) -> None:
@@ -129,12 +129,14 @@ class FileOperations(OperationFamily, FilesFamily):
 
         if announced:
             await check(announced)
-            checked = announced
+            checked_size = announced
+
         async for piece in content:
             size += len(piece)
-            if size > checked:
+            if size > checked_size:
                 await check(size)
-                checked = size + PIECE_BYTES
+                # Small pieces do not cost a read each.
+                checked_size = size + PIECE_BYTES
             yield piece
 
     async def open(
@@ -149,9 +151,8 @@ class FileOperations(OperationFamily, FilesFamily):
         self, file_id: str, *, db_id: str | None = None, byte_range: str | None = None
     ) -> AsyncGenerator[bytes]:
         row, read = await self.open(file_id, db_id)
-        async with contextlib.aclosing(
-            read(*(parse_range(byte_range, row.size) or (0, row.size)))
-        ) as pieces:
+        start, end = parse_range(byte_range, row.size) or (0, row.size)
+        async with contextlib.aclosing(read(start, end)) as pieces:
             async for piece in pieces:
                 yield piece
 

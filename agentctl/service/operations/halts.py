@@ -126,11 +126,11 @@ class HaltOperations(HaltReads, OperationFamily, HaltsFamily):
         for database in self.hosting.databases.values():
             run_ids = await self._list_live_runs(database, row)
             for first in range(0, len(run_ids), PARALLEL_CANCELS):
-                some = run_ids[first : first + PARALLEL_CANCELS]
+                batch = run_ids[first : first + PARALLEL_CANCELS]
                 outcomes = await asyncio.gather(
-                    *(self._cancel_run(database, run_id, row) for run_id in some)
+                    *(self._cancel_run(database, run_id, row) for run_id in batch)
                 )
-                cancelled += sum(outcomes)
+                cancelled += outcomes.count(True)
         return cancelled
 
     async def _list_live_runs(self, database: Database, row: HaltRow) -> list[str]:
@@ -145,8 +145,8 @@ class HaltOperations(HaltReads, OperationFamily, HaltsFamily):
         run_ids: list[str] = []
         while True:
             part = paging.build_slice("runs", live_runs.page)
-            listed = lists.list_runs(live_runs, EVERYONE, part, database.totals, None)
-            page = await database.read(listed, size="large")
+            work = lists.list_runs(live_runs, EVERYONE, part, database.totals, None)
+            page = await database.read(work, size="large")
             run_ids += [run.run_id for run in page.rows]
             cursor = paging.encode_cursor("runs", live_runs.page, page)
             if cursor is None:
@@ -154,6 +154,7 @@ class HaltOperations(HaltReads, OperationFamily, HaltsFamily):
             live_runs = replace(live_runs, page=replace(live_runs.page, cursor=cursor))
 
     async def _cancel_run(self, database: Database, run_id: str, row: HaltRow) -> bool:
+        """Request the cancel of a run; return False if it has ended or was deleted meanwhile."""
         try:
             result = await self.hosting.canceller.cancel(
                 database,
@@ -172,6 +173,7 @@ def _build_ended(row: HaltRow) -> errors.Conflict:
 
 
 def _parse_until(text: str, at: int) -> int:
+    """Parse the end of a halt that begins at a time."""
     try:
         until = parse_rfc3339(text)
     except ValueError as problem:

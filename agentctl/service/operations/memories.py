@@ -160,10 +160,10 @@ def _update(memory_id: str, visibility: Visibility, patch: MemoryPatch) -> Steps
     row = yield from _find(memory_id, visibility)
     memory = row.memory if patch.memory is None else patch.memory
     topics = orjson.loads(row.topics) if patch.topics is None else patch.topics
-    changed = yield from memories.update(memory_id, visibility, memory, topics, now())
-    if changed is None:
+    updated_row = yield from memories.update(memory_id, visibility, memory, topics, now())
+    if updated_row is None:
         raise errors.NotFound("Memory not found")
-    return changed
+    return updated_row
 
 
 @unit

@@ -40,6 +40,7 @@ from agentctl.store.repositories.personal_data import (
     COUNTED_RUNS,
     PERSONAL_TABLES,
     DecisionOnOthers,
+    Delivery,
     Erased,
 )
 from agentctl.store.repositories.usage import NANODOLLARS, SumKey, Sums
@@ -64,16 +65,19 @@ _KEPT = {
     "service_accounts": "the name of the creator of service accounts, which belong to the operator",
     "halts": "halts that the person has created or ended, and those of the runs of the person",
 }
+"""The tables that an erasure leaves, with the reason."""
+
 _KEPT_UNCOUNTED = {
     "records of others": "where the person decided, started or cancelled something in the sessions"
     " of other users: the name and the note",
     "copies": "earlier backups, exports, log files and traces, which agentctl cannot find",
 }
-"""The data that an erasure leaves, with the reason: of tables, and data that is not counted."""
+"""The data that an erasure leaves and that is not counted, with the reason."""
 
-_KINDS = {table.name: table.erasure for table in PERSONAL_TABLES}
+_ERASURES = {table.name: table.erasure for table in PERSONAL_TABLES}
+"""What an erasure does with the rows of a table."""
 
-_Found = tuple[list[dict[str, Any]], str | None]
+_PartPage = tuple[list[dict[str, Any]], str | None]
 """Rows of a page, and the position of the next page; None on the last page."""
 
 _UNITS: Mapping[str, Callable[[str], Work[Erased]]] = {
@@ -151,8 +155,10 @@ class PersonalDataOperations(OperationFamily, UsersFamily):
             if filter.cursor is not None:
                 position = unpack_cursor(filter.cursor, lambda text: _read_bound(text, filter.part))
 
-            rows, following = await read(database, filter.user_id, position, filter.limit)
-            cursor = None if following is None else pack_cursor(f"{filter.part}:{following}")
+            rows, next_position = await read(database, filter.user_id, position, filter.limit)
+            cursor = None
+            if next_position is not None:
+                cursor = pack_cursor(f"{filter.part}:{next_position}")
             return build_document(PersonalRowsPage(data=rows, meta={"next_cursor": cursor}))
 
     async def erase(self, erasure: Erasure) -> Document[ErasureRecord]:
@@ -192,13 +198,15 @@ class PersonalDataOperations(OperationFamily, UsersFamily):
             raise errors.Forbidden(_OF_ACCOUNTS if self.principal.caller is None else _AS_USER)
 
     def _list_steps(self) -> list[_Step]:
-        count = len(self.hosting.databases)
-        steps = [_Step("open", number) for number in range(count)]
-        for number in range(count):
-            names = ("sessions", "files", "keys", "deliveries", "usage")
-            steps += [_Step(name, number) for name in names]
+        numbers = range(len(self.hosting.databases))
+        steps = [_Step("open", number) for number in numbers]
+        for number in numbers:
+            for name in ("sessions", "files", "keys", "deliveries", "usage"):
+                steps.append(_Step(name, number))
+
+        # Only the system database, the first, has these tables.
         steps += [_Step("memories", 0), _Step("store_items", 0)]
-        return steps + [_Step("file", number) for number in range(count)]
+        return steps + [_Step("file", number) for number in numbers]
 
     async def _take_step(
         self, call: AuditedCall, step: _Step, place: _Place, erasure: Erasure, record: ErasureRecord
@@ -206,31 +214,28 @@ class PersonalDataOperations(OperationFamily, UsersFamily):
         """Execute one unit of a step and advance the place."""
         database = list(self.hosting.databases.values())[step.database]
         user_id = erasure.user_id
+        erased = Erased()
+        next_position: str | None = None  # None: the step is done
 
         if step.name == "open":
             await self._end_open_runs(call, database, erasure)
-            erased = Erased()
-            following = None
 
         elif step.name == "file":
             record["files"].append(await self._rewrite(step.database, erasure))
-            erased = Erased()
-            following = None
 
         elif step.name == "deliveries":
-            deliveries, following = await database.read(
+            deliveries, next_position = await database.read(
                 personal_data.find_deliveries(user_id, place.position, of_deleted=True),
                 size="large",
             )
             ids = [row.delivery_id for row in deliveries]
-
-            erased = Erased()
             if ids:
                 erased = await call.write(database, personal_data.erase_deliveries(ids))
 
         else:
             erased = await call.write(database, _UNITS[step.name](user_id))
-            following = "" if any(erased.rows.values()) else None
+            if any(erased.rows.values()):
+                next_position = ""
 
         _add_rows(record["erased"], database.id, erased.rows)
 
@@ -239,17 +244,23 @@ class PersonalDataOperations(OperationFamily, UsersFamily):
                 f"The user has started runs in the meantime, in {len(erased.busy)} sessions"
             )
 
-        if following is None:
+        if next_position is None:
             place.step += 1
             place.position = ""
         else:
-            place.position = following
+            place.position = next_position
 
     async def _end_open_runs(self, call: AuditedCall, database: Database, erasure: Erasure) -> None:
+        """Cancel the live and paused runs of the person in a database.
+
+        Raises:
+            Conflict: there are such runs, and they may not be cancelled or do not stop.
+        """
         work = personal_data.list_open_runs(erasure.user_id)
         while open_runs := await database.read(work, size="unknown"):
             if not erasure.cancel:
                 raise errors.Conflict(f"The user has live or paused runs: {', '.join(open_runs)}")
+
             await call.commit_first(database)
             canceller = self.hosting.canceller
             actor = self.principal.actor
@@ -261,13 +272,13 @@ class PersonalDataOperations(OperationFamily, UsersFamily):
             ]
             await asyncio.gather(*cancels, return_exceptions=True)
 
-            left = set(open_runs).intersection(await database.read(work, size="unknown"))
-            if left:
-                raise errors.Conflict(
-                    f"Runs of the user have not stopped: {', '.join(sorted(left))}"
-                )
+            still_open = await database.read(work, size="unknown")
+            left_runs = sorted(set(open_runs).intersection(still_open))
+            if left_runs:
+                raise errors.Conflict(f"Runs of the user have not stopped: {', '.join(left_runs)}")
 
     async def _rewrite(self, number: int, erasure: Erasure) -> RewrittenFile:
+        """Remove the erased bytes from the file of a database; PostgreSQL does it by itself."""
         entry = self.hosting.settings.databases[number]
         if not is_sqlite_url(entry.url):
             return RewrittenFile(
@@ -279,15 +290,15 @@ class PersonalDataOperations(OperationFamily, UsersFamily):
                 seconds=0.0,
             )
 
-        maximum = {"auto": VACUUM_BYTES, "always": None, "never": -1}[erasure.vacuum]
-        done = await rewrite_file(sqlite_path(entry.url), maximum)
+        maximum_bytes = {"auto": VACUUM_BYTES, "always": None, "never": -1}[erasure.vacuum]
+        rewrite = await rewrite_file(sqlite_path(entry.url), maximum_bytes)
         return RewrittenFile(
             db_id=entry.id,
             engine="sqlite",
-            bytes=done.bytes,
-            vacuumed=done.vacuumed,
-            log_emptied=done.log_emptied,
-            seconds=round(done.seconds, 3),
+            bytes=rewrite.bytes,
+            vacuumed=rewrite.vacuumed,
+            log_emptied=rewrite.log_emptied,
+            seconds=round(rewrite.seconds, 3),
         )
 
 
@@ -316,32 +327,39 @@ async def _count_rows(database: Database, user_id: str, *, is_system: bool) -> l
 async def _count_of_deleted_runs(database: Database, user_id: str) -> int:
     """Count the deliveries about runs of a person that do not exist any more."""
     count = 0
-    following: str | None = ""
-    while following is not None:
-        work = personal_data.find_deliveries(user_id, following, of_deleted=True)
-        deliveries, following = await database.read(work, size="large")
+    position: str | None = ""
+    while position is not None:
+        work = personal_data.find_deliveries(user_id, position, of_deleted=True)
+        deliveries, position = await database.read(work, size="large")
         count += len(deliveries)
     return count
 
 
-def _read_place(text: str, user_id: str, steps: int) -> _Place:
+def _read_place(text: str, user_id: str, step_count: int) -> _Place:
+    """Read the text of a cursor of an erasure; ValueError if it belongs to another one."""
     step, position, owner = text.split(":", 2)
-    if owner != user_id or not 0 <= int(step) < steps:
+    if owner != user_id or not 0 <= int(step) < step_count:
         raise ValueError
     return _Place(int(step), check_text("cursor", position))
 
 
 def _read_bound(text: str, part: PersonalPart) -> str:
+    """Read the position in the text of a cursor of a list; ValueError if it is not one."""
     name, _, position = text.partition(":")
-    number = position.partition(":")[0] if part == "store" else position
-    if name != part or (part in ("usage", "audit", "store") and abs(int(number)) >= 2**63):
+    if name != part:
         raise ValueError
+
+    if part in ("usage", "audit", "store"):
+        # The position begins with a number; the databases have numbers of 64 bits.
+        number = position.partition(":")[0] if part == "store" else position
+        if abs(int(number)) >= 2**63:
+            raise ValueError
     return check_text("cursor", position)
 
 
 def _build_rows(db_id: str, rows: Mapping[str, int]) -> list[PersonalRows]:
     return [
-        PersonalRows(db_id=db_id, table=name, rows=count, erasure=_KINDS[name])
+        PersonalRows(db_id=db_id, table=name, rows=count, erasure=_ERASURES[name])
         for name, count in rows.items()
     ]
 
@@ -349,10 +367,14 @@ def _build_rows(db_id: str, rows: Mapping[str, int]) -> list[PersonalRows]:
 def _list_kept(record: PersonalDataRecord) -> Iterator[KeptData]:
     for row in record["tables"]:
         table = row["table"]
-        is_audit = table == "audit_log"
-        if row["erasure"] == "keep" and (row["rows"] or is_audit):
-            days = record["audit_days"] if is_audit else None
+        if row["erasure"] != "keep":
+            continue
+        if table == "audit_log":
+            # Also without entries: an erasure itself is recorded.
+            days = record["audit_days"]
             yield KeptData(what=table, rows=row["rows"], days=days, reason=_KEPT[table])
+        elif row["rows"]:
+            yield KeptData(what=table, rows=row["rows"], days=None, reason=_KEPT[table])
 
     if record["held_count"]:
         reason = "an administrator holds the sessions"
@@ -367,50 +389,57 @@ def _list_kept(record: PersonalDataRecord) -> Iterator[KeptData]:
 
 
 def _add_rows(total: list[PersonalRows], db_id: str, rows: Mapping[str, int]) -> None:
+    """Add the numbers of erased rows to a total, in place; a table without any is left out."""
     total_rows = {(row["db_id"], row["table"]): row for row in total}
     for row in _build_rows(db_id, rows):
-        earlier = total_rows.get((db_id, row["table"]))
-        if earlier is not None:
-            earlier["rows"] += row["rows"]
+        total_row = total_rows.get((db_id, row["table"]))
+        if total_row is not None:
+            total_row["rows"] += row["rows"]
         elif row["rows"]:
             total.append(row)
 
 
-async def _read_decisions(database: Database, user_id: str, after: str, limit: int) -> _Found:
-    following: str | None = after
+async def _read_decisions(database: Database, user_id: str, after: str, limit: int) -> _PartPage:
+    # A read is bounded by the rows that it compares: it may find none, and not be the last.
+    position: str | None = after
     decisions: list[DecisionOnOthers] = []
-    while following is not None and not decisions:
-        work = personal_data.find_decisions(user_id, following)
-        decisions, following = await database.read(work, size="large")
+    while position is not None and not decisions:
+        work = personal_data.find_decisions(user_id, position)
+        decisions, position = await database.read(work, size="large")
+
     rows = [
         {**row._asdict(), "decided_at": format_optional_time(row.decided_at)} for row in decisions
     ]
-    return rows, following
+    return rows, position
 
 
-async def _read_deliveries(database: Database, user_id: str, after: str, limit: int) -> _Found:
-    following: str | None = after
-    while following is not None:
-        work = personal_data.find_deliveries(user_id, following)
-        deliveries, following = await database.read(work, size="large")
+async def _read_deliveries(database: Database, user_id: str, after: str, limit: int) -> _PartPage:
+    position: str | None = after
+    deliveries: list[Delivery] = []
+    while position is not None and not deliveries:
+        work = personal_data.find_deliveries(user_id, position)
+        deliveries, position = await database.read(work, size="large")
 
-        if deliveries:
-            return [
-                {
-                    **row._asdict(),
-                    "created_at": format_optional_time(row.created_at),
-                    "delivered_at": format_optional_time(row.delivered_at),
-                    "body": orjson.loads(row.body),
-                }
-                for row in deliveries
-            ], following
-    return [], None
+    rows: list[dict[str, Any]] = [
+        {
+            **row._asdict(),
+            "created_at": format_optional_time(row.created_at),
+            "delivered_at": format_optional_time(row.delivered_at),
+            "body": orjson.loads(row.body),
+        }
+        for row in deliveries
+    ]
+    return rows, position
 
 
-async def _read_usage(database: Database, user_id: str, after: str, limit: int) -> _Found:
+async def _read_usage(database: Database, user_id: str, after: str, limit: int) -> _PartPage:
     work = personal_data.list_days(user_id, int(after or -1), min(limit, 30))
     days = await database.read(work, size="large")
-    return [_build_day(*day) for day in days], str(days[-1][0].start) if days else None
+    if not days:
+        return [], None
+
+    last_key, _ = days[-1]
+    return [_build_day(key, sums) for key, sums in days], str(last_key.start)
 
 
 def _build_day(key: SumKey, sums: Sums) -> dict[str, Any]:
@@ -424,13 +453,16 @@ def _build_day(key: SumKey, sums: Sums) -> dict[str, Any]:
     }
 
 
-async def _read_store(database: Database, user_id: str, after: str, limit: int) -> _Found:
-    # A position has the namespace and the key of the last item.
-    length, _, names = after.partition(":")
-    last = (names[: int(length)], names[int(length) :]) if after else ("", "")
+async def _read_store(database: Database, user_id: str, after: str, limit: int) -> _PartPage:
+    # A position has the length of the namespace of the last item, the namespace and the key.
+    last_item = ("", "")
+    if after:
+        length_text, _, names = after.partition(":")
+        length = int(length_text)
+        last_item = (names[:length], names[length:])
 
     limit = min(limit, EXPORTED_ITEMS)
-    rows = await database.read(store_items.list_of_user(user_id, last, limit), size="large")
+    rows = await database.read(store_items.list_of_user(user_id, last_item, limit), size="large")
     items: list[dict[str, Any]] = [
         {
             "namespace": row.labels,
@@ -449,17 +481,20 @@ async def _read_store(database: Database, user_id: str, after: str, limit: int) 
     return items, f"{len(namespace)}:{namespace}{rows[-1].key}"
 
 
-async def _read_audit(database: Database, user_id: str, after: str, limit: int) -> _Found:
-    following: int | None = int(after or 0)
+async def _read_audit(database: Database, user_id: str, after: str, limit: int) -> _PartPage:
+    position: int | None = int(after or 0)
     entries: list[AuditRow] = []
-    while following is not None and not entries:
-        work = personal_data.find_audit_entries(user_id, following)
-        entries, following = await database.read(work, size="large")
+    while position is not None and not entries:
+        work = personal_data.find_audit_entries(user_id, position)
+        entries, position = await database.read(work, size="large")
+
     rows: list[dict[str, Any]] = [{**build_entry(row)} for row in entries]
-    return rows, None if following is None else str(following)
+    if position is None:
+        return rows, None
+    return rows, str(position)
 
 
-_READERS: Mapping[PersonalPart, Callable[[Database, str, str, int], Awaitable[_Found]]] = {
+_READERS: Mapping[PersonalPart, Callable[[Database, str, str, int], Awaitable[_PartPage]]] = {
     "decisions": _read_decisions,
     "deliveries": _read_deliveries,
     "usage": _read_usage,

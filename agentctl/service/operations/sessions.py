@@ -42,12 +42,12 @@ class SessionOperations(SessionReads, OperationFamily):
             if session_id is not None:
                 check_session_id(session_id)
 
-            name = None
-            data = None
+            component_name = None
+            component_data = None
             if session.component_id is not None:
                 component = self.lookups.component(session.type, session.component_id)
-                name = component.name
-                data = dump_session_data(self.hosting.catalog, component)
+                component_name = component.name
+                component_data = dump_session_data(self.hosting.catalog, component)
 
             row = sessions.build_session(
                 session_id or new_id(),
@@ -55,8 +55,8 @@ class SessionOperations(SessionReads, OperationFamily):
                 user_id=self.lookups.require_owner(session.user_id),
                 now=now(),
                 component_id=session.component_id,
-                component_name=name,
-                component_data=data,
+                component_name=component_name,
+                component_data=component_data,
                 session_name=_check_name(session.session_name),
                 session_state=dump_checked_json("session_state", session.session_state),
                 metadata=dump_checked_json("metadata", session.metadata),
@@ -169,25 +169,26 @@ class SessionOperations(SessionReads, OperationFamily):
         async with self.audit("delete_session", session_id=session_id) as call:
             database = self.lookups.session_database(where)
             if cancel:
-                # The deletion itself checks the result. Its audit entry is committed before the
-                # cancels, which are part of it.
                 row = await database.read(self.lookups.session(session_id, where))
                 _check_not_held(row)
-                live = await database.read(run_reads.list_open_in_session(session_id))
-                if live:
+                open_runs = await database.read(run_reads.list_open_in_session(session_id))
+                if open_runs:
+                    # The cancels are part of the deletion, whose entry is committed before them.
                     await call.commit_first(database)
+                await self._cancel_runs(database, open_runs)
 
-                actor = self.principal.actor
-                reason = "The session is deleted"
-                canceller = self.hosting.canceller
-                cancels = [
-                    canceller.cancel(
-                        database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT
-                    )
-                    for run_id in live
-                ]
-                await asyncio.gather(*cancels, return_exceptions=True)
             await call.write(database, self._delete([session_id], where))
+
+    async def _cancel_runs(self, database: Database, run_ids: list[str]) -> None:
+        """Cancel the runs of a session that is deleted. The deletion itself checks the result."""
+        canceller = self.hosting.canceller
+        actor = self.principal.actor
+        reason = "The session is deleted"
+        cancels = [
+            canceller.cancel(database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT)
+            for run_id in run_ids
+        ]
+        await asyncio.gather(*cancels, return_exceptions=True)
 
     async def delete_several(self, deletion: BulkDeletion) -> None:
         async with self.audit("delete_sessions") as call:
@@ -204,15 +205,19 @@ class SessionOperations(SessionReads, OperationFamily):
 
     @unit
     def _delete(self, session_ids: list[str], where: SessionLocator) -> Steps[None]:
-        # Lock all rows in one order before the first deletion: two callers cannot deadlock.
-        for session_id in sorted(session_ids) if len(session_ids) > 1 else ():
-            yield from sessions.get_for_update(session_id, self.lookups.visibility)
+        if len(session_ids) > 1:
+            # Lock all rows in one order before the first deletion: two callers cannot deadlock.
+            for session_id in sorted(session_ids):
+                yield from sessions.get_for_update(session_id, self.lookups.visibility)
+
         for session_id in session_ids:
             row = yield from self.lookups.session(session_id, where, lock=True)
             _check_not_held(row)
-            live = yield from run_reads.list_open_in_session(session_id)
-            if live:
-                raise errors.Conflict(f"The session has runs that are not final: {', '.join(live)}")
+            open_runs = yield from run_reads.list_open_in_session(session_id)
+            if open_runs:
+                raise errors.Conflict(
+                    f"The session has runs that are not final: {', '.join(open_runs)}"
+                )
             yield from sessions.delete(session_id)
 
 

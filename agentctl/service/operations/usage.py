@@ -93,14 +93,19 @@ class UsageOperations(OperationFamily):
                     lambda cost_of: _read_report(scope, columns, cost_of), database.read
                 )
 
-            listed = _select(groups, filter.limit)
+            listed = _list_largest(groups, filter.limit)
             if "day" in by:
                 listed.sort(key=lambda group: cast(int, group[columns.index("start")]))
+
+            next_before = None
+            if since > scope.since:
+                # The sums were too many: another report has the earlier days.
+                next_before = format_rfc3339(since)
 
             report = UsageReport(
                 since=format_rfc3339(since),
                 before=format_rfc3339(scope.before),
-                next_before=format_optional_time(since if since > scope.since else None),
+                next_before=next_before,
                 by=list(by),
                 total=_build_counts(total),
                 groups=len(groups),
@@ -131,6 +136,9 @@ class UsageOperations(OperationFamily):
             for sums in overview.points.values():
                 total.add(sums)
             begin = max(overview.since, overview.groups_since)
+            next_before = None
+            if begin > scope.since:
+                next_before = format_rfc3339(begin)
 
             record = OverviewRecord(
                 since=format_rfc3339(overview.since),
@@ -145,8 +153,8 @@ class UsageOperations(OperationFamily):
                     )
                     for start in range(overview.since, scope.before, PERIODS[filter.step])
                 ],
-                groups=overview.number,
-                next_before=format_optional_time(begin if begin > scope.since else None),
+                groups=overview.group_count,
+                next_before=next_before,
                 data=[
                     cast(OverviewGroup, {**_name_group(columns, group), **_build_overview(sums)})
                     for group, sums in overview.groups.items()
@@ -167,11 +175,13 @@ class UsageOperations(OperationFamily):
 
         paging.check_filter(filter)
 
-        length = PERIODS[step]
         # The last hour or day is whole, so that the present one is part of it.
+        length = PERIODS[step]
         end = now() + 1 if filter.before is None else filter.before
         before = -(-end // length) * length
-        since = before - period if filter.since is None else filter.since // length * length
+        since = before - period
+        if filter.since is not None:
+            since = filter.since // length * length
 
         # A report writes both, and no time beyond the years 1 to 9999 can be written.
         before = min(before, LATEST // length * length)
@@ -213,8 +223,10 @@ def _read_report(
 
     total = Sums()
     if grouped_scope.by_version or len(groups) >= usage_reads.MAXIMUM_GROUPS:
+        # The groups are not all, or leave out the runs without a version.
         whole_scope = replace(grouped_scope, by_version=False)
-        total = (yield from usage_reads.read_groups(whole_scope, (), cost_of)).get((), total)
+        whole_groups = yield from usage_reads.read_groups(whole_scope, (), cost_of)
+        total = whole_groups.get((), total)
     else:
         for sums in groups.values():
             total.add(sums)
@@ -237,7 +249,7 @@ class _Overview(NamedTuple):
     groups_since: int
     """The time from which `groups` count."""
 
-    number: int
+    group_count: int
     """The number of all groups."""
 
     waiting: WaitingApprovals
@@ -246,32 +258,32 @@ class _Overview(NamedTuple):
 @unit
 def _read_overview(scope: UsageScope, filter: OverviewFilter, cost_of: CostOf) -> Steps[_Overview]:
     columns = _COLUMNS[filter.by]
-    count = None
     scope = yield from usage_reads.limit_to_newest(scope)
     sums_of_all = yield from usage_reads.read_sums(scope, cost_of)
     points = {cast(int, start): sums for (start,), sums in _group(sums_of_all, ("start",)).items()}
 
     sums_of_groups = sums_of_all
     grouped_scope = scope
+    user_count = None
     if filter.by == "user" and not scope.users:
         grouped_scope = yield from usage_reads.limit_to_newest(scope, by_user=True)
-        number = filter.limit + SPARE_USERS
-        sums_of_groups, count = yield from usage_reads.read_largest_users(
-            grouped_scope, cost_of, number
+        sums_of_groups, user_count = yield from usage_reads.read_largest_users(
+            grouped_scope, cost_of, filter.limit + SPARE_USERS
         )
     elif filter.by == "version":
         grouped_scope = yield from usage_reads.limit_to_newest(replace(scope, by_version=True))
         sums_of_groups = yield from usage_reads.read_sums(grouped_scope, cost_of)
 
     groups = _group(sums_of_groups, columns)
-    listed = {group: groups[group] for group in _select(groups, filter.limit)}
+    largest_groups = {group: groups[group] for group in _list_largest(groups, filter.limit)}
+    group_count = len(groups) if user_count is None else user_count
 
     waiting = yield from usage_reads.count_approvals(scope.visibility)
-    count = len(groups) if count is None else count
-    return _Overview(scope.since, points, listed, grouped_scope.since, count, waiting)
+    return _Overview(scope.since, points, largest_groups, grouped_scope.since, group_count, waiting)
 
 
 def _group(pairs: Iterable[tuple[SumKey, Sums]], columns: Iterable[str]) -> _Groups:
+    """Add the sums that have the same values in some columns of their keys."""
     groups: _Groups = {}
     for key, sums in pairs:
         group = tuple(getattr(key, name) for name in columns)
@@ -279,13 +291,13 @@ def _group(pairs: Iterable[tuple[SumKey, Sums]], columns: Iterable[str]) -> _Gro
     return groups
 
 
-def _select(groups: _Groups, limit: int) -> list[tuple[Value, ...]]:
+def _list_largest(groups: _Groups, limit: int) -> list[tuple[Value, ...]]:
     return sorted(groups, key=lambda group: _sort_key(group, groups[group]))[:limit]
 
 
 def _sort_key(group: tuple[Value, ...], sums: Sums) -> tuple[Any, ...]:
     runs = sums.completed + sums.failed + sums.cancelled + sums.member_runs
-    return -sums.total_tokens, -runs, group
+    return (-sums.total_tokens, -runs, group)
 
 
 def _name_group(columns: Iterable[str], group: Iterable[Value]) -> dict[str, Any]:
@@ -350,35 +362,39 @@ class BudgetOperations(OperationFamily):
     async def _list_rows(
         self, budget: Budget, visibility: Visibility, user_id: str | None
     ) -> list[BudgetRecord]:
+        """List the use of a budget by the owners that the caller sees, the largest first."""
         period = find_period(budget)
-        listed = budget_periods.list_raised(budget.id, period.since)
-        raised = dict(await self.hosting.databases.system.read(listed))
+        work = budget_periods.list_raised(budget.id, period.since)
+        raised_limits = dict(await self.hosting.databases.system.read(work))
 
         if budget.per == "user" and (user_id is not None or not visibility.everyone):
             owner = user_id if visibility.everyone else visibility.user_id
             if not visibility.sees(owner) or user_id not in (None, owner):
                 return []
             scope = build_scope(budget, period, owner, "")
-            used = (await self._read(scope, ())).get("", Used())
-            return [_build_row(budget, period, owner, used, raised)]
+            usage = await self._read_used(scope, ())
+            used = usage.get("", Used())
+            return [_build_row(budget, period, owner, used, raised_limits)]
 
         scope = UsageScope(
             "day", period.since, period.before, EVERYONE, component_id=budget.component or None
         )
-        usage = await self._read(scope, _OWNER_COLUMNS[budget.per])
+        usage = await self._read_used(scope, _OWNER_COLUMNS[budget.per])
         if budget.per == "server":
             usage = {"": usage.get("", Used())}
         elif budget.component:
             # The only component that counts is listed even if it has used nothing.
-            usage = {(budget.component if budget.per == "agent" else ""): Used(), **usage}
+            only_owner = budget.component if budget.per == "agent" else ""
+            usage = {only_owner: Used(), **usage}
 
-        largest = sorted(usage.items(), key=lambda item: (-measure(budget, item[1]), item[0]))
+        largest_first = sorted(usage.items(), key=lambda item: (-measure(budget, item[1]), item[0]))
         return [
-            _build_row(budget, period, name or None, used, raised)
-            for name, used in largest[:MAXIMUM_ROWS]
+            _build_row(budget, period, name or None, used, raised_limits)
+            for name, used in largest_first[:MAXIMUM_ROWS]
         ]
 
-    async def _read(self, scope: UsageScope, by: tuple[str, ...]) -> Mapping[str, Used]:
+    async def _read_used(self, scope: UsageScope, by: tuple[str, ...]) -> Mapping[str, Used]:
+        """Return what the runs of all databases have used, by the values of a column."""
         usage: dict[str, Used] = {}
         for database in self.hosting.databases.values():
             groups = await self.hosting.prices.run(
@@ -390,11 +406,18 @@ class BudgetOperations(OperationFamily):
 
 
 def _build_row(
-    budget: Budget, period: Period, name: str | None, used: Used, raised: Mapping[str, int]
+    budget: Budget, period: Period, name: str | None, used: Used, raised_limits: Mapping[str, int]
 ) -> BudgetRecord:
+    """Build the record of the use of a budget by one owner.
+
+    Args:
+        name: the user or the component; None for a budget of the whole server.
+        raised_limits: the limits that decisions have raised in this period, by subject.
+    """
     amount = measure(budget, used)
     key = build_key(budget, period, name, name or "")
-    limit = find_limit_in_effect(budget, PeriodRow(raised.get(key.subject)))
+    limit = find_limit_in_effect(budget, PeriodRow(raised_limits.get(key.subject)))
+
     warning = find_warning(budget)
     if warning is None:
         warning = WARNING * limit
@@ -404,11 +427,15 @@ def _build_row(
     elif amount >= warning:
         state = "warning"
 
+    component_id = budget.component or None
+    if budget.per == "agent" and name is not None:
+        component_id = name
+
     return BudgetRecord(
         budget_id=budget.id,
         per=budget.per,
         user_id=name if budget.per == "user" else None,
-        component_id=(name if budget.per == "agent" else None) or budget.component or None,
+        component_id=component_id,
         period=budget.period,
         unit=budget.unit,
         limit=limit,

@@ -32,12 +32,12 @@ class VersionOperations(ReadFamily):
             before = parse_number_cursor("versions", filter.limit, filter.cursor) or LAST_NUMBER
             rows = await self._read_versions(kind, component_id, before, filter.limit + 1)
             page = rows[: filter.limit]
-            following = page[-1].seq if len(rows) > len(page) else None
+            next_before = page[-1].seq if len(rows) > len(page) else None
 
             return build_document(
                 VersionPage(
                     data=[self._build_version(component, row) for row in page],
-                    meta={"next_cursor": build_number_cursor("versions", following)},
+                    meta={"next_cursor": build_number_cursor("versions", next_before)},
                 )
             )
 
@@ -48,12 +48,15 @@ class VersionOperations(ReadFamily):
         async with self.audit(operation_ids(kind).get_version_diff, **path):
             component = self.lookups.component(kind, component_id)
 
-            newest = list[VersionRow]()
+            newest_rows = list[VersionRow]()
             if filter.after is None or filter.before is None:
-                newest = await self._read_versions(kind, component_id, LAST_NUMBER, 2)
+                newest_rows = await self._read_versions(kind, component_id, LAST_NUMBER, 2)
 
-            after = await self._find_version(kind, component_id, filter.after, newest[:1])
-            before = await self._find_version(kind, component_id, filter.before, newest[-1:])
+            # By default the newest version with the version before it; with itself, if it is alone.
+            default_after = newest_rows[0] if newest_rows else None
+            default_before = newest_rows[-1] if newest_rows else None
+            after = await self._find_version(kind, component_id, filter.after, default_after)
+            before = await self._find_version(kind, component_id, filter.before, default_before)
             changes = find_changes(
                 orjson.loads(before.configuration), orjson.loads(after.configuration)
             )
@@ -73,9 +76,18 @@ class VersionOperations(ReadFamily):
         return await read(component_versions.list_page(kind, component_id, before, limit))
 
     async def _find_version(
-        self, kind: ComponentKind, component_id: str, version: str | None, default: list[VersionRow]
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        version: str | None,
+        default: VersionRow | None,
     ) -> VersionRow:
-        row = default[0] if default else None
+        """Return a stored version; the default if the request names none.
+
+        Raises:
+            NotFound: there is none.
+        """
+        row = default
         if version is not None:
             work = component_versions.get(kind, component_id, version)
             row = await self.hosting.databases.system.read(work)
@@ -85,10 +97,10 @@ class VersionOperations(ReadFamily):
 
     def _build_version(self, component: Component, row: VersionRow) -> VersionRecord:
         catalog = self.hosting.catalog
-        versions = [find_version(catalog, side) for side in catalog.list_sides(component)]
+        served_versions = [find_version(catalog, side) for side in catalog.list_sides(component)]
         return VersionRecord(
             version=row.version,
             first_seen_at=format_rfc3339(row.first_seen_at),
-            is_current=row.version in versions,
+            is_current=row.version in served_versions,
             configuration=orjson.loads(row.configuration),
         )

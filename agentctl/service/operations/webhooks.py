@@ -43,12 +43,15 @@ class WebhookOperations(OperationFamily, WebhooksFamily):
         async with self.audit("redeliver_webhook", delivery_id=delivery_id) as call:
             databases = self.hosting.databases
             for database in databases.values():
+                # A write would commit its audit entry, also in a database without the delivery.
                 if await database.read(webhooks.get(delivery_id)) is None:
                     continue
+
                 row = await call.write(database, webhooks.repeat(delivery_id, now()))
                 if row is not None:
                     databases.outbox.wake()
                     return build_document(_build_delivery(row))
+
             raise errors.NotFound("Delivery not found")
 
     async def test(self, webhook_id: str) -> Document[WebhookTestRecord]:
@@ -56,17 +59,16 @@ class WebhookOperations(OperationFamily, WebhooksFamily):
             webhook = self._find_webhook(webhook_id)
             receiver = Receiver(webhook, self._load_webhook_signer(webhook))
 
-            at = now()
             event_id = new_id()
-            clock = asyncio.get_running_loop().time
             body = orjson.dumps(
                 {
                     "type": "webhook.test",
-                    "timestamp": format_rfc3339(at),
+                    "timestamp": format_rfc3339(now()),
                     "data": {"webhook_id": webhook_id},
                 }
             )
 
+            clock = asyncio.get_running_loop().time
             began = clock()
             try:
                 outcome = await receiver.send(event_id, body)
@@ -104,15 +106,12 @@ class WebhookOperations(OperationFamily, WebhooksFamily):
 
     async def _build_webhooks(self, configured: Iterable[Webhook]) -> list[WebhookRecord]:
         databases = self.hosting.databases
-        counts = [
-            row
-            for database in databases.values()
-            for row in await database.read(webhooks.count_by_state(), size="large")
-        ]
+        counts = list[DeliveryCount]()
+        for database in databases.values():
+            counts += await database.read(webhooks.count_by_state(), size="large")
 
-        disabled = {
-            row.webhook_id: row for row in await databases.system.read(webhooks.list_disabled())
-        }
+        disabled_rows = await databases.system.read(webhooks.list_disabled())
+        disabled = {row.webhook_id: row for row in disabled_rows}
 
         return [
             self._build_webhook(webhook, counts, disabled.get(webhook.id)) for webhook in configured
@@ -121,15 +120,11 @@ class WebhookOperations(OperationFamily, WebhooksFamily):
     def _build_webhook(
         self, webhook: Webhook, counts: list[DeliveryCount], disabled: DisabledWebhook | None
     ) -> WebhookRecord:
-        def count(state: str) -> int:
-            matching = (row for row in counts if (row.webhook_id, row.state) == (webhook.id, state))
-            return sum(row.count for row in matching)
+        own_counts = [row for row in counts if row.webhook_id == webhook.id]
+        waiting_since = [row.oldest_at for row in own_counts if row.state == "waiting"]
 
-        waiting = [
-            row.oldest_at
-            for row in counts
-            if (row.webhook_id, row.state) == (webhook.id, "waiting")
-        ]
+        def count(state: str) -> int:
+            return sum(row.count for row in own_counts if row.state == state)
 
         signer = None if webhook.key_file is None else self._load_webhook_signer(webhook)
         return WebhookRecord(
@@ -145,13 +140,15 @@ class WebhookOperations(OperationFamily, WebhooksFamily):
             waiting=count("waiting"),
             delivered=count("delivered"),
             dead=count("dead"),
-            oldest_waiting_at=format_rfc3339(min(waiting)) if waiting else None,
+            oldest_waiting_at=format_rfc3339(min(waiting_since)) if waiting_since else None,
         )
 
     async def list(self) -> Document[list[WebhookRecord]]:
         async with self.audit("get_webhooks"):
             configured = self.hosting.settings.webhooks
-            return build_document(await self._build_webhooks(configured) if configured else [])
+            if not configured:
+                return build_document([])
+            return build_document(await self._build_webhooks(configured))
 
 
 def _build_delivery(row: DeliveryRow) -> DeliveryRecord:

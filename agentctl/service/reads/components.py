@@ -47,10 +47,15 @@ if TYPE_CHECKING:
 class ComponentReads(ConfiguredFamily):
     """Reads of components."""
 
-    def _listed(self, kind: ComponentKind, visible: Set[str]) -> Document[list[Any]]:
+    def _build_list(self, kind: ComponentKind, visible_ids: Set[str]) -> Document[list[Any]]:
         catalog = self.hosting.catalog
-        components = [item for item in catalog.components(kind).values() if item.id in visible]
-        return build_document([build_record(catalog, component) for component in components])
+        return build_document(
+            [
+                build_record(catalog, component)
+                for component in catalog.components(kind).values()
+                if component.id in visible_ids
+            ]
+        )
 
     async def get(self, kind: ComponentKind, component_id: str) -> Document[Any]:
         path = {KINDS[kind].id_field: component_id}
@@ -60,8 +65,9 @@ class ComponentReads(ConfiguredFamily):
             record = {**build_record(catalog, component), "on_busy": component.on_busy}
             if kind == "team":
                 return build_document(record)
-            schema = catalog.find_input_schema(component)
-            return build_document({**record, "input_schema": schema and schema.schema})
+            input_schema = catalog.find_input_schema(component)
+            record["input_schema"] = None if input_schema is None else input_schema.schema
+            return build_document(record)
 
     def require(self, kind: ComponentKind, component_id: str) -> None:
         """Raise NotFound unless the component is configured."""
@@ -70,15 +76,16 @@ class ComponentReads(ConfiguredFamily):
     async def list(self, kind: ComponentKind) -> Document[list[Any]]:
         operation = operation_ids(kind).list
         async with self.audit(operation):
-            allowed = policy.allowed_ids(self.principal, operation)
-            if allowed is not None:
-                return self._listed(kind, allowed)
+            allowed_ids = policy.allowed_ids(self.principal, operation)
+            if allowed_ids is not None:
+                return self._build_list(kind, allowed_ids)
+
             # The configuration does not change, and most callers may read all components. Only the
             # tools of MCP servers change.
-
+            catalog = self.hosting.catalog
             listings = self.hosting.listings
-            if kind not in listings or self.hosting.catalog.mcp.hosted:
-                listings[kind] = self._listed(kind, self.hosting.catalog.components(kind).keys())
+            if kind not in listings or catalog.mcp.hosted:
+                listings[kind] = self._build_list(kind, catalog.components(kind).keys())
             return listings[kind]
 
 
@@ -109,6 +116,7 @@ class SystemReads(ConfiguredFamily):
 
         if settings.left_out:
             record["left_out_count"] = len(settings.left_out)
+
         console = settings.console
         if console.oidc_issuer:
             record["sign_in"] = SignInRecord(
@@ -196,7 +204,7 @@ def _build_entry(component: Component) -> WorkflowEntry:
 
 
 class ConfiguredOperations:
-    """The operations of one principal that need no session; there are no other ones."""
+    """The operations of one principal that need no database of sessions, and only these."""
 
     def __init__(self, access: Access) -> None:
         self.system = SystemReads(access)

@@ -60,7 +60,9 @@ class Access:
         self.hosting = hosting
         self.principal = principal
         self.request_id = new_id() if request_id is None else request_id
+        # The operation that the policy has allowed, with its path parameters.
         self._admitted: tuple[str, Mapping[str, str]] | None = None
+        # True if an operation was called: from then on it records its failures itself.
         self._called = False
 
     def admit(self, operation: str, path_params: Mapping[str, str]) -> None:
@@ -82,7 +84,7 @@ class Access:
         and Unavailable if an audit entry is required and cannot be written.
         """
         self._called = True
-        call = self._audited_call(operation, path_params)
+        call = self._build_call(operation, path_params)
         call.is_admitted = self._admitted == (operation, path_params)
         return call
 
@@ -91,9 +93,9 @@ class Access:
     ) -> None:
         """Write the audit entry of a request that failed before its operation was called."""
         if not self._called:
-            await self._audited_call(operation, path_params).record_failure(error)
+            await self._build_call(operation, path_params).record_failure(error)
 
-    def _audited_call(self, operation: str, path_params: Mapping[str, str]) -> AuditedCall:
+    def _build_call(self, operation: str, path_params: Mapping[str, str]) -> AuditedCall:
         return AuditedCall(
             self.hosting.audit_log, self.principal, self.request_id, operation, path_params
         )
@@ -104,7 +106,7 @@ class ConfiguredFamily:
 
     Every operation executes inside `audit`, which asks the policy first. It raises NotFound for
     what does not exist or is not visible to the principal, ValidationFailed for a value that is not
-    valid, and TooLarge for one that is too large.
+    valid, and TooLarge for a value that is too large.
     """
 
     hosting: ConfiguredHosting

@@ -150,8 +150,11 @@ class Lookups:
         self, session_id: str, where: SessionLocator, *, lock: bool = False
     ) -> Steps[SessionRow]:
         """Read a session; with `lock` its row cannot change until the transaction ends."""
-        find = sessions.get_for_update if lock else sessions.get
-        return _require_match((yield from find(session_id, self.visibility)), where)
+        if lock:
+            row = yield from sessions.get_for_update(session_id, self.visibility)
+        else:
+            row = yield from sessions.get(session_id, self.visibility)
+        return _require_match(row, where)
 
     @single_unit
     def session_with_history(
@@ -159,7 +162,9 @@ class Lookups:
     ) -> Steps[tuple[SessionRow, bytes | None, str | None]]:
         """Read a session, its history and its identity (`sessions.get_with_history`)."""
         stored = yield from sessions.get_with_history(session_id, self.visibility, maximum)
-        row, history, identity = stored or (None, None, None)
+        if stored is None:
+            raise errors.NotFound(SESSION_NOT_FOUND)
+        row, history, identity = stored
         return _require_match(row, where), history, identity
 
     async def read_run(
@@ -178,6 +183,8 @@ class Lookups:
             row = await database.read(run_reads.get_alone(run_id, self.visibility, LARGE_RUN_BYTES))
             if row is not None:
                 return Document(build_document_alone(row, view.cut))
+
+        # Most runs are short and have ended: only the others are read on a thread.
         raw = await database.read(self.run_document(run_id, view, session, replay=False))
         if raw is None:
             raw = await database.read(self.run_document(run_id, view, session), size="large")
@@ -203,9 +210,10 @@ class Lookups:
             yield from self.session(*session)
 
         is_summary = view.view in SUMMARY_VIEWS
-        is_measured = not replay and not is_summary
-        if is_measured and ((yield from run_reads.measure(run_id)) or 0) > LARGE_RUN_BYTES:
-            return None
+        if not replay and not is_summary:
+            text_bytes = yield from run_reads.measure(run_id)
+            if text_bytes is not None and text_bytes > LARGE_RUN_BYTES:
+                return None
 
         # The session is visible, so its runs are: a run belongs to the owner of its session.
         visibility = self.visibility if session is None else EVERYONE
@@ -229,11 +237,12 @@ class Lookups:
 
 
 def _require_match(row: SessionRow | None, where: SessionLocator) -> SessionRow:
-    if (
-        row is None
-        or (where.type is not None and row.session_type != where.type)
-        or (where.user_id is not None and row.user_id != where.user_id)
-    ):
+    """Return a session; NotFound if there is none, or the request means another one."""
+    if row is None:
+        raise errors.NotFound(SESSION_NOT_FOUND)
+    if where.type is not None and row.session_type != where.type:
+        raise errors.NotFound(SESSION_NOT_FOUND)
+    if where.user_id is not None and row.user_id != where.user_id:
         raise errors.NotFound(SESSION_NOT_FOUND)
     return row
 

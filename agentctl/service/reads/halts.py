@@ -40,7 +40,7 @@ class HaltReads(ReadFamily):
 
 
 def build_halt_record(row: HaltRow) -> HaltRecord:
-    """Return the record of a halt as it is now: one whose time has come has ended."""
+    """Return the record of a halt as it is now: after its time it has ended."""
     state: HaltState = "active" if row.is_active_at(now()) else "ended"
     computed = {"state": state, "stop_running": bool(row.stop_running)}
     record: HaltRecord = _HALT.build(row, computed)

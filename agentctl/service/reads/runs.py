@@ -48,17 +48,18 @@ class RunReads(ReadFamily):
         async with self.audit(operation_ids(kind).list_runs, **path):
             component = self.lookups.component(kind, component_id)
             database = self.lookups.database(filter.db_id or component.database)
-            narrowed = replace(filter, component_type=kind, component_id=component_id)
-            return await self._page(database, narrowed)
+            filter_of_component = replace(filter, component_type=kind, component_id=component_id)
+            return await self._page(database, filter_of_component)
 
     async def _page(self, database: Database, filter: RunFilter) -> Document[RunPage]:
         paging.check_run_filter(filter)
         search = paging.build_search(database, filter.search)
         noun = "runs" if search is None else "found_runs"
         part = paging.build_slice(noun, filter.page)
+
         rows = lists.list_runs(filter, self.lookups.visibility, part, database.totals, search)
-        read = read_run_page(rows, filter.form, self.hosting.find_spans, self.hosting.find_metrics)
-        page, items = await database.read(read, size="large")
+        work = read_run_page(rows, filter.form, self.hosting.find_spans, self.hosting.find_metrics)
+        page, items = await database.read(work, size="large")
         items = await add_matches(items, page, search)
         return Document(documents.build_page_document(noun, items, filter.page, page))
 
@@ -79,15 +80,15 @@ class RunReads(ReadFamily):
     async def list_failures(self, filter: RunFilter) -> Document[FailurePage]:
         async with self.audit("get_failures"):
             database = self.lookups.database(filter.db_id)
-            failed = replace(filter, status="ERROR", form=SUMMARY_VIEW)
-            paging.check_run_filter(failed)
+            filter_of_failures = replace(filter, status="ERROR", form=SUMMARY_VIEW)
+            paging.check_run_filter(filter_of_failures)
 
             search = paging.build_search(database, filter.search)
             noun = "failures" if search is None else "found_failures"
             part = paging.build_slice(noun, filter.page)
             visibility = self.lookups.visibility
-            rows = lists.list_runs(failed, visibility, part, database.totals, search)
 
+            rows = lists.list_runs(filter_of_failures, visibility, part, database.totals, search)
             work = read_failures(noun, filter.page, rows)
             return Document(await database.read(work, size="large"))
 
@@ -111,9 +112,9 @@ def read_run_causes(run_id: str, visibility: Visibility) -> Steps[bytes]:
         children = yield from run_reads.list_children_causes(level)
         if not children or len(causes) >= MAXIMUM_CAUSES:
             break
-        for child in children:
-            causes += _build_causes(*child)
-        level = [child[0] for child in children]
+        for child_id, kind, component_id, causes_text in children:
+            causes += _build_causes(child_id, kind, component_id, causes_text)
+        level = [child_id for child_id, *_ in children]
 
     return orjson.dumps({"run_id": run_id, "causes": causes[:MAXIMUM_CAUSES]})
 
@@ -128,18 +129,20 @@ def read_failures(noun: str, part: Page, rows: Work[RowPage[RunRow]]) -> Steps[b
     page = yield from rows
     failed_ids = [row.run_id for row in page.rows if row.error_code in _CAUSED_FAILURES]
     causes = dict[str, Any]()
-    # By id of a run: the requested run that it is, or is below of.
-    roots = dict(zip(failed_ids, failed_ids, strict=True))
+
+    # The listed run of each run whose causes are read: the run itself, or the run above it.
+    roots = {run_id: run_id for run_id in failed_ids}
     level = yield from run_reads.list_causes(failed_ids)
 
     for _ in range(MAXIMUM_DEPTH):
         uncaused = dict[str, str]()
-        for parent, run_id, kind, component_id, causes_text in level:
+        for requested_id, run_id, kind, component_id, causes_text in level:
+            root_id = roots[requested_id]
             run_causes = _build_causes(run_id, kind, component_id, causes_text)
             if run_causes:
-                causes[roots[parent]] = run_causes[-1]
+                causes[root_id] = run_causes[-1]
             else:
-                uncaused[run_id] = roots[parent]
+                uncaused[run_id] = root_id
 
         if not uncaused:
             break

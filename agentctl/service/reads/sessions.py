@@ -67,14 +67,14 @@ class SessionReads(ReadFamily):
 
             if not known:
                 row, history, identity = await self._read_with_history(database, session_id, where)
-                row = self._show_hold(row)
+                row = self._hide_hold(row)
                 version = session_documents.build_session_version(row)
                 return version, await self._detail(
                     database, row, history=history, identity=identity
                 )
 
             row = await database.read(self.lookups.session(session_id, where))
-            row = self._show_hold(row)
+            row = self._hide_hold(row)
             version = session_documents.build_session_version(row)
             if version in known:
                 return version, None
@@ -94,19 +94,31 @@ class SessionReads(ReadFamily):
         history: bytes | None = None,
         identity: str | None = None,
     ) -> Document[SessionDetail]:
-        row = self._show_hold(row)
+        """Build the document of a session.
+
+        Args:
+            history: its history, if it was read with the session.
+            identity: the identity of the session, if it was read.
+        """
+        row = self._hide_hold(row)
         if view == "summary":
             return Document(await database.read(session_documents.read_session_head(row)))
-        histories = [] if history is None else [history]
-        documents.check_array(histories)
-        if not histories and row.session_type != "workflow" and row.history_bytes:
+
+        histories = list[bytes]()
+        if history is not None:
+            histories = [history]
+            documents.check_array(histories)
+        elif row.session_type != "workflow" and row.history_bytes:
             histories = await self.hosting.histories.read(database, row, identity)
+
         build = partial(session_documents.build_session_document, row, histories)
         return Document(await convert(build, row.history_bytes, JOIN_BYTES))
 
-    def _show_hold(self, row: Row) -> Row:
+    def _hide_hold(self, row: Row) -> Row:
         """Return a session without its hold unless the caller is an administrator."""
-        return row if row.hold is None or self.principal.admin else replace(row, hold=None)
+        if row.hold is None or self.principal.admin:
+            return row
+        return replace(row, hold=None)
 
     def require_database(self, where: SessionLocator) -> None:
         """Raise NotFound unless the database and table exist."""
@@ -120,22 +132,24 @@ class SessionReads(ReadFamily):
     ) -> Document[list[RunRecord]]:
         async with self.audit("get_session_runs", session_id=session_id):
             database = self.lookups.session_database(query.where)
-            work = self._runs(session_id, query)
+            work = self._read_runs(session_id, query)
             runs = await database.read(work, size="large")
             build = partial(documents.join_array, runs)
             return Document(await convert(build, sum(map(len, runs))))
 
     @unit
-    def _runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:
+    def _read_runs(self, session_id: str, query: SessionRunsQuery) -> Steps[list[bytes]]:
         yield from self.lookups.session(session_id, query.where)
         paging.check_limit(query.limit)
         paging.check_run_view(query.form)
 
+        after_seq = yield from _find_seq(session_id, "after", query.after)
+        before_seq = yield from _find_seq(session_id, "before", query.before)
         rows = yield from run_reads.list_in_session(
             session_id,
             limit=query.limit,
-            after_seq=(yield from _find_seq(session_id, "after", query.after)),
-            before_seq=(yield from _find_seq(session_id, "before", query.before)),
+            after_seq=after_seq,
+            before_seq=before_seq,
             top_level=query.parent == "none",
             order=query.order,
             summary=query.form.view in SUMMARY_VIEWS,
@@ -165,30 +179,32 @@ class SessionReads(ReadFamily):
         for db_id in self.hosting.databases:
             turn = await self.hosting.databases[db_id].read(self._find_turn(run_id))
             if turn is not None:
-                state, newest = turn
+                state, newest_ids = turn
                 return FoundTurn(
                     kind=state.component_type,
                     component_id=state.component_id,
                     session_id=state.session_id,
                     db_id=db_id,
-                    is_newest=newest[:1] == [run_id],
-                    is_only=newest == [run_id],
+                    is_newest=newest_ids[:1] == [run_id],
+                    is_only=newest_ids == [run_id],
                 )
         raise errors.NotFound("Run not found")
 
-    async def read_turn(self, run_id: str, found: FoundTurn) -> Document[RunRecord]:
-        database = self.hosting.databases[found.db_id]
+    async def read_turn(self, run_id: str, turn: FoundTurn) -> Document[RunRecord]:
+        database = self.hosting.databases[turn.db_id]
         return await self.lookups.read_run(database, run_id)
 
     @unit
     def _find_turn(self, run_id: str) -> Steps[tuple[RunState, list[str]] | None]:
+        """Return the state of a turn, and the ids of the newest two turns of its session."""
         state = yield from run_reads.get_state(run_id, self.lookups.visibility)
         if state is None or state.parent_run_id is not None:
             return None
-        newest = yield from run_reads.list_in_session(
+
+        newest_turns = yield from run_reads.list_in_session(
             state.session_id, limit=2, top_level=True, order="desc", summary=True
         )
-        return state, [row.run_id for row in newest]
+        return state, [row.run_id for row in newest_turns]
 
     async def list(self, filter: SessionFilter) -> Document[SessionPage]:
         async with self.audit("get_sessions"):
@@ -201,16 +217,17 @@ class SessionReads(ReadFamily):
             work = lists.list_sessions(filter, visibility, part, database.totals, search)
             page = await database.read(work, size="unknown" if search is None else "large")
 
-            listed = page.rows
+            visible_rows = page.rows
             if not self.principal.admin:
-                listed = [row.without_hold() for row in listed]
-            items = self.hosting.session_texts.build(listed)
+                visible_rows = [row.without_hold() for row in page.rows]
+            items = self.hosting.session_texts.build(visible_rows)
             items = await run_documents.add_matches(items, page, search)
             return Document(documents.build_page_document("sessions", items, filter.page, page))
 
 
 @unit
 def _find_seq(session_id: str, name: str, run_id: str | None) -> Steps[int | None]:
+    """Return the number of the run that a parameter names; None without the parameter."""
     if run_id is None:
         return None
     run = yield from run_reads.get(run_id, EVERYONE, summary=True)
