@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import orjson
 
+from agentctl.records.files import is_saved
 from agentctl.records.items import LIVE_STATUSES, Item, RunItem, ToolCallItem
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.strict import find_object
@@ -29,22 +30,22 @@ _SHORT_ITEMS = frozenset({"prompt", "thinking", "tool_call"})
 
 @dataclass(slots=True)
 class DrawnRun:
-    """One run.
-
-    Attributes:
-        record: the record of the run in the view `items`, or the part of it that is known.
-        members: the runs of members, steps and background work, by id.
-        causes: the causes of its failures and of those of its members, if the caller may read them.
-    """
+    """One run."""
 
     record: Record
+    """The record of the run in the view `items`, or the part of it that is known."""
+
     members: dict[str, DrawnRun] = field(default_factory=dict)
+    """The runs of members, steps and background work, by id."""
+
     causes: Sequence[Record] = ()
+    """The causes of its failures and of its members' failures, if the caller may read them."""
 
     @property
     def component(self) -> str:
-        named = find_component(self.record)
-        return clean_line(named[1] if named is not None else "run")
+        """The id of its component; `run` if the record names none."""
+        component = find_component(self.record)
+        return clean_line("run" if component is None else component[1])
 
     @property
     def input(self) -> str:
@@ -53,13 +54,16 @@ class DrawnRun:
         Lines name its files.
         """
         message = self.record.get("input") or ""
-        given = self.record.get("input_object")
-        asked = [message]
-        if given is not None and find_object(message) != given:
-            asked.append(f"input: {orjson.dumps(given).decode()}")
-        files = (each for each in self.record.get("files") or () if "created_at" not in each)
-        asked += (f"file: {each['name']} ({each['media_type']})" for each in files)
-        return clean_text("\n".join(asked))
+        lines = [message]
+
+        input_object = self.record.get("input_object")
+        if input_object is not None and find_object(message) != input_object:
+            lines.append(f"input: {orjson.dumps(input_object).decode()}")
+
+        for file in self.record.get("files") or ():
+            if not is_saved(file):
+                lines.append(f"file: {file['name']} ({file['media_type']})")
+        return clean_text("\n".join(lines))
 
     @property
     def items(self) -> Iterator[Item | DrawnMember]:
@@ -87,35 +91,36 @@ class DrawnRun:
 
     def count_tokens(self, counter: str) -> int:
         """Return a counter of the metrics, summed over the run and its members."""
-        own = (self.record.get("metrics") or {}).get(counter)
-        number = own if isinstance(own, int) else 0
-        return number + sum(member.count_tokens(counter) for member in self.members.values())
+        own_count = (self.record.get("metrics") or {}).get(counter)
+        if not isinstance(own_count, int):
+            own_count = 0
+        return own_count + sum(member.count_tokens(counter) for member in self.members.values())
 
     @property
     def is_live(self) -> bool:
+        """True while it waits for its turn or works."""
         return self.record.get("status") in LIVE_STATUSES
 
     @property
     def seconds(self) -> float | None:
         """The duration, until the end or until now; None before the start."""
         record = self.record
-        ended = self.record.get("finished_at")
-        if parse_time(ended) is None and not self.is_live:
+        ended_at = record.get("finished_at")
+        if parse_time(ended_at) is None and not self.is_live:
             return None
-        return count_seconds(record.get("started_at") or record.get("created_at"), ended)
+        return count_seconds(record.get("started_at") or record.get("created_at"), ended_at)
 
 
 class DrawnMember(NamedTuple):
-    """The run of a member, a step or background work.
-
-    Attributes:
-        label: the name of the step, or the kind of background work; else empty.
-        task: the input, if it differs from the input of the parent; else empty.
-    """
+    """The run of a member, a step or background work."""
 
     run: DrawnRun
+
     label: str
+    """The name of the step, or the kind of background work; else empty."""
+
     task: str
+    """The input, if it differs from the input of the parent; else empty."""
 
     @classmethod
     def of(cls, item: RunItem, run: DrawnRun) -> DrawnMember:
@@ -124,59 +129,77 @@ class DrawnMember(NamedTuple):
 
 
 class DrawnCall(NamedTuple):
-    """One call of a tool.
-
-    Attributes:
-        arguments: one line, as keyword arguments of Python.
-        result: empty while the tool works.
-        seconds: duration so far or in total; None if unknown.
-        characters: the length of the whole result if the server has cut it, else 0.
-        decision: what a person decided about it, or that it waits; empty without a question.
-    """
+    """One call of a tool."""
 
     name: str
+
     arguments: str
+    """One line, as keyword arguments of Python; `…` if they are not known."""
+
     result: str
+    """The result as text; empty while the tool works."""
+
     outcome: str
+    """The status of the item (`records.items.CallStatus`)."""
+
     seconds: float | None
+    """The duration so far or in total; None if it is not known."""
+
     characters: int
+    """The length of the whole result if the server has cut it, else 0."""
+
     decision: str
+    """What a person has decided about it, or that it waits; empty without a question."""
 
     @classmethod
     def of(cls, item: ToolCallItem) -> DrawnCall:
         """Return the call of an item."""
         result = item["result"]
-        arguments = item["tool_args"]
-        text = result if isinstance(result, str | None) else json.dumps(result, ensure_ascii=False)
+        if not isinstance(result, str | None):
+            result = json.dumps(result, ensure_ascii=False)
+
+        arguments = "…"
+        if item["tool_args"] is not None:
+            arguments = format_arguments(item["tool_args"])
+
         return cls(
-            clean_line(item["tool_name"]),
-            "…" if arguments is None else format_arguments(arguments),
-            clean_text(text or ""),
-            item["status"],
-            count_seconds(item["started_at"], item["finished_at"]),
-            count_characters(item),
-            describe_decision(item.get("approval"), waits=item["status"] == "waiting"),
+            name=clean_line(item["tool_name"]),
+            arguments=arguments,
+            result=clean_text(result or ""),
+            outcome=item["status"],
+            seconds=count_seconds(item["started_at"], item["finished_at"]),
+            characters=count_characters(item),
+            decision=describe_decision(item.get("approval"), waits=item["status"] == "waiting"),
         )
 
 
 def describe_decision(approval: Record | None, *, waits: bool) -> str:
-    """Return the decision about a call in one line: `approved by eve after 2 min`."""
+    """Return the decision about a call in one line: `approved by eve after 2 min`.
+
+    Args:
+        waits: True if the call waits for its decision; False if its run ended before.
+    """
     if approval is None:
         return ""
+
     status = str(approval.get("status"))
-    decided = approval.get("decided_at")
-    seconds = count_seconds(approval.get("created_at"), decided)
+    decided_at = approval.get("decided_at")
+    seconds = count_seconds(approval.get("created_at"), decided_at)
     span = "" if seconds is None else format_span(seconds)
+
     if status == "pending":
         if not waits:
             return "not decided"
         return f"waits for a decision, {span}" if span else "waits for a decision"
 
-    actor = approval.get("decided_by")
-    note = approval.get("note")
-    text = clean_line(status) + (f" by {clean_line(actor)}" if actor else "")
-    text += f" after {span}" if span and decided else ""
-    return text + (f": {clean_line(note)}" if note else "")
+    text = clean_line(status)
+    if approval.get("decided_by"):
+        text += f" by {clean_line(approval['decided_by'])}"
+    if span and decided_at:
+        text += f" after {span}"
+    if approval.get("note"):
+        text += f": {clean_line(approval['note'])}"
+    return text
 
 
 def count_characters(item: Record) -> int:
@@ -206,17 +229,26 @@ def parse_time(value: object) -> datetime | None:
 
 
 def count_seconds(began: object, ended: object) -> float | None:
-    """Return the seconds between two timestamps, until now without the second; None without any."""
+    """Return the seconds between two timestamps.
+
+    Args:
+        ended: the end; another value than a timestamp means now.
+
+    Returns:
+        At least 0; None if the beginning is no timestamp.
+    """
     start = parse_time(began)
-    end = parse_time(ended)
     if start is None:
         return None
-    return max(0.0, (time.time() if end is None else end.timestamp()) - start.timestamp())
+    end = parse_time(ended)
+    end_seconds = time.time() if end is None else end.timestamp()
+    return max(0.0, end_seconds - start.timestamp())
 
 
 def find_tokens(record: Record) -> int | None:
     """Return the tokens of a run or session, those of members included; None if not known."""
-    total = record.get("total_tokens", (record.get("metrics") or {}).get("total_tokens"))
+    metrics = record.get("metrics") or {}
+    total = record.get("total_tokens", metrics.get("total_tokens"))
     return total if isinstance(total, int) else None
 
 
@@ -236,9 +268,18 @@ def build_drawn_run(
     *,
     levels: int = MAXIMUM_LEVELS,
 ) -> DrawnRun:
-    """Build a run from its record."""
-    own = (children or {}).get(str(record.get("run_id")), ()) if levels else ()
+    """Build a run from its record.
+
+    Args:
+        children: the records of the runs below it, by the id of their parent.
+        levels: the levels of runs below it that are built.
+    """
+    own_children: Sequence[Record] = ()
+    if children is not None and levels:
+        own_children = children.get(str(record.get("run_id")), ())
+
     members = {
-        str(run.get("run_id")): build_drawn_run(run, children, levels=levels - 1) for run in own
+        str(child.get("run_id")): build_drawn_run(child, children, levels=levels - 1)
+        for child in own_children
     }
     return DrawnRun(record, members)

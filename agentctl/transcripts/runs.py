@@ -16,6 +16,7 @@ from agentctl.interface.requests import (
     SessionRunsQuery,
 )
 from agentctl.records.kinds import Record
+from agentctl.records.text import format_count
 from agentctl.transcripts.model import DrawnRun, build_drawn_run
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ PAGE_RUNS = 20
 """Runs that are in memory at a time."""
 
 CONCURRENT_READS = 8
+"""Runs of members that are read at the same time."""
 
 MAXIMUM_MEMBERS = 1_000
 """Members of one run that are read."""
@@ -32,22 +34,23 @@ MAXIMUM_MEMBERS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RunRange:
-    """A range of the top-level runs of a session.
-
-    Attributes:
-        after: the run before the first one; None: from the beginning.
-        first: the number of the first run, from 1.
-        total: the number of all top-level runs.
-    """
+    """A range of the top-level runs of a session, up to the newest."""
 
     after: str | None
+    """The run before the first run of the range; None if it begins with the session."""
+
     first: int
+    """The number of the first run, from 1."""
+
     total: int
+    """The number of all top-level runs."""
 
     def describe(self) -> str:
-        """Return the number of the runs, and of those that are shown: `40 runs, the last 3`."""
-        runs = f"{self.total:,} run{'' if self.total == 1 else 's'}"
-        return runs if self.first == 1 else f"{runs}, the last {self.total - self.first + 1} shown"
+        """Return the number of all runs and of the shown runs: `40 runs, the last 3 shown`."""
+        text = format_count(self.total, "run")
+        if self.first > 1:
+            text += f", the last {self.total - self.first + 1} shown"
+        return text
 
 
 class SessionRuns:
@@ -76,28 +79,31 @@ class SessionRuns:
         if count is None or total <= count:
             return RunRange(None, 1, total)
 
-        newest: list[str] = []
-        while len(newest) <= count:
-            limit = min(count + 1 - len(newest), MAXIMUM_LIMIT)
-            before = newest[-1] if newest else None
+        # Newest first, with the run before the range.
+        newest_ids: list[str] = []
+        while len(newest_ids) <= count:
+            limit = min(count + 1 - len(newest_ids), MAXIMUM_LIMIT)
+            before = newest_ids[-1] if newest_ids else None
             page = await self._read_page(limit, SUMMARY_VIEW, before=before, order="desc")
-            newest += [run["run_id"] for run in page]
+            newest_ids += [run["run_id"] for run in page]
             if len(page) < limit:
-                return RunRange(None, 1, total)  # runs were deleted
+                # Runs were deleted since the session was read.
+                return RunRange(None, 1, total)
 
         # Runs that began since the session was read have later numbers.
-        last = (session.get("last_run") or {}).get("run_id")
-        total += newest.index(last) if last in newest else 0
-        return RunRange(newest[-1], total - count + 1, total)
+        last_id = (session.get("last_run") or {}).get("run_id")
+        if last_id in newest_ids:
+            total += newest_ids.index(last_id)
+        return RunRange(newest_ids[-1], total - count + 1, total)
 
     def read(self, after: str | None) -> AsyncIterator[Record]:
         """Yield the runs after a run, with one page in memory."""
         return self._read(after, PAGE_RUNS, self._form)
 
-    async def draw(self, part: RunRange) -> AsyncIterator[tuple[int, DrawnRun]]:
+    async def draw(self, run_range: RunRange) -> AsyncIterator[tuple[int, DrawnRun]]:
         """Yield the runs of a range with their numbers and members."""
-        number = part.first
-        async for run in self.read(part.after):
+        number = run_range.first
+        async for run in self.read(run_range.after):
             children = await read_members(self._operations, run, self._where, self._form)
             yield number, build_drawn_run(run, children)
             number += 1
@@ -116,7 +122,8 @@ class SessionRuns:
         self, limit: int, form: RunView, *, order: Literal["asc", "desc"] = "asc", **bound: Any
     ) -> list[Record]:
         query = SessionRunsQuery(self._where, limit, parent="none", order=order, form=form, **bound)
-        return list((await self._operations.sessions.list_runs(self._session_id, query)).value)
+        page = await self._operations.sessions.list_runs(self._session_id, query)
+        return list(page.value)
 
 
 class CausesReader:
@@ -129,6 +136,7 @@ class CausesReader:
     def __init__(self, operations: Operations, db_id: str | None) -> None:
         self._operations = operations
         self._db_id = db_id
+        # None until the server was asked.
         self._is_allowed: bool | None = None
 
     async def add_to(self, run: DrawnRun) -> None:
@@ -142,8 +150,8 @@ class CausesReader:
                 self._is_allowed = "get_run_causes" in me["operations"]
             if self._is_allowed:
                 run_id = str(run.record["run_id"])
-                found = await self._operations.runs.get_causes(run_id, db_id=self._db_id)
-                run.causes = found.value["causes"]
+                causes = await self._operations.runs.get_causes(run_id, db_id=self._db_id)
+                run.causes = causes.value["causes"]
         except (Forbidden, NotFound):
             self._is_allowed = False
 
@@ -168,25 +176,27 @@ async def read_members(
     """Read the runs below a run, and return them by the id of their parent."""
     members_of: dict[str, list[Record]] = {}
     session_id = str(run["session_id"])
-    parents = [run]
-    seen = {str(run["run_id"])}
-
     free = asyncio.Semaphore(CONCURRENT_READS)
 
     async def read_run(run_id: str) -> Record | None:
         try:
             async with free:
-                read = operations.sessions.get_run(session_id, run_id, where, form=form)
-                return dict((await read).value)
-        except NotFound:  # deleted in the meantime
+                document = await operations.sessions.get_run(session_id, run_id, where, form=form)
+        except NotFound:
+            # The run was deleted in the meantime.
             return None
+        return dict(document.value)
 
-    while parents and len(seen) < MAXIMUM_MEMBERS:
-        named = [run_id for parent in parents for run_id in parent.get("member_runs") or []]
-        ids = [run_id for run_id in dict.fromkeys(named) if run_id not in seen]
-        seen.update(ids)
-        members = await asyncio.gather(*map(read_run, ids[:MAXIMUM_MEMBERS]))
+    parents = [run]
+    seen_ids = {str(run["run_id"])}
+    while parents and len(seen_ids) < MAXIMUM_MEMBERS:
+        member_ids = [run_id for parent in parents for run_id in parent.get("member_runs") or []]
+        new_ids = [run_id for run_id in dict.fromkeys(member_ids) if run_id not in seen_ids]
+        seen_ids.update(new_ids)
+
+        members = await asyncio.gather(*map(read_run, new_ids[:MAXIMUM_MEMBERS]))
         parents = [member for member in members if member is not None]
         for member in parents:
             members_of.setdefault(str(member["parent_run_id"]), []).append(member)
+
     return members_of

@@ -13,6 +13,7 @@ from agentctl.interface.requests import RunView
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import PhaseRecord
 from agentctl.records.runs import MODEL_FAILURE
+from agentctl.records.text import format_count
 from agentctl.transcripts.model import DrawnRun, clean_line, find_tokens
 
 SHORT_RESULT = 200
@@ -29,15 +30,14 @@ CUT_ANSWER = 20_000
 
 
 class PhaseLook(NamedTuple):
-    """The look of a state.
-
-    Attributes:
-        glyph: one character, shown together with the words only.
-        ascii: the glyph for terminals without UTF-8.
-    """
+    """The look of a state."""
 
     glyph: str
+    """One character, shown together with the words only."""
+
     ascii: str
+    """The glyph for terminals without UTF-8."""
+
     color: Literal["blue", "dim", "green", "grey", "red", "yellow"]
 
     @property
@@ -67,21 +67,22 @@ def get_look(phase: PhaseRecord) -> PhaseLook:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The choices of a reader.
-
-    Attributes:
-        full: show whole tools, prompts and reasoning.
-        members: open every member; else only those that failed or work.
-        raw: show answers as sent, not as Markdown.
-        local_time: show times in the time zone of this machine instead of UTC.
-        short_ids: cut run ids, for a terminal.
-    """
+    """The choices of a reader."""
 
     full: bool = False
+    """True to show whole tools, prompts and reasoning."""
+
     members: bool = False
+    """True to open every member; else only members that failed or work are open."""
+
     raw: bool = False
+    """True to show answers as they were sent, not as Markdown."""
+
     local_time: bool = False
+    """True to show times in the time zone of this machine instead of UTC."""
+
     short_ids: bool = False
+    """True to cut the ids of runs, for a terminal."""
 
     def opens(self, member: DrawnRun) -> bool:
         """Return True if the items of a member are shown."""
@@ -96,32 +97,40 @@ class Look:
         """The form in which runs are read: without `full` long texts are cut by the server."""
         return RunView("items", None if self.full else CUT_ANSWER)
 
-    def place(self, moment: datetime) -> datetime:
+    def to_reader_zone(self, moment: datetime) -> datetime:
         """Return a time in the time zone of the reader."""
         return moment.astimezone(None if self.local_time else UTC)
 
 
 def format_time(moment: datetime, look: Look) -> str:
     """Return the time of day: `13:47:47`."""
-    return look.place(moment).strftime("%H:%M:%S")
+    return look.to_reader_zone(moment).strftime("%H:%M:%S")
 
 
 def format_day(moment: datetime, look: Look) -> str:
     """Return the day: `21 Nov 2026, UTC`."""
-    placed = look.place(moment)
-    zone = clean_line(placed.strftime("%Z")) if look.local_time else "UTC"
-    return f"{placed.day} {placed.strftime('%b %Y')}, {zone}"
+    local_moment = look.to_reader_zone(moment)
+    zone = clean_line(local_moment.strftime("%Z")) if look.local_time else "UTC"
+    return f"{local_moment.day} {local_moment.strftime('%b %Y')}, {zone}"
 
 
 def format_tokens(run: DrawnRun, *, split: bool = False) -> str:
-    """Return the tokens of a run with its members: `464 tokens (318 in, 146 out)`, or ''."""
+    """Return the tokens of a run with its members and their cost; "" if it has none.
+
+    Args:
+        split: True to add the input and the output: `464 tokens (318 in, 146 out)`.
+    """
     total = find_tokens(run.record) or run.count_tokens("total_tokens")
     if not total:
         return ""
-    text = f"{total:,} token{'' if total == 1 else 's'}{' so far' if run.is_live else ''}"
+
+    text = format_count(total, "token")
+    if run.is_live:
+        text += " so far"
     if split:
-        inward, outward = (run.count_tokens(f"{side}_tokens") for side in ("input", "output"))
-        text += f" ({inward:,} in, {outward:,} out)"
+        input_tokens = run.count_tokens("input_tokens")
+        output_tokens = run.count_tokens("output_tokens")
+        text += f" ({input_tokens:,} in, {output_tokens:,} out)"
     return text + _format_cost(run.record)
 
 
@@ -141,7 +150,10 @@ def format_size(text: str) -> str:
         if size < 1_000 or unit == "MB":
             break
         size /= 1_000
-    return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+
+    if size >= 10 or unit == "B":
+        return f"{size:.0f} {unit}"
+    return f"{size:.1f} {unit}"
 
 
 def format_length(text: str, characters: int = 0) -> str:
@@ -159,30 +171,35 @@ def cut_text(text: str, full: bool, characters: int = 0) -> str:
     Args:
         characters: the length of a text that the server has cut, else 0.
     """
-    if characters or not (full or len(text) <= CUT_ANSWER):
-        size = f"{characters:,} characters" if characters else format_size(text)
-        return f"{text[:CUT_ANSWER]}\n… {size} in all: --full"
-    return text
+    if not characters and (full or len(text) <= CUT_ANSWER):
+        return text
+    size = f"{characters:,} characters" if characters else format_size(text)
+    return f"{text[:CUT_ANSWER]}\n… {size} in all: --full"
 
 
 def describe_session(session: Record) -> tuple[str, list[str]]:
     """Return the name of a session, and its id, component, user and hold."""
     session_id = clean_line(session.get("session_id"))
-    named = find_component(session)
     facts = [f"session {session_id}"]
-    if named is not None:
-        facts.append(f"{named[0]} {clean_line(named[1])}")
+
+    component = find_component(session)
+    if component is not None:
+        kind, component_id = component
+        facts.append(f"{kind} {clean_line(component_id)}")
+
     if session.get("user_id"):
         facts.append(clean_line(session["user_id"]))
-    if (hold := session.get("hold")) is not None:
+
+    hold = session.get("hold")
+    if hold is not None:
         facts.append(f"held {describe_hold(hold)}")
     return clean_line(session.get("session_name") or session_id), facts
 
 
 def describe_hold(hold: Record) -> str:
     """Return the hold of a session: `since 2026-11-23 by ann: case 17`."""
-    day, who, why = (clean_line(hold.get(name)) for name in ("held_at", "held_by", "reason"))
-    return f"since {day[:10]} by {who}: {why}"
+    day = clean_line(hold.get("held_at"))[:10]
+    return f"since {day} by {clean_line(hold.get('held_by'))}: {clean_line(hold.get('reason'))}"
 
 
 def count_session_tokens(session: Record) -> Iterator[str]:
@@ -191,10 +208,12 @@ def count_session_tokens(session: Record) -> Iterator[str]:
     total = metrics.get("total_tokens", session.get("total_tokens"))
     if not isinstance(total, int) or not total:
         return
-    inward = metrics.get("input_tokens")
-    outward = metrics.get("output_tokens")
-    both = isinstance(inward, int) and isinstance(outward, int)
-    text = f"{total:,} tokens" + (f" ({inward:,} in, {outward:,} out)" if both else "")
+
+    text = f"{total:,} tokens"
+    input_tokens = metrics.get("input_tokens")
+    output_tokens = metrics.get("output_tokens")
+    if isinstance(input_tokens, int) and isinstance(output_tokens, int):
+        text += f" ({input_tokens:,} in, {output_tokens:,} out)"
     yield text + _format_cost(session)
 
 
@@ -210,28 +229,32 @@ def describe_objects(record: Record, names: tuple[str, ...]) -> Iterator[tuple[s
 
 
 class OriginText(NamedTuple):
-    """The origin of a run that repeats another one, in words.
-
-    Attributes:
-        kind: `retry` or `fork`.
-        place: what the run begins with: `after its message 4`, `from the beginning`.
-    """
+    """The origin of a run that repeats another run, in words."""
 
     kind: str
+    """`retry` or `fork`."""
+
     run_id: str
+
     place: str
+    """What the run begins with: `after its message 4`, `from the beginning`."""
 
 
 def describe_origin(run: Record) -> OriginText | None:
     """Return the origin of a run; None for a run that repeats none."""
     run_id = run.get("origin_run_id")
-    at = run.get("origin_at")
     if not run_id:
         return None
-    named = find_component(run)
-    part = "step" if named is not None and named[0] == "workflow" else "message"
-    place = f"after its {part} {at}" if at else "from the beginning"
-    return OriginText(clean_line(run.get("origin_kind") or "repeat"), clean_line(run_id), place)
+
+    place = "from the beginning"
+    at = run.get("origin_at")
+    if at:
+        component = find_component(run)
+        is_workflow = component is not None and component[0] == "workflow"
+        place = f"after its {'step' if is_workflow else 'message'} {at}"
+
+    kind = clean_line(run.get("origin_kind") or "repeat")
+    return OriginText(kind, clean_line(run_id), place)
 
 
 def describe_causes(run: DrawnRun) -> Iterator[tuple[str, str]]:
@@ -240,20 +263,24 @@ def describe_causes(run: DrawnRun) -> Iterator[tuple[str, str]]:
     A cause of a member or of a tool names it.
     """
     for cause in run.causes:
+        text = clean_line(cause["type"])
         message = clean_line(cause["message"])
-        text = clean_line(cause["type"]) + (f": {message}" if message else "")
-        tool = cause["tool_name"]
+        if message:
+            text += f": {message}"
+
+        place = cause["place"]
+        if not place and cause["type"] == MODEL_FAILURE:
+            place = "the response of the model provider"
+        elif not place:
+            place = "the place is not known"
+        parts = [clean_line(place)]
+
         run_id = cause["run_id"]
-        own = run_id == run.record.get("run_id")
-        source = [
-            *([] if own else [f"{clean_line(cause['component_id'])}, run {clean_line(run_id)}"]),
-            *([f"tool {clean_line(tool)}"] if tool else []),
-        ]
-        unknown = "the place is not known"
-        if cause["type"] == MODEL_FAILURE:
-            unknown = "the response of the model provider"
-        place = clean_line(cause["place"] or unknown)
-        yield text, " · ".join([place, *source])
+        if run_id != run.record.get("run_id"):
+            parts.append(f"{clean_line(cause['component_id'])}, run {clean_line(run_id)}")
+        if cause["tool_name"]:
+            parts.append(f"tool {clean_line(cause['tool_name'])}")
+        yield text, " · ".join(parts)
 
 
 def describe_details(run: Record) -> Iterator[tuple[str, str]]:
@@ -261,7 +288,8 @@ def describe_details(run: Record) -> Iterator[tuple[str, str]]:
     yield "session", clean_line(run.get("session_id"))
     if run.get("parent_run_id"):
         yield "parent run", clean_line(run["parent_run_id"])
-    if (origin := describe_origin(run)) is not None:
+    origin = describe_origin(run)
+    if origin is not None:
         yield f"{origin.kind} of", f"{origin.run_id}, {origin.place}"
     if run.get("member_runs"):
         yield "member runs", clean_line(", ".join(map(str, run["member_runs"])))

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from agentctl.records.kinds import Record
 from agentctl.records.times import format_elapsed, format_rfc3339, now
 from agentctl.transcripts.model import clean_line, parse_time
 
 LABEL_WIDTH = 26
-TIME_WIDTH = 8
-MAXIMUM_LEVELS = 4
-MAXIMUM_ROWS = 1_000
+"""Columns of the name of a row."""
 
+TIME_WIDTH = 8
+"""Columns of the duration of a row."""
+
+MAXIMUM_LEVELS = 4
+"""Levels of members that are drawn."""
+
+MAXIMUM_ROWS = 1_000
 
 _GLYPHS = {"model": "◇", "tool": "ƒ", "member": "→", "step": "→", "wait": "‖"}
 _OUTCOMES = {"failed": " ✗", "cancelled": " ■"}
+
+
+class _Row(NamedTuple):
+    """A row of the timeline, before it is drawn."""
+
+    level: int
+    name: str
+    span: Record
+
+    @property
+    def start(self) -> datetime | None:
+        return parse_time(self.span.get("started_at"))
+
+    @property
+    def end(self) -> datetime | None:
+        return parse_time(self.span.get("finished_at"))
+
+
+class _Scale(NamedTuple):
+    """The scale of the bars: the whole time, and the columns for it."""
+
+    began: datetime
+
+    seconds: float
+    """The whole time; greater than 0."""
+
+    columns: int
+
+    def find_column(self, moment: datetime) -> float:
+        """Return the columns from the beginning to a time."""
+        return _seconds(self.began, moment) / self.seconds * self.columns
 
 
 def draw_timeline(run: Record, children: Mapping[str, Sequence[Record]], width: int) -> list[str]:
@@ -28,93 +65,122 @@ def draw_timeline(run: Record, children: Mapping[str, Sequence[Record]], width: 
     rows = list(_list_rows(run, children, 0))[:MAXIMUM_ROWS]
     if began is None or not rows:
         return ["no times are recorded for this run"]
-    ends = [end for _, _, span in rows if (end := parse_time(span.get("finished_at")))]
-    ends += [end for end in (parse_time(run.get("finished_at")),) if end]
-    total = max((_seconds(began, end) for end in ends), default=0.0) or 1e-6
-    room = max(10, width - LABEL_WIDTH - TIME_WIDTH - 2)
-    scale = f"{'0':<{room - len(format_elapsed(total))}}{format_elapsed(total)}"
-    lines = [f"{'':{LABEL_WIDTH}} {scale}"]
-    for level, name, span in rows:
-        lines.append(_draw_row(level, name, span, (began, total), room))
-    for label, field in (("cancel requested", "cancel_requested_at"), ("stopped", "stopped_at")):
-        moment = parse_time(run.get(field))
-        if moment is not None and run.get("cancel_requested_at"):
-            at = min(room - 1, int(_seconds(began, moment) / total * room))
-            lines.append(f"{f'■ {label}':{LABEL_WIDTH}} {' ' * max(0, at)}┊")
-    return [*lines, _sum_up(rows, total)]
+
+    ends = [row.end for row in rows]
+    ends.append(parse_time(run.get("finished_at")))
+    longest = max((_seconds(began, end) for end in ends if end is not None), default=0.0)
+    columns = max(10, width - LABEL_WIDTH - TIME_WIDTH - 2)
+    scale = _Scale(began, longest or 1e-6, columns)
+
+    total_text = format_elapsed(scale.seconds)
+    lines = [f"{'':{LABEL_WIDTH}} {'0':<{columns - len(total_text)}}{total_text}"]
+    lines += [_draw_row(row, scale) for row in rows]
+    if run.get("cancel_requested_at"):
+        lines += _draw_mark("cancel requested", run.get("cancel_requested_at"), scale)
+        lines += _draw_mark("stopped", run.get("stopped_at"), scale)
+    return [*lines, _sum_up(rows, scale.seconds)]
 
 
-def _list_rows(
-    run: Record, children: Mapping[str, Sequence[Record]], level: int
-) -> Iterator[tuple[int, str, Record]]:
+def _list_rows(run: Record, children: Mapping[str, Sequence[Record]], level: int) -> Iterator[_Row]:
+    """Yield the rows of a run in the order of their starts, each member with its own rows."""
     spans = [*(run.get("spans") or []), *_list_waits(run)]
     spans.sort(key=lambda span: str(span.get("started_at")))
-    below = {str(child.get("run_id")): child for child in children.get(str(run.get("run_id")), ())}
+
+    own_children = children.get(str(run.get("run_id")), ())
+    members = {str(child.get("run_id")): child for child in own_children}
     for span in spans:
-        member = str(span.get("member_run_id") or "")
-        if member and span.get("kind") != "member" and member in below:
-            continue  # the row of the member has the same bar
-        yield level, clean_line(span.get("name")), span
-        child = below.get(member)
-        if child is not None and level < MAXIMUM_LEVELS:
-            yield from _list_rows(child, children, level + 1)
+        member = members.get(str(span.get("member_run_id") or ""))
+        if member is not None and span.get("kind") != "member":
+            # The row of the member has the same bar.
+            continue
+
+        yield _Row(level, clean_line(span.get("name")), span)
+        if member is not None and level < MAXIMUM_LEVELS:
+            yield from _list_rows(member, children, level + 1)
 
 
 def _list_waits(run: Record) -> Iterator[Record]:
     """Yield the times in which a run waited for people, in the form of spans."""
     for approval in run.get("approvals") or ():
-        if approval.get("run_id") == run.get("run_id"):
-            asked = approval.get("created_at")
-            decided = approval.get("decided_at")
-            until = decided or (format_rfc3339(now()) if run.get("status") == "PAUSED" else None)
-            name = approval.get("tool_name")
-            yield {"kind": "wait", "name": name, "started_at": asked, "finished_at": until}
+        if approval.get("run_id") != run.get("run_id"):
+            continue
+        waited_until = approval.get("decided_at")
+        if not waited_until and run.get("status") == "PAUSED":
+            waited_until = format_rfc3339(now())
+        yield {
+            "kind": "wait",
+            "name": approval.get("tool_name"),
+            "started_at": approval.get("created_at"),
+            "finished_at": waited_until,
+        }
 
 
-def _draw_row(level: int, name: str, span: Record, scale: tuple[datetime, float], room: int) -> str:
+def _draw_row(row: _Row, scale: _Scale) -> str:
+    """Return the line of a row: its name, its bar, and its duration once it has ended."""
+    span = row.span
     glyph = _GLYPHS.get(str(span.get("kind")), "·")
     outcome = _OUTCOMES.get(str(span.get("status")), "")
-    label = f"{'  ' * level}{glyph} {name}"
+    label = f"{'  ' * row.level}{glyph} {row.name}"
     if len(label) + len(outcome) > LABEL_WIDTH:
         label = f"{label[: LABEL_WIDTH - len(outcome) - 1]}…"
-    began, total = scale
-    start = parse_time(span.get("started_at"))
-    end = parse_time(span.get("finished_at"))
+    label += outcome
+
+    start = row.start
+    end = row.end
     if start is None or end is None:
-        return f"{label + outcome:{LABEL_WIDTH}}"
-    first = parse_time(span.get("first_token_at"))
-    left = min(room - 1, max(0, int(_seconds(began, start) / total * room)))
-    right = min(room, max(left + 1, round(_seconds(began, end) / total * room)))
-    waits = 0 if first is None else round(_seconds(start, first) / total * room)
-    waits = min(waits, right - left - 1)
-    full = "░" if span.get("kind") == "wait" else "█"
-    bar = " " * left + "▒" * waits + full * (right - left - waits)
-    took = format_elapsed(_seconds(start, end))
-    return f"{label + outcome:{LABEL_WIDTH}} {bar:{room}} {took:>{TIME_WIDTH}}"
+        return f"{label:{LABEL_WIDTH}}"
+
+    # Every bar has at least one column, inside of the scale.
+    left = min(scale.columns - 1, int(scale.find_column(start)))
+    right = min(scale.columns, max(left + 1, round(scale.find_column(end))))
+
+    waiting_columns = 0
+    first_token_at = parse_time(span.get("first_token_at"))
+    if first_token_at is not None:
+        share = _seconds(start, first_token_at) / scale.seconds
+        waiting_columns = min(round(share * scale.columns), right - left - 1)
+
+    fill = "░" if span.get("kind") == "wait" else "█"
+    bar = " " * left + "▒" * waiting_columns + fill * (right - left - waiting_columns)
+    duration = format_elapsed(_seconds(start, end))
+    return f"{label:{LABEL_WIDTH}} {bar:{scale.columns}} {duration:>{TIME_WIDTH}}"
 
 
-def _sum_up(rows: Sequence[tuple[int, str, Record]], total: float) -> str:
-    parts = {}
-    for kind in ("model", "tool"):
-        spans = [span for _, _, span in rows if span.get("kind") == kind]
-        parts[kind] = _cover(spans)
-    both = _cover([span for _, _, span in rows if span.get("kind") in ("model", "tool")])
-    shares = [f"{kind} {seconds / total:.0%}" for kind, seconds in parts.items()]
-    return f"total {format_elapsed(total)}: {', '.join(shares)}, rest {1 - both / total:.0%}"
+def _draw_mark(label: str, moment_text: object, scale: _Scale) -> Iterator[str]:
+    """Yield the line of a moment of the run, if it is known."""
+    moment = parse_time(moment_text)
+    if moment is not None:
+        column = min(scale.columns - 1, int(scale.find_column(moment)))
+        yield f"{f'■ {label}':{LABEL_WIDTH}} {' ' * column}┊"
 
 
-def _cover(spans: Sequence[Record]) -> float:
-    known = [
-        (start.timestamp(), end.timestamp())
-        for span in spans
-        if (start := parse_time(span.get("started_at")))
-        and (end := parse_time(span.get("finished_at")))
-    ]
+def _sum_up(rows: Sequence[_Row], total: float) -> str:
+    """Return the shares of models and tools in the whole time."""
+    models = [row for row in rows if row.span.get("kind") == "model"]
+    tools = [row for row in rows if row.span.get("kind") == "tool"]
+    model_share = _measure_cover(models) / total
+    tool_share = _measure_cover(tools) / total
+    rest = 1 - _measure_cover([*models, *tools]) / total
+    return (
+        f"total {format_elapsed(total)}: model {model_share:.0%}, tool {tool_share:.0%},"
+        f" rest {rest:.0%}"
+    )
+
+
+def _measure_cover(rows: Iterable[_Row]) -> float:
+    """Return the seconds in which at least one of the rows was at work."""
+    intervals = list[tuple[float, float]]()
+    for row in rows:
+        start = row.start
+        end = row.end
+        if start is not None and end is not None:
+            intervals.append((start.timestamp(), end.timestamp()))
+
     seconds = 0.0
-    until = float("-inf")
-    for opened, closed in sorted(known):
-        seconds += max(0.0, closed - max(opened, until))
-        until = max(until, closed)
+    covered_until = float("-inf")
+    for start_seconds, end_seconds in sorted(intervals):
+        seconds += max(0.0, end_seconds - max(start_seconds, covered_until))
+        covered_until = max(covered_until, end_seconds)
     return seconds
 
 
