@@ -31,8 +31,9 @@ def parse_stored(text: str, kind: type[Parsed]) -> Parsed | None:
 def parse_records(text: str) -> list[dict[str, Any]] | None:
     """Return the objects of a stored JSON array; None if the text is damaged."""
     entries = parse_stored(text, list)
-    is_whole = entries is not None and all(isinstance(entry, dict) for entry in entries)
-    return entries if is_whole else None
+    if entries is None or not all(isinstance(entry, dict) for entry in entries):
+        return None
+    return entries
 
 
 def require(parsed: Parsed | None) -> Parsed:

@@ -82,11 +82,14 @@ def is_saved(file: Mapping[str, Any]) -> bool:
 
 
 def is_reference(value: object) -> bool:
-    """Return True for a stored reference."""
-    types = {"size": int}
-    return isinstance(value, dict) and all(
-        type(value.get(name)) is types.get(name, str) for name in FileReference.__dataclass_fields__
-    )
+    """Return True for a stored reference: an object with the fields of `FileReference`."""
+    if not isinstance(value, dict):
+        return False
+    for name in FileReference.__dataclass_fields__:
+        expected_type = int if name == "size" else str
+        if type(value.get(name)) is not expected_type:
+            return False
+    return True
 
 
 def check_file_name(name: str) -> str:

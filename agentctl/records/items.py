@@ -174,17 +174,17 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
         if is_saved(file):
             items.insert(_find_place(items, file["created_at"]), build_saved(file))
 
-    damaged = run.get("damaged")
-    if damaged:
-        names = ", ".join(map(str, damaged))
+    damaged_fields = run.get("damaged")
+    if damaged_fields:
+        names = ", ".join(map(str, damaged_fields))
         items.insert(0, {"type": "notice", "text": f"damaged in the database: {names}"})
 
     content = str(run.get("content") or "")
-    is_said = any(item["type"] == "text" and item["text"] == content for item in items)
+    has_item = any(item["type"] == "text" and item["text"] == content for item in items)
     items = [cut_item(item, cut) for item in items]
 
     # Most agents join their answers with an empty line; a generator joins its pieces with nothing.
-    if is_said or not content or _strip(content) == _strip(_join_answers(run)):
+    if has_item or not content or _strip(content) == _strip(_join_answers(run)):
         return items
     return [*items, {"type": "text", "text": content}]
 
@@ -197,8 +197,8 @@ def build_notice(change: VersionChange) -> TextItem:
 
 def build_saved(file: Record) -> TextItem:
     """Build the item of a file that the run has saved."""
-    saved = cast(RunFileRecord, dict(file))
-    return {"type": "notice", "text": describe_file(file), "file": saved}
+    file_record = cast(RunFileRecord, dict(file))
+    return {"type": "notice", "text": describe_file(file), "file": file_record}
 
 
 def build_message(message_id: str, text: str) -> TextItem:
@@ -208,12 +208,11 @@ def build_message(message_id: str, text: str) -> TextItem:
 
 def _find_place(items: Sequence[Item], at: str) -> int:
     """Return the position after the last call that began before a time."""
-    began = (
-        number
-        for number, item in enumerate(items, 1)
-        if item["type"] == "tool_call" and item["started_at"] and item["started_at"] < at
-    )
-    return max(began, default=0)
+    place = 0
+    for number, item in enumerate(items, 1):
+        if item["type"] == "tool_call" and item["started_at"] and item["started_at"] < at:
+            place = number
+    return place
 
 
 def _join_answers(run: Record) -> str:
@@ -257,14 +256,18 @@ def build_question(approval: ApprovalSummary, run_status: str) -> ToolCallItem:
     }
     status = status_of_execution.get(cast(Record, approval).get("execution"))
 
-    if status is None and approval["status"] in ("rejected", "expired"):
+    if status is not None:
+        pass
+    elif approval["status"] in ("rejected", "expired"):
         status = "failed"
-    elif status is None and approval["kind"] == "input" and approval["status"] == "answered":
+    elif approval["kind"] == "input" and approval["status"] == "answered":
         status = "done"
-
-    if status is None:
-        open_status: CallStatus = "running" if run_status in LIVE_STATUSES else "cancelled"
-        status = "waiting" if run_status == "PAUSED" else open_status
+    elif run_status == "PAUSED":
+        status = "waiting"
+    elif run_status in LIVE_STATUSES:
+        status = "running"
+    else:
+        status = "cancelled"
 
     tool = {
         "tool_name": approval["tool_name"],
@@ -314,13 +317,18 @@ class _ItemBuilder:
     def __init__(self, run: Record, children: Sequence[Child]) -> None:
         self._run = run
         self._status = str(run.get("status"))
+        # The runs that have no place yet, oldest first.
         self._rest = sorted(children, key=lambda child: str(child.run.get("created_at")))
+
+        # By the id of the call: its entry in `tools` of the run, and its span.
         self._tools = {str(tool.get("tool_call_id")): tool for tool in run.get("tools") or ()}
-
         spans: Sequence[Record] = run.get("spans") or ()
-        self._calls = {str(span.get("id")): span for span in spans if span.get("kind") == "tool"}
-        self._members = [span for span in spans if span.get("kind") == "member"]
+        self._call_spans = {
+            str(span.get("id")): span for span in spans if span.get("kind") == "tool"
+        }
+        self._member_spans = [span for span in spans if span.get("kind") == "member"]
 
+        # The names of steps by the ids of their runs.
         self._steps = {
             str(span.get("member_run_id")): str(span["name"])
             for span in spans
@@ -339,17 +347,19 @@ class _ItemBuilder:
         if self._run.get("reasoning_content"):
             yield {"type": "thinking", "text": self._run["reasoning_content"]}
 
-        placed: set[str] = set()
+        placed_calls: set[str] = set()
         has_prompt = False
         for message in _list_own_messages(self._run):
             role = message.get("role")
             content = str(message.get("content") or "")
             calls = message.get("tool_calls") or ()
-            member = message.get("member_run_id")
+            member_run_id = message.get("member_run_id")
+            is_of_member = member_run_id is not None
 
-            if member is not None:
+            if is_of_member:
                 # The calls of a member are in its own run. Its text is part of the answer.
-                yield from self._take_run(str(member))
+                yield from self._take_run(str(member_run_id))
+
             compacted = message.get("compacted")
             if compacted:
                 yield build_compacted(compacted)
@@ -357,32 +367,35 @@ class _ItemBuilder:
             if role == "assistant" and content:
                 yield {"type": "text", "text": content}
 
-            if member is None and role == "assistant":
+            if is_of_member:
+                pass
+            elif role == "assistant":
                 for call in calls:
                     yield from self._place_message_call(call)
-            elif member is None and "message_id" in message:
+            elif "message_id" in message:
                 yield build_message(message["message_id"], content)
-            elif member is None and (role == "system" or (role == "user" and has_prompt)):
+            elif role == "system" or (role == "user" and has_prompt):
+                # The first message of the user is the input of the run, and no item.
                 yield {"type": "prompt", "role": str(role), "text": content}
 
-            if member is not None or role == "assistant":
-                placed |= {str(call.get("id")) for call in calls}
+            if is_of_member or role == "assistant":
+                placed_calls |= {str(call.get("id")) for call in calls}
             has_prompt = has_prompt or role == "user"
 
-        yield from self._build_unplaced(placed)
+        yield from self._build_unplaced(placed_calls)
 
-    def _build_unplaced(self, placed: set[str]) -> Iterator[Item]:
+    def _build_unplaced(self, placed_calls: set[str]) -> Iterator[Item]:
         """Yield the calls and questions of the run that no message of it has."""
         for call_id, tool in self._tools.items():
-            if call_id not in placed:
+            if call_id not in placed_calls:
                 yield self._place_call(call_id, tool)
 
-        known_calls = placed | self._tools.keys()
-        for call_id, span in self._calls.items():
+        known_calls = placed_calls | self._tools.keys()
+        for call_id, span in self._call_spans.items():
             if call_id not in known_calls and self._status == "RUNNING":
                 yield self._place_call(call_id, {"tool_name": span.get("name"), "tool_args": None})
 
-        known_calls |= self._calls.keys()
+        known_calls |= self._call_spans.keys()
         for call_id, approval in self._approvals.items():
             if call_id not in known_calls:
                 yield build_question(approval, self._status)
@@ -393,49 +406,56 @@ class _ItemBuilder:
         yield self._place_call(call_id, self._tools.get(call_id) or unrecorded_tool)
 
         # The members that the call of a tool has started.
-        for span in self._members:
+        for span in self._member_spans:
             if span.get("parent") == call_id:
                 yield from self._take_run(str(span.get("member_run_id")))
 
     def _place_call(self, call_id: str, tool: Record) -> ToolCallItem | RunItem:
-        span = self._calls.get(call_id) or {}
+        span = self._call_spans.get(call_id) or {}
         if tool.get("tool_name") in DELEGATIONS:
             member = self._take_member(tool, span)
             if member is not None:
                 return member
+
         item = build_call(
             call_id, tool, span.get("started_at"), span.get("finished_at"), self._status
         )
         approval = self._approvals.get(call_id)
-        return item if approval is None else {**item, "approval": approval}
+        if approval is None:
+            return item
+        return {**item, "approval": approval}
 
     def _take_member(self, tool: Record, span: Record) -> RunItem | None:
         """Return the member that a delegation started, None if none is left."""
-        arguments = tool.get("tool_args")
-        arguments = arguments if isinstance(arguments, Mapping) else {}
-
         for child in self._rest:
             if child.run.get("run_id") == span.get("member_run_id"):
                 return self._build_item(child)
 
-        member = arguments.get("member_id")
-        unplaced = list[Child]()
+        # Without a span, its arguments have to tell: the member, and its task.
+        arguments = tool.get("tool_args")
+        if not isinstance(arguments, Mapping):
+            arguments = {}
+
+        runs_of_member = list[Child]()
         for child in self._rest:
             component = find_component(child.run)
             component_id = component[1] if component is not None else ""
-            if not child.run.get("purpose") and component_id == member:
-                unplaced.append(child)
-        if not unplaced:
+            if not child.run.get("purpose") and component_id == arguments.get("member_id"):
+                runs_of_member.append(child)
+        if not runs_of_member:
             return None
 
         task = arguments.get("task")
-        with_task = [child for child in unplaced if task is None or child.input == task]
-        return self._build_item((with_task or unplaced)[0])
+        for child in runs_of_member:
+            if task is None or child.input == task:
+                return self._build_item(child)
+        return self._build_item(runs_of_member[0])
 
     def _take_run(self, run_id: str) -> Iterator[RunItem]:
         """Yield the run with an id, unless it has its place."""
-        for child in [rest for rest in self._rest if rest.run.get("run_id") == run_id]:
-            yield self._build_item(child)
+        for child in self._rest.copy():
+            if child.run.get("run_id") == run_id:
+                yield self._build_item(child)
 
     def take_rest(self) -> Iterator[RunItem]:
         """Yield the runs without a call: runs of broadcasts and of steps, background work last."""
@@ -443,7 +463,8 @@ class _ItemBuilder:
             yield self._build_item(child)
 
     def _build_item(self, child: Child) -> RunItem:
-        self._rest = [waiting for waiting in self._rest if waiting is not child]
+        """Build the item of a run, which has its place from now on."""
+        self._rest = [other for other in self._rest if other is not child]
 
         run_id = str(child.run.get("run_id"))
         purpose = child.run.get("purpose")

@@ -61,15 +61,19 @@ def describe_phase(run: Mapping[str, Any], at: int) -> PhaseRecord:
     """
     status = str(run.get("status") or "")
     name = _NAMES.get(status, "unknown")
-    requested = run.get("cancel_requested_at") is not None
-    if name in ("queued", "running") and requested:
+    if name in ("queued", "running") and run.get("cancel_requested_at") is not None:
         name = "stopping"
 
+    has_ended = name in ("stopped", "completed", "failed") and run.get("finished_at") is not None
     warning = ""
-    if name in ("stopped", "completed", "failed") and run.get("finished_at") is not None:
-        warning = "work goes on" if run.get("stopped_at") is None else ""
+    if has_ended and run.get("stopped_at") is None:
+        warning = "work goes on"
 
-    words = status.lower() or name if name == "unknown" else name
+    words: str = name
+    if name == "unknown" and status:
+        # A status of a later version.
+        words = status.lower()
+
     sentence = "; ".join(fact for fact in _find_facts(run, name, warning, at) if fact)
     return {"name": name, "words": words, "warning": warning, "sentence": sentence}
 
@@ -132,20 +136,21 @@ def describe_wait(approvals: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _describe_pause(run: Mapping[str, Any], at: int) -> str:
-    since = _parse(run.get("paused_at"))
-    waited = "" if since is None else f" {_format_seconds(at - since)}"
-    what = describe_wait(run.get("approvals") or ())
-    return f"waits{waited} for {what}" + (
-        f", since{_format_time(since, at)}" if since is not None else ""
-    )
+    wait = describe_wait(run.get("approvals") or ())
+    paused_at = _parse(run.get("paused_at"))
+    if paused_at is None:
+        return f"waits for {wait}"
+    return f"waits {_format_seconds(at - paused_at)} for {wait}, since{_format_time(paused_at, at)}"
 
 
 def _find_facts(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
     facts = []
     if name == "queued" and run.get("queue_position") is not None:
+        fact = f"place {run['queue_position']} in the queue of its session"
         queued_at = _parse(run.get("queued_at"))
-        since = f", since{_format_time(queued_at, at)}" if queued_at is not None else ""
-        facts.append(f"place {run['queue_position']} in the queue of its session{since}")
+        if queued_at is not None:
+            fact += f", since{_format_time(queued_at, at)}"
+        facts.append(fact)
 
     if name == "paused":
         facts.append(_describe_pause(run, at))
@@ -155,20 +160,23 @@ def _find_facts(run: Mapping[str, Any], name: str, warning: str, at: int) -> lis
         facts.append(": ".join(str(error[key]) for key in ("code", "detail") if error.get(key)))
 
     if run.get("cancel_requested_at") is not None:
-        requested = _parse(run["cancel_requested_at"])
-        when = _format_time(requested, at)
-        if name == "stopping" and requested is not None:
-            when = f" {_format_seconds(at - requested)} ago"
+        requested_at = _parse(run["cancel_requested_at"])
+        when = _format_time(requested_at, at)
+        if name == "stopping" and requested_at is not None:
+            when = f" {_format_seconds(at - requested_at)} ago"
         elif name in ("completed", "failed"):
             facts.append(f"{name} before the cancel took effect")
-        actor = run.get("cancel_requested_by")
-        by = f" by {actor}" if actor else ""
-        facts.append(f"cancel requested{when}{by}")
 
-    return [*facts, *_find_end(run, name, warning, at)]
+        fact = f"cancel requested{when}"
+        if run.get("cancel_requested_by"):
+            fact += f" by {run['cancel_requested_by']}"
+        facts.append(fact)
+
+    return [*facts, *_find_end_facts(run, name, warning, at)]
 
 
-def _find_end(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
+def _find_end_facts(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
+    """Return the time of the end of a run, and what happened after it."""
     if not warning and name != "stopped" and run.get("late_result") != "dropped":
         return []
 
@@ -176,8 +184,9 @@ def _find_end(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[
     stopped_at = _parse(run.get("stopped_at"))
 
     if warning:
-        since = f" ({_format_seconds(at - ended_at)})" if ended_at is not None else ""
-        fact = f"{describe_holding(run.get('holding'))}{since}"
+        fact = describe_holding(run.get("holding"))
+        if ended_at is not None:
+            fact += f" ({_format_seconds(at - ended_at)})"
     elif run.get("late_result") == "dropped":
         fact = "a late result was dropped"
         if stopped_at is not None and ended_at is not None:

@@ -40,10 +40,10 @@ def find_proxy_variable(url: str) -> str | None:
     if is_here or proxy_bypass_environment(host, proxies):
         return None
 
-    scheme = next(
-        (candidate for candidate in (parts.scheme, "all") if proxies.get(candidate)), None
-    )
-    return None if scheme is None else _find_name(scheme)
+    for scheme in (parts.scheme, "all"):
+        if proxies.get(scheme):
+            return _find_name(scheme)
+    return None
 
 
 def check_proxy(url: str) -> None:

@@ -71,10 +71,7 @@ class RouteTable:
         self._routes: list[tuple[str, re.Pattern[str]]] = []
         self._index: dict[tuple[str, str], list[tuple[re.Pattern[str], str]]] = {}
         for name, (method, template) in routes.items():
-            texts = re.split(r"\{(\w+)\}", template)
-            texts[::2] = map(re.escape, texts[::2])
-            texts[1::2] = (f"(?P<{parameter}>[^/]+)" for parameter in texts[1::2])
-            pattern = re.compile("".join(texts))
+            pattern = _compile_template(template)
             self._routes.append((method, pattern))
             self._index.setdefault((method, _first_segment(template)), []).append((pattern, name))
 
@@ -93,7 +90,19 @@ class RouteTable:
     def methods(self, path: str) -> tuple[str, ...]:
         """Return the methods of a path, with HEAD if it has GET; empty: an unknown path."""
         methods = {method for method, pattern in self._routes if pattern.fullmatch(path)}
-        return tuple(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+        if "GET" in methods:
+            methods.add("HEAD")
+        return tuple(sorted(methods))
+
+
+def _compile_template(template: str) -> re.Pattern[str]:
+    """Return the pattern of a path whose parameters are in braces: each is one segment."""
+    pattern = ""
+    for number, text in enumerate(re.split(r"\{(\w+)\}", template)):
+        # Fixed texts and names of parameters take turns.
+        is_parameter = number % 2 == 1
+        pattern += f"(?P<{text}>[^/]+)" if is_parameter else re.escape(text)
+    return re.compile(pattern)
 
 
 def has_encoded_slash(raw_path: bytes) -> bool:

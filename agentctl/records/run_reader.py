@@ -95,22 +95,21 @@ class RunSoFar:
 
     def find(self, **members: object) -> int | None:
         """Return the position of the newest item with these members, None if there is none."""
-        for index in range(len(self._items) - 1, -1, -1):
-            item = self._items[index]
-            if all(cast(Record, item).get(name, item) == value for name, value in members.items()):
-                return index
+        for position in range(len(self._items) - 1, -1, -1):
+            item = cast(Record, self._items[position])
+            if all(name in item and item[name] == value for name, value in members.items()):
+                return position
         return None
 
 
 class RunReader:
-    """Reads the events of a stream as the items of its runs.
+    """Reads the events of a stream as the items of its runs."""
 
-    Attributes:
-        runs: the run of the stream and the runs below it, by id.
-    """
+    runs: dict[str, RunSoFar]
+    """The run of the stream and the runs below it, by id."""
 
     def __init__(self) -> None:
-        self.runs: dict[str, RunSoFar] = {}
+        self.runs = {}
 
     def apply(self, event: Event) -> list[RunChange]:
         """Apply an event, and return the changes that it causes."""
@@ -120,7 +119,8 @@ class RunReader:
         changes: list[RunChange] = []
         run = self.runs.get(event.run_id)
         if run is None:
-            run = self.runs[event.run_id] = RunSoFar(_start_record(event))
+            run = RunSoFar(_start_record(event))
+            self.runs[event.run_id] = run
             changes += [RunChange(event.run_id, None), *self._place_run(run)]
 
         match event.kind:
@@ -179,17 +179,21 @@ class RunReader:
             "run": cast(RunPhaseSummary, record),
         }
 
-        step = parent.find(type="step", run_id=None)
-        if step is not None:
-            name = cast(RunItem, parent.items[step])["name"]
-            return [parent.replace(step, {**item, "type": "step", "name": name})]
+        step_position = parent.find(type="step", run_id=None)
+        if step_position is not None:
+            name = cast(RunItem, parent.items[step_position])["name"]
+            return [parent.replace(step_position, {**item, "type": "step", "name": name})]
 
         component = find_component(record)
-        for index, call in enumerate(parent.items):
-            if call["type"] == "tool_call" and call["tool_name"] in DELEGATIONS:
-                arguments = call["tool_args"] if isinstance(call["tool_args"], Mapping) else {}
-                if component is not None and arguments.get("member_id") == component[1]:
-                    return [parent.replace(index, {**item, "task": arguments.get("task")})]
+        if component is None:
+            return [parent.add(item)]
+
+        for position, call in enumerate(parent.items):
+            if call["type"] != "tool_call" or call["tool_name"] not in DELEGATIONS:
+                continue
+            arguments = call["tool_args"]
+            if isinstance(arguments, Mapping) and arguments.get("member_id") == component[1]:
+                return [parent.replace(position, {**item, "task": arguments.get("task")})]
         return [parent.add(item)]
 
     def _pause_run(self, run: RunSoFar, event: Event) -> list[RunChange]:
@@ -205,10 +209,12 @@ class RunReader:
     def _find_place(self, run: RunSoFar) -> list[RunChange]:
         """Return the change of the item that has the run in its parent, if there is one."""
         parent = self.runs.get(run.record.get("parent_run_id") or "")
-        index = None if parent is None else parent.find(run_id=run.record["run_id"])
-        if parent is None or index is None:
+        if parent is None:
             return []
-        return [RunChange(parent.record["run_id"], index)]
+        position = parent.find(run_id=run.record["run_id"])
+        if position is None:
+            return []
+        return [RunChange(parent.record["run_id"], position)]
 
     def _end_run(self, run: RunSoFar, event: Event) -> list[RunChange]:
         data = event.data
@@ -261,8 +267,11 @@ def _begin_run(run: RunSoFar, event: Event) -> list[RunChange]:
 
 
 def _add_notice(run: RunSoFar, event: Event) -> list[RunChange]:
-    change = event.data.get("version_change")
-    return [] if change is None else [run.add(build_notice(change))]
+    """Add a notice if the event names a change of the version."""
+    version_change = event.data.get("version_change")
+    if version_change is None:
+        return []
+    return [run.add(build_notice(version_change))]
 
 
 def _is_question(item: ToolCallItem) -> bool:
@@ -291,8 +300,9 @@ def _continue_run(run: RunSoFar, event: Event) -> list[RunChange]:
                 changes.append(run.replace(position, {**item, "text": text}))
         elif item["type"] == "tool_call" and item["status"] == "running":
             changes.append(run.replace(position, {**item, "status": "cancelled"}))
-    # The stream has no events of earlier legs.
+
     if content and not kept_length:
+        # The stream has no events of earlier legs.
         changes.append(run.add({"type": "text", "text": content}))
 
     for approval in event.data.get("approvals") or ():
@@ -311,42 +321,48 @@ def _add_message(run: RunSoFar, event: Event) -> list[RunChange]:
 
 def _add_compacted(run: RunSoFar, event: Event) -> RunChange:
     """Add a note. It replaces the note of a refused call, which is repeated with fewer messages."""
-    item = build_compacted(event.data)
-    last = len(run.items) - 1
-    if last < 0 or run.items[last]["type"] != "compacted":
-        return run.add(item)
+    note = build_compacted(event.data)
+    last_position = len(run.items) - 1
+    if last_position < 0 or run.items[last_position]["type"] != "compacted":
+        return run.add(note)
+
     # Damaged data is in the first message of the run, the rest in the answer of a call.
-    is_same = _names_damage(item) == _names_damage(run.items[last])
-    return run.replace(last, item) if is_same else run.add(item)
+    if _names_damage(note) != _names_damage(run.items[last_position]):
+        return run.add(note)
+    return run.replace(last_position, note)
 
 
-def _names_damage(item: Mapping[str, Any]) -> bool:
+def _names_damage(note: Mapping[str, Any]) -> bool:
     return any(
-        str(omission["kind"]).startswith("damaged_") for omission in item.get("omissions") or ()
+        str(omission["kind"]).startswith("damaged_") for omission in note.get("omissions") or ()
     )
 
 
 def _start_call(run: RunSoFar, event: Event) -> RunChange:
-    """Add a call; one that has waited for a decision stays in its place."""
-    started = build_call(event.call_id, event.tool, event.at, None, "RUNNING")
-    index = run.find(type="tool_call", tool_call_id=event.call_id)
-    if index is None:
-        return run.add(started)
-    return run.replace(index, _keep_approval(started, run.items[index]))
+    """Add a call; a call that has waited for a decision stays in its place."""
+    started_call = build_call(event.call_id, event.tool, event.at, None, "RUNNING")
+    position = run.find(type="tool_call", tool_call_id=event.call_id)
+    if position is None:
+        return run.add(started_call)
+    return run.replace(position, _keep_approval(started_call, run.items[position]))
 
 
-def _keep_approval(call: ToolCallItem, before: Item) -> ToolCallItem:
-    approval = cast(ToolCallItem, before).get("approval")
-    return call if approval is None else {**call, "approval": approval}
+def _keep_approval(call: ToolCallItem, earlier_item: Item) -> ToolCallItem:
+    approval = cast(ToolCallItem, earlier_item).get("approval")
+    if approval is None:
+        return call
+    return {**call, "approval": approval}
 
 
 def _complete_call(run: RunSoFar, event: Event) -> list[RunChange]:
-    index = run.find(type="tool_call", tool_call_id=event.call_id)
-    if index is None:
-        if event.tool.get("tool_name") in DELEGATIONS:
-            return []  # a member has its place
+    position = run.find(type="tool_call", tool_call_id=event.call_id)
+    if position is None and event.tool.get("tool_name") in DELEGATIONS:
+        # The run of the member has taken the place of the call.
+        return []
+    if position is None:
         return [run.add(build_call(event.call_id, event.tool, None, event.at, "RUNNING"))]
-    before = run.items[index]
-    began = cast(ToolCallItem, before)["started_at"]
-    ended = build_call(event.call_id, event.tool, began, event.at, "RUNNING")
-    return [run.replace(index, _keep_approval(ended, before))]
+
+    started_call = run.items[position]
+    started_at = cast(ToolCallItem, started_call)["started_at"]
+    ended_call = build_call(event.call_id, event.tool, started_at, event.at, "RUNNING")
+    return [run.replace(position, _keep_approval(ended_call, started_call))]

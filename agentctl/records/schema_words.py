@@ -107,16 +107,18 @@ def _resolve(part: Schema, definitions: Schema) -> Schema:
         name = part["$ref"].rpartition("/")[2]
         return _resolve(definitions[name], definitions)
     if "anyOf" in part:
-        outer = {name: value for name, value in part.items() if name in ("description",)}
         value = next(choice for choice in part["anyOf"] if choice.get("type") != "null")
-        return {**_resolve(value, definitions), **outer}
+        resolved = _resolve(value, definitions)
+        if "description" in part:
+            return {**resolved, "description": part["description"]}
+        return resolved
     return part
 
 
 def _find_member(part: Schema) -> Schema:
     """Return the schema of the members of a table; an empty one if they can be anything."""
-    for choice in part.get("patternProperties", {}).values():
-        found: Schema = choice
-        return found
+    patterns: Mapping[str, Schema] = part.get("patternProperties", {})
+    if patterns:
+        return next(iter(patterns.values()))
     members = part.get("additionalProperties")
     return members if isinstance(members, dict) else {}

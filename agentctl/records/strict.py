@@ -17,7 +17,10 @@ MAXIMUM_DEPTH = 8
 """Levels of a token or a key file; parsers recurse (docs/internals/security-cases.md J13)."""
 
 _MAXIMUM_DIGITS = 64
+"""Characters of a number: the time to parse an integer grows with the square of its digits."""
+
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
+
 JSON_STRING = r'"[^"\\]*+(?:(?s:\\.)[^"\\]*+)*+"?'
 """The pattern of a JSON string. Possessive, with an optional end: any text, also one with unclosed
 strings, needs one pass, and no memory for backtracking."""
@@ -114,9 +117,10 @@ def _parse(text: str, decoder: json.JSONDecoder) -> Any:
 def _check_depth(text: str) -> None:
     if text.count("{") + text.count("[") <= MAXIMUM_DEPTH:
         return
+
     depth = 0
-    for character in re.findall(r"[\[\]{}]", re.sub(JSON_STRING, "", text)):
-        depth += 1 if character in "{[" else -1
+    for bracket in re.findall(r"[\[\]{}]", re.sub(JSON_STRING, "", text)):
+        depth += 1 if bracket in "{[" else -1
         if depth > MAXIMUM_DEPTH:
             raise NotStrict(f"is nested deeper than {MAXIMUM_DEPTH} levels")
 

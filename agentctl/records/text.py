@@ -27,8 +27,11 @@ _not_ascii = re.compile("[^\x00-\x7f]")
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _unstorable = re.compile("[\x00\ud800-\udfff]")
 _surrogate_pair = re.compile("[\ud800-\udbff][\udc00-\udfff]")
-_QUOTED = 40
+_QUOTED_LENGTH = 40
+"""Characters of a text that a message quotes."""
+
 _NAME_LENGTH = 200
+"""Characters of a name that a provider has reported."""
 
 MASK = "********"
 """The text that is shown and logged in place of a secret."""
@@ -114,8 +117,11 @@ def _escape_json(match: re.Match[str]) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+    character = match[0]
+    if character in _SHORT:
+        return _SHORT[character]
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def mask_secrets(text: str, secrets: Iterable[str], *, minimum: int = 8) -> str:
@@ -138,8 +144,9 @@ def cut_text(text: str, length: int) -> str:
 
 def quote_text(text: str) -> str:
     """Quote `text` on one line, cut at 40 characters, with control characters escaped."""
-    cut = text if len(text) <= _QUOTED else text[:_QUOTED] + "…"
-    quoted = json.dumps(cut, ensure_ascii=False)
+    if len(text) > _QUOTED_LENGTH:
+        text = text[:_QUOTED_LENGTH] + "…"
+    quoted = json.dumps(text, ensure_ascii=False)
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in quoted)
 
 
@@ -226,8 +233,8 @@ def new_id() -> str:
     """Return a new UUIDv7 (RFC 9562 5.7): 48 bits of milliseconds, then random bits."""
     milliseconds = time.time_ns() // 1_000_000
     value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | int.from_bytes(_random_bytes(), "big")
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
+    value = value & ~(0xF << 76) | 0x7 << 76  # the version: 7
+    value = value & ~(0x3 << 62) | 0x2 << 62  # the variant: binary 10
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
@@ -242,8 +249,8 @@ def _random_bytes() -> bytes:
     try:
         return _random_pool.pop()
     except IndexError:
-        many = os.urandom(_RANDOM_BYTES * _POOL_SIZE)
-        pieces = [many[at : at + _RANDOM_BYTES] for at in range(0, len(many), _RANDOM_BYTES)]
+        pool = os.urandom(_RANDOM_BYTES * _POOL_SIZE)
+        pieces = [pool[at : at + _RANDOM_BYTES] for at in range(0, len(pool), _RANDOM_BYTES)]
         _random_pool.extend(pieces[1:])
         return pieces[0]
 

@@ -89,9 +89,9 @@ def format_optional_time(microseconds: int | None) -> str | None:
 
 
 @lru_cache(maxsize=4_096)
-def _format_second(whole: int) -> str:
+def _format_second(seconds: int) -> str:
     """Format a second; cached, because the times of a run or list share their seconds."""
-    return (_EPOCH + timedelta(seconds=whole)).isoformat()[: -len("+00:00")]
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat().removesuffix("+00:00")
 
 
 def parse_rfc3339(text: str) -> int:
@@ -116,9 +116,12 @@ def whole_seconds(microseconds: int) -> int:
 
 def format_elapsed(seconds: float) -> str:
     """Format a duration: `12 ms`, `0.4 s`, `9.5 s`, from ten seconds on as `format_span`."""
+    # From 0.0995 on, 0.1 is shown; from 9.95 on, 10.
     if seconds < 0.0995:
         return f"{max(0, round(seconds * 1_000))} ms"
-    return f"{seconds:.1f} s" if seconds < 9.95 else format_span(seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    return format_span(seconds)
 
 
 def format_span(seconds: float) -> str:
@@ -137,8 +140,10 @@ def format_span(seconds: float) -> str:
     return _join_units(hours // 24, "d", hours % 24, "h")
 
 
-def _join_units(large: int, name: str, small: int, small_name: str) -> str:
-    return f"{large} {name} {small} {small_name}" if small else f"{large} {name}"
+def _join_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    if not small:
+        return f"{large} {large_unit}"
+    return f"{large} {large_unit} {small} {small_unit}"
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:
@@ -154,6 +159,7 @@ def read_retry_after(headers: Mapping[str, str]) -> float | None:
             continue
         if 0 <= seconds < float("inf"):
             return seconds
+
     from email.utils import parsedate_to_datetime
 
     try:
@@ -199,12 +205,12 @@ class DurationHistogram:
 
     Args:
         bounds: ascending upper bounds of the buckets in seconds; longer durations count as well.
-
-    Attributes:
-        total: the sum of all durations in seconds.
     """
 
     __slots__ = ("_bounds", "_counts", "total")
+
+    total: float
+    """The sum of all durations in seconds."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds

@@ -8,7 +8,7 @@ The configuration and the bodies of requests are checked by pydantic, with the s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import NoneType, UnionType
@@ -55,36 +55,42 @@ _CLASSES: dict[Any, tuple[type, ...]] = {
 
 
 class WrongValue(ValueError):
-    """A text of another type, or one that breaks a rule."""
+    """Raised for a text of another type, or one that breaks a rule."""
+
+    problem: str
+    """The rest of a sentence: "must be an integer". It never repeats the text."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
         self.problem = problem
-        """The rest of a sentence: "must be an integer". It never repeats the text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueType:
-    """The type of a value; `compile_type` makes it of an annotation.
-
-    Attributes:
-        kind: a scalar type, `list`, `tuple`, `dict`, `Literal`, `Union`, `Any`, one of the two
-            timestamps, or the class of a record.
-        parse_text: the function of `parse`.
-        optional: True if None is allowed.
-        required: of a field of a typed dictionary: True if it must be present.
-        parts: the type of the elements of a list; the types of the names and the values of a
-            dictionary; the alternatives of a union.
-        classes: the classes of its parsed values, if these are scalars.
-    """
+    """The type of a value; `compile_type` makes it of an annotation."""
 
     kind: Any
+    """A scalar type, `list`, `tuple`, `dict`, `Literal`, `Union`, `Any`, one of the two timestamps,
+    or the class of a record."""
+
     parse_text: Callable[[str], Any]
+    """The function of `parse`; raises ValueError or KeyError."""
+
     optional: bool = False
+    """True if None is allowed."""
+
     required: bool | None = None
+    """True if a field of a typed dictionary must be present; None for the default of its record."""
+
     parts: tuple[ValueType, ...] = ()
+    """The type of the elements of a list, the types of the names and the values of a dictionary, or
+    the alternatives of a union."""
+
     choices: tuple[Any, ...] = ()
+    """The values of a `Literal`."""
+
     classes: tuple[type, ...] = ()
+    """The classes of its parsed values, if these are scalars."""
 
     @property
     def is_list(self) -> bool:
@@ -161,18 +167,22 @@ def compile_type(annotation: Any) -> ValueType:
     if origin in (Union, UnionType):
         origin = Union
         if NoneType in arguments:
-            others = tuple(part for part in arguments if part is not NoneType)
-            return replace(compile_type(Union[others]), optional=True)  # noqa: UP007
+            alternatives = tuple(part for part in arguments if part is not NoneType)
+            return replace(compile_type(Union[alternatives]), optional=True)  # noqa: UP007
 
-    choices = arguments if origin is Literal else ()
     kind = origin or annotation
-    return ValueType(
-        kind,
-        _PARSERS.get(kind) or {choice: choice for choice in choices}.__getitem__,
-        parts=tuple(compile_type(part) for part in arguments if part is not ... and not choices),
-        choices=choices,
-        classes=_CLASSES.get(kind, ()),
-    )
+    parts: tuple[ValueType, ...] = ()
+    choices: tuple[Any, ...] = ()
+    if origin is Literal:
+        choices = arguments
+    else:
+        # `tuple[str, ...]` has the type of its elements.
+        parts = tuple(compile_type(part) for part in arguments if part is not ...)
+
+    parse_text = _PARSERS.get(kind)
+    if parse_text is None:
+        parse_text = {choice: choice for choice in choices}.__getitem__
+    return ValueType(kind, parse_text, parts=parts, choices=choices, classes=_CLASSES.get(kind, ()))
 
 
 @cache
@@ -231,9 +241,10 @@ def find_mismatch(value: object, expected: Any) -> str | None:
     """
     try:
         place = _find(value, _compile_known(expected), "")
-    except RecursionError:  # a type that contains itself, and a value that is as deep
+    except RecursionError:
+        # The type contains itself, and the value is as deep.
         return ""
-    return place and place.removeprefix(".")
+    return None if place is None else place.removeprefix(".")
 
 
 def _find(value: object, expected: ValueType, path: str) -> str | None:
@@ -244,20 +255,27 @@ def _find(value: object, expected: ValueType, path: str) -> str | None:
         return None if type(value) in expected.classes else path
     if kind is Union:
         return _find_in_union(value, expected.parts, path)
+
     if not isinstance(value, list if kind is list else dict):
         return path
+
     places: Iterable[str | None]
     if isinstance(value, list):
         places = (_find(part, expected.item, f"{path}[{at}]") for at, part in enumerate(value))
     elif kind is dict:
         places = (_find(part, expected.item, f"{path}.{name}") for name, part in value.items())
     else:
-        places = (
-            _find(value[name], field, f"{path}.{name}") if name in value else f"{path}.{name}"
-            for name, field in field_types(kind).items()
-            if name in value or (name in REQUIRED_FIELDS and field.required)
-        )
+        places = _find_in_record(value, kind, path)
     return next((place for place in places if place is not None), None)
+
+
+def _find_in_record(value: Mapping[str, Any], record: type, path: str) -> Iterator[str | None]:
+    """Yield the place of a mismatch in each field of a record; None for a field that matches."""
+    for name, field in field_types(record).items():
+        if name in value:
+            yield _find(value[name], field, f"{path}.{name}")
+        elif name in REQUIRED_FIELDS and field.required:
+            yield f"{path}.{name}"
 
 
 def _find_in_union(value: object, parts: tuple[ValueType, ...], path: str) -> str | None:
@@ -267,5 +285,9 @@ def _find_in_union(value: object, parts: tuple[ValueType, ...], path: str) -> st
         names = value.keys()
         best = max(records, key=lambda record: len(field_types(record.kind).keys() & names))
         return _find(value, best, path)
+
+    # The alternative that matches longest has the deepest place.
     places = [_find(value, part, path) for part in parts]
-    return None if None in places else max(places, key=lambda place: len(place or ""))
+    if None in places:
+        return None
+    return max(places, key=lambda place: len(place or ""))
