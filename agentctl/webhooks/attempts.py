@@ -145,8 +145,10 @@ LONGEST_WAIT = 86_400.0
 """Maximum seconds that a response can ask for with `Retry-After`."""
 
 GONE = 410
+"""The status with which an endpoint says that it wants no further events."""
 
 _HAS_RETRY_AFTER = frozenset({429, 502, 503, 504})
+"""The statuses whose `Retry-After` counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +215,14 @@ class Receiver:
             literal = f"[{address}]" if ":" in address else address
             target = url._replace(netloc=f"{literal}:{port}").geturl()
             # The certificate is verified for the name, although the request goes to the address.
-            names = {"sni_hostname": host}
+            extensions = {"sni_hostname": host}
             request = self._open_client().build_request(
-                "POST", target, content=body, headers=headers, extensions=names
+                "POST", target, content=body, headers=headers, extensions=extensions
             )
             try:
                 return await self._open_client().send(request, stream=True)
             except httpx2.ConnectError:
+                # The host may listen on some of its addresses only.
                 if address == addresses[-1]:
                     raise
 
@@ -265,17 +268,18 @@ def plan_next(attempts: int, outcome: Outcome) -> float | None:
     """
     if attempts >= len(SCHEDULE):
         return None
-    varied = SCHEDULE[attempts] * random.uniform(1 - JITTER, 1 + JITTER)
-    return max(varied, outcome.retry_after)
+    seconds = SCHEDULE[attempts] * random.uniform(1 - JITTER, 1 + JITTER)
+    return max(seconds, outcome.retry_after)
 
 
 def _describe(error: Exception) -> str:
+    """Return the failure of a request for operators, by the error that was its first cause."""
     cause: BaseException = error
     while True:
-        earlier = cause.__cause__ or cause.__context__
-        if earlier is None:
+        earlier_error = cause.__cause__ or cause.__context__
+        if earlier_error is None:
             break
-        cause = earlier
+        cause = earlier_error
 
     if isinstance(cause, ssl.SSLCertVerificationError):
         return "the certificate of the server is not valid"

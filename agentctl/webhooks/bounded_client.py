@@ -44,17 +44,18 @@ class _BoundedBackend(httpcore2.AsyncNetworkBackend):
 class _BoundedStream(httpcore2.AsyncNetworkStream):
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
-        self._left = MAXIMUM_RESPONSE
+        self._left_bytes = MAXIMUM_RESPONSE
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        if self._left <= 0:
+        if self._left_bytes <= 0:
             raise httpcore2.ReadError("the response is too large")
         data = await self._stream.read(min(max_bytes, _STEP_BYTES), timeout)
-        self._left -= len(data)
+        self._left_bytes -= len(data)
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._left = MAXIMUM_RESPONSE
+        # The next request of a connection that is kept.
+        self._left_bytes = MAXIMUM_RESPONSE
         await self._stream.write(buffer, timeout)
 
     async def aclose(self) -> None:

@@ -54,6 +54,7 @@ _WAITS = Waits(
     longest=int(LONGEST_WAIT * (1 + JITTER) * 1_000_000),
     tolerance=int(LEASE_SECONDS * 1_000_000),
 )
+"""The longest waits of deliveries: a time beyond them was written by another clock."""
 
 _log = logging.getLogger("agentctl.webhooks")
 
@@ -67,34 +68,35 @@ class Waiting:
 
 
 class DeliveryCounters:
-    """Counts of the attempts of a process, by endpoint.
+    """Counts of the attempts of a process, by endpoint."""
 
-    Attributes:
-        waiting: deliveries that wait in all open databases, once they were counted.
-    """
+    waiting: Mapping[str, Waiting]
+    """The deliveries that wait in all open databases, once they were counted."""
 
     def __init__(self) -> None:
         self.delivered = Counter[str]()
         self.failed = Counter[str]()
         self.dead = Counter[str]()
-        self.waiting: Mapping[str, Waiting] = {}
+        self.waiting = {}
 
 
 class Deliveries:
-    """The deliveries that this process makes.
+    """The deliveries that this process makes."""
 
-    Attributes:
-        due: set when an attempt may be due.
-    """
+    due: asyncio.Event
+    """Set when an attempt may be due."""
 
     def __init__(self, databases: Databases) -> None:
         self.counters = DeliveryCounters()
         self.due = asyncio.Event()
         self._databases = databases
         self._receivers: Mapping[str, Receiver] = {}
+        # The name of this process in the leases of attempts.
         self._holder = new_id()
+        # The attempts in progress, by endpoint.
         self._in_flight = Counter[str]()
         self._attempts = Tasks()
+        # The time of the event loop from which on `_recall` searches again.
         self._next_recall = 0.0
         # By endpoint: the database that was given the last slot.
         self._last_served: dict[str, str] = {}
@@ -121,14 +123,16 @@ class Deliveries:
             if self._in_flight[webhook_id] >= IN_FLIGHT:
                 continue
 
-            waiting = await self._find_due(webhook_id)
-            if waiting and disabled is None:
-                disabled = await self._read_disabled()
-                if disabled is None:
-                    return
+            due_databases = await self._find_due(webhook_id)
+            if not due_databases:
+                continue
 
-            if disabled is None or webhook_id not in disabled:
-                await self._claim_in_turns(webhook_id, waiting)
+            if disabled is None:
+                disabled = await self._read_disabled()
+            if disabled is None:
+                return
+            if webhook_id not in disabled:
+                await self._claim_in_turns(webhook_id, due_databases)
 
     async def _recall(self) -> None:
         """Let deliveries be due whose times were written by a clock that was set back."""
@@ -136,6 +140,7 @@ class Deliveries:
         if clock() < self._next_recall:
             return
         self._next_recall = clock() + RECALL_SECONDS
+
         for database in self._databases.get_open().values():
             with self._reporting_failures():
                 look = webhooks.has_too_long_waits(_WAITS, now())
@@ -155,7 +160,9 @@ class Deliveries:
         # Begin after the database that got the last slot.
         last_served = self._last_served.get(webhook_id)
         ids = [database.id for database in due_databases]
-        start = ids.index(last_served) + 1 if last_served in ids else 0
+        if last_served not in ids:
+            return due_databases
+        start = ids.index(last_served) + 1
         return [*due_databases[start:], *due_databases[:start]]
 
     async def _read_disabled(self) -> set[str] | None:
@@ -165,38 +172,38 @@ class Deliveries:
             return {row.webhook_id for row in rows}
         return None
 
-    async def _claim_in_turns(self, webhook_id: str, waiting: Sequence[Database]) -> None:
+    async def _claim_in_turns(self, webhook_id: str, due_databases: Sequence[Database]) -> None:
         """Share the free slots of an endpoint among the databases that have attempts for it.
 
         So a database with a backlog does not delay the events of other databases: it gets every
         slot only while nothing else is due.
         """
-        present = waiting
-        while present:
+        sharing = due_databases
+        while sharing:
             # Databases that used their whole share may get the slots that other databases have
             # left.
-            busy = list[Database]()
-            for number, database in enumerate(present):
-                free = IN_FLIGHT - self._in_flight[webhook_id]
-                share = math.ceil(free / (len(present) - number))
+            with_more = list[Database]()
+            for number, database in enumerate(sharing):
+                free_slots = IN_FLIGHT - self._in_flight[webhook_id]
+                share = math.ceil(free_slots / (len(sharing) - number))
                 if share <= 0:
                     return
                 if await self._claim(webhook_id, database, share) == share:
-                    busy.append(database)
-            present = busy
+                    with_more.append(database)
+            sharing = with_more
 
     async def _claim(self, webhook_id: str, database: Database, limit: int) -> int:
         """Start due attempts of an endpoint from one database; return their number."""
         with self._reporting_failures():
             until = now() + int(LEASE_SECONDS * 1_000_000)
-            claim = webhooks.claim(webhook_id, self._holder, now(), until, limit)
-            claimed = await database.write(claim)
-            for attempt in claimed:
+            work = webhooks.claim(webhook_id, self._holder, now(), until, limit)
+            attempts = await database.write(work)
+            for attempt in attempts:
                 self._last_served[webhook_id] = database.id
                 self._in_flight[webhook_id] += 1
                 receiver = self._receivers[webhook_id]
                 self._attempts.start(self._attempt(database, receiver, attempt))
-            return len(claimed)
+            return len(attempts)
         return 0
 
     @contextlib.contextmanager
@@ -208,10 +215,11 @@ class Deliveries:
             self._rate_limited.log("webhooks cannot be delivered now: %s", error.detail)
 
     async def _attempt(self, database: Database, receiver: Receiver, attempt: Attempt) -> None:
+        """Make an attempt, store its end, and free its slot."""
         webhook_id = receiver.webhook.id
         try:
             outcome = await receiver.send(attempt.event_id, attempt.body.encode())
-            await self._store(database, webhook_id, attempt, outcome)
+            await self._store_end(database, webhook_id, attempt, outcome)
         except errors.AgentctlError as error:
             # The lease ends, and the attempt is made again under the same id.
             self._rate_limited.log("the end of an attempt was not stored: %s", error.detail)
@@ -219,7 +227,7 @@ class Deliveries:
             self._in_flight[webhook_id] -= 1
             self.due.set()
 
-    async def _store(
+    async def _store_end(
         self, database: Database, webhook_id: str, attempt: Attempt, outcome: Outcome
     ) -> None:
         at = now()
@@ -227,6 +235,7 @@ class Deliveries:
         if outcome.error is None:
             end = AttemptEnd("delivered", at, outcome.status, None, at)
             self.counters.delivered[webhook_id] += 1
+
         elif outcome.status == GONE:
             # Disable the endpoint first: nothing else is sent to it. The event waits until it is
             # enabled, and for a moment, because `start_due` may have read the endpoints before.
@@ -237,14 +246,15 @@ class Deliveries:
 
             next_at = at + int(TICK_SECONDS * 1_000_000)
             end = AttemptEnd("waiting", next_at, outcome.status, outcome.error, None)
+
         else:
             self.counters.failed[webhook_id] += 1
             seconds = plan_next(attempt.attempts, outcome)
-            state = "dead" if seconds is None else "waiting"
-            next_at = at + int((seconds or 0) * 1_000_000)
-            end = AttemptEnd(state, next_at, outcome.status, outcome.error, None)
-
-            if seconds is None:
+            if seconds is not None:
+                next_at = at + int(seconds * 1_000_000)
+                end = AttemptEnd("waiting", next_at, outcome.status, outcome.error, None)
+            else:
+                end = AttemptEnd("dead", at, outcome.status, outcome.error, None)
                 self.counters.dead[webhook_id] += 1
                 _log.warning(
                     "webhook %s: event %s was not delivered after %d attempts: %s",
@@ -284,8 +294,11 @@ async def count_waiting(databases: Databases) -> dict[str, Waiting]:
     waiting: dict[str, Waiting] = {}
     for database in databases.get_open().values():
         for row in await database.read(webhooks.count_by_state(), size="large"):
-            if row.state == "waiting":
-                sum_so_far = waiting.get(row.webhook_id, Waiting(0, row.oldest_at))
-                oldest = min(sum_so_far.oldest_at or row.oldest_at, row.oldest_at)
-                waiting[row.webhook_id] = Waiting(sum_so_far.count + row.count, oldest)
+            if row.state != "waiting":
+                continue
+            sum_so_far = waiting.get(row.webhook_id, Waiting())
+            oldest_at = row.oldest_at
+            if sum_so_far.oldest_at is not None:
+                oldest_at = min(oldest_at, sum_so_far.oldest_at)
+            waiting[row.webhook_id] = Waiting(sum_so_far.count + row.count, oldest_at)
     return waiting

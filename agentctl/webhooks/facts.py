@@ -64,30 +64,35 @@ def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
     if not selected:
         return
 
-    waits_for = []
+    at = run.finished_at
+    pending_approvals = []
     if run.status == "PAUSED":
+        at = run.paused_at
         rows = yield from approvals.list_of_root(run_id)
-        waits_for = [
+        pending_approvals = [
             {name: getattr(row, name) for name in ("approval_id", "kind", "policy", "tool_name")}
             for row in rows
             if row.status == "pending"
         ]
+    if at is None:
+        at = now()
 
-    at = (run.paused_at if run.status == "PAUSED" else run.finished_at) or now()
     data = {
         **{name: getattr(run, name) for name in _RUN_FIELDS},
         "created_at": format_rfc3339(run.created_at),
         "finished_at": format_optional_time(run.finished_at),
         "total_tokens": parse_counters(run.metrics).get("total_tokens"),
         **_list_files(run.files),
-        "approvals": waits_for[:MAXIMUM_APPROVALS],
+        "approvals": pending_approvals[:MAXIMUM_APPROVALS],
         "console_url": _build_console_url(outbox, run.session_id),
     }
 
     event_id = new_id()
-    plain = _encode(event, at, data)
+    body_without_content = _encode(event, at, data)
     for webhook in selected:
-        body = _encode_with_content(event, at, data, run.content) if webhook.content else plain
+        body = body_without_content
+        if webhook.content:
+            body = _encode_with_content(event, at, data, run.content)
         yield from webhooks.create(
             webhooks.NewDelivery(new_id(), event_id, webhook.id, event, run_id, body, now())
         )
@@ -97,7 +102,8 @@ def _list_files(stored: str | None) -> dict[str, list[str]]:
     """Return the ids of the files of the message of a run, and of those that it has saved."""
     files: dict[str, list[str]] = {"input_files": [], "saved_files": []}
     for file in orjson.loads(stored or "[]"):
-        files["saved_files" if is_saved(file) else "input_files"].append(file["file_id"])
+        origin = "saved_files" if is_saved(file) else "input_files"
+        files[origin].append(file["file_id"])
     return files
 
 
@@ -112,9 +118,12 @@ def publish_decision(outbox: Outbox, row: ApprovalRow) -> Steps[None]:
         return
 
     event = "approval.expired" if row.status == "expired" else "approval.decided"
-    root = yield from webhooks.get_reported_run(row.root_run_id)
-    root_components = () if root is None else (root.component_id,)
-    selected = outbox.select(event, row.component_id, *root_components)
+    component_ids = [row.component_id]
+    root_run = yield from webhooks.get_reported_run(row.root_run_id)
+    if root_run is not None:
+        component_ids.append(root_run.component_id)
+
+    selected = outbox.select(event, *component_ids)
     if not selected:
         return
 
@@ -180,7 +189,7 @@ class WarnedBudget(NamedTuple):
 
 
 @unit
-def publish_budget(outbox: Outbox, warned: WarnedBudget, at: int) -> Steps[None]:
+def publish_budget(outbox: Outbox, budget: WarnedBudget, at: int) -> Steps[None]:
     """Store the event of the warning of a budget in this transaction.
 
     The budget of a component belongs to it; any other one concerns all components.
@@ -189,9 +198,9 @@ def publish_budget(outbox: Outbox, warned: WarnedBudget, at: int) -> Steps[None]
         return
 
     event = "budget.warning"
-    is_of_component = warned.component_id is not None
-    selected = outbox.select(event, warned.component_id or "", concerns_all=not is_of_component)
-    yield from _deliver(selected, event, at, warned._asdict(), warned.run_id)
+    is_of_component = budget.component_id is not None
+    selected = outbox.select(event, budget.component_id or "", concerns_all=not is_of_component)
+    yield from _deliver(selected, event, at, budget._asdict(), budget.run_id)
 
 
 def _deliver(
@@ -224,8 +233,8 @@ def _encode_with_content(event: str, at: int, data: dict[str, Any], content: str
     length = len(content or "")
     while True:
         part = None if content is None else content[:length]
-        cut = {"content": part, "content_cut": part != content}
-        body = _encode(event, at, {**data, **cut})
+        body = _encode(event, at, {**data, "content": part, "content_cut": part != content})
         if length == 0 or len(body.encode()) < MAXIMUM_BODY:
             return body
+        # A character takes at least a byte: no longer part fits.
         length = min(length * 3 // 4, MAXIMUM_BODY)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 NEW_SECRET_BYTES = 32
+"""Random bytes of a secret that `generate_secret` returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,13 @@ class Signer:
 
     def build_headers(self, event_id: str, seconds: int, body: bytes) -> dict[str, str]:
         """Return the headers of an attempt at a time in seconds UTC."""
-        signed = b".".join((event_id.encode(), str(seconds).encode(), body))
+        content = b".".join((event_id.encode(), str(seconds).encode(), body))
         signatures = [
-            f"v1,{_encode(hmac.digest(secret, signed, hashlib.sha256))}" for secret in self.secrets
+            f"v1,{_encode(hmac.digest(secret, content, hashlib.sha256))}" for secret in self.secrets
         ]
         if self.key is not None:
-            signatures.append(f"v1a,{_encode(self.key.sign(signed))}")
+            signatures.append(f"v1a,{_encode(self.key.sign(content))}")
+
         return {
             "webhook-id": event_id,
             "webhook-timestamp": str(seconds),

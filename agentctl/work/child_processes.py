@@ -41,19 +41,25 @@ class KnownProcess(NamedTuple):
 
 
 class ChildProcess:
-    """A process that has not ended.
+    """A process that has not ended. Belongs to one event loop.
 
-    Attributes:
-        name: name of the program.
-        ended: done when the process has ended. Belongs to one event loop.
+    Args:
+        descriptor: its file descriptor, which becomes readable when the process ends. The object
+            closes it then.
     """
+
+    name: str
+    """The name of the program."""
+
+    ended: asyncio.Future[None]
+    """Done when the process has ended."""
 
     def __init__(self, identity: KnownProcess, descriptor: int) -> None:
         self.name = _read_file(f"/proc/{identity.pid}/comm").strip() or "process"
         self._identity = identity
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.ended = self._loop.create_future()
         self._loop.add_reader(descriptor, self._on_end)
         _open[identity] = self
 
@@ -64,11 +70,13 @@ class ChildProcess:
         return all(state in ([], ["T"], ["t"], ["Z"], ["X"]) for state in states)
 
     def open_children(self) -> Iterator[ChildProcess]:
-        """Watch the child processes."""
+        """Watch the child processes, and yield them."""
         for thread in _list_threads(self._identity.pid):
-            for text in _read_file(f"{thread}/children").split():
-                identity = _identify(int(text))
-                child = open_process(identity) if identity is not None else None
+            for pid_text in _read_file(f"{thread}/children").split():
+                identity = _identify(int(pid_text))
+                if identity is None:
+                    continue
+                child = open_process(identity)
                 if child is not None:
                     yield child
 
@@ -93,9 +101,8 @@ def find_started_by_thread(earlier: Iterable[int] = ()) -> list[KnownProcess]:
         earlier: numbers of processes to leave out.
     """
     path = f"/proc/self/task/{threading.get_native_id()}/children"
-    processes = [
-        _identify(int(text)) for text in _read_file(path).split() if int(text) not in earlier
-    ]
+    pids = map(int, _read_file(path).split())
+    processes = [_identify(pid) for pid in pids if pid not in earlier]
     return [process for process in processes if process is not None]
 
 
@@ -103,10 +110,12 @@ def open_process(process: KnownProcess) -> ChildProcess | None:
     """Watch a process; return None if it has ended, or if this system cannot watch processes."""
     if process in _open:
         return _open[process]
+
     try:
         descriptor = os.pidfd_open(process.pid)
     except (OSError, AttributeError):
         return None
+
     # Read after the descriptor was opened: now the number belongs to the same process.
     if _identify(process.pid) != process:
         os.close(descriptor)
@@ -120,6 +129,7 @@ def identify_child(pid: int) -> KnownProcess | None:
 
 
 def is_running(process: KnownProcess) -> bool:
+    """Return True if the process has not ended, and its number belongs to no other process."""
     return _identify(process.pid) == process
 
 
@@ -130,18 +140,23 @@ class _Tree:
     of its parent it is a child of process 1.
 
     Args:
+        tops: the processes whose descendants are searched for.
         on_found: called with each process.
     """
+
+    processes: dict[ChildProcess, None]
+    """The processes that are known, in the order in which they were found."""
 
     def __init__(
         self, tops: Iterable[ChildProcess], on_found: Callable[[ChildProcess], object]
     ) -> None:
-        self.found: dict[ChildProcess, None] = {}
+        self.processes = {}
+        # Those that have got SIGSTOP last, and may not have stopped yet.
         self._stopping: list[ChildProcess] = []
         self._on_found = on_found
         self._deadline = time.monotonic() + _STOP_SECONDS
         self._add([top for top in tops if not top.ended.done()])
-        self._maximum = len(self.found) + MAXIMUM_DESCENDANTS
+        self._maximum = len(self.processes) + MAXIMUM_DESCENDANTS
 
     def stop(self) -> bool:
         """Stop the processes that are new; return True if none continues, or no time is left."""
@@ -149,25 +164,26 @@ class _Tree:
             self._stopping = [process for process in self._stopping if not process.is_stopped()]
             if self._stopping:
                 return time.monotonic() > self._deadline
+
             # All are read again: a list that is read while children end may lack some (proc(5)).
-            children = (child for process in self.found for child in process.open_children())
-            unknown = dict.fromkeys(child for child in children if child not in self.found)
-            self._add(list(islice(unknown, self._maximum - len(self.found))))
+            children = (child for process in self.processes for child in process.open_children())
+            unknown = dict.fromkeys(child for child in children if child not in self.processes)
+            self._add(list(islice(unknown, self._maximum - len(self.processes))))
         return True
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all processes, and let them continue."""
-        for process in self.found:
+        for process in self.processes:
             process.send(number)
-        for process in self.found:
+        for process in self.processes:
             process.send(signal.SIGCONT)
 
-    def _add(self, new: list[ChildProcess]) -> None:
-        for process in new:
+    def _add(self, new_processes: list[ChildProcess]) -> None:
+        for process in new_processes:
             process.send(signal.SIGSTOP)
             self._on_found(process)
-        self.found.update(dict.fromkeys(new))
-        self._stopping = new
+        self.processes.update(dict.fromkeys(new_processes))
+        self._stopping = new_processes
 
 
 def terminate(
@@ -191,14 +207,14 @@ def terminate(
             loop.call_later(KILL_SECONDS, kill, tree)
 
     def kill(tree: _Tree) -> None:
-        remaining = [process for process in tree.found if not process.ended.done()]
+        remaining = [process for process in tree.processes if not process.ended.done()]
         if remaining:
             send(_Tree(remaining, on_found), signal.SIGKILL)
 
     tree = _Tree(processes, on_found)
-    if tree.found:
+    if tree.processes:
         send(tree, signal.SIGTERM)
-    return list(tree.found)
+    return list(tree.processes)
 
 
 def terminate_all() -> set[asyncio.Future[None]]:
@@ -222,8 +238,18 @@ def _list_threads(pid: int) -> list[str]:
 
 
 def _identify(pid: int, parent: int | None = None) -> KnownProcess | None:
+    """Return the identity of a process that has not ended.
+
+    Args:
+        parent: the number of its parent; None for any parent.
+    """
+    # The state, the parent, and in the 20th place the start (proc_pid_stat(5), from field 3 on).
     fields = _read_fields(f"/proc/{pid}/stat")
-    if len(fields) < 20 or fields[0] in ("Z", "X") or parent not in (None, int(fields[1])):
+    if len(fields) < 20:
+        return None
+
+    has_ended = fields[0] in ("Z", "X")
+    if has_ended or parent not in (None, int(fields[1])):
         return None
     return KnownProcess(pid, int(fields[19]))
 

@@ -50,6 +50,7 @@ STEP_BYTES = 65_536
 between whose instructions other tasks get their turn."""
 
 _begun: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
+"""When `take_shared_turn` was called first in the present step of an event loop."""
 
 
 class Tasks:
@@ -274,6 +275,7 @@ _LOG_SECONDS = 60.0
 """Minimum time between two log lines about too many threads."""
 
 _TURNS = 20
+"""Turns of the event loop that cancelled work gets at least."""
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -288,7 +290,7 @@ _open_loops: set[asyncio.AbstractEventLoop] = set()
 
 
 class _RunLoop:
-    """The part of an event loop that knows the calls of runs in separate executors."""
+    """A base of event loops, which adds the calls of a run in executors of its own to the run."""
 
     def run_in_executor(
         self,
@@ -298,9 +300,11 @@ class _RunLoop:
     ) -> asyncio.Future[Any]:
         scope = current_scope.get()
         if scope is None or executor is None:
+            # The default executor knows its calls itself (`unstopped.RunThreadExecutor`).
             base: Any = super()
             default: asyncio.Future[Any] = base.run_in_executor(executor, function, *arguments)
             return default
+
         if isinstance(executor, concurrent.futures.ThreadPoolExecutor):
             # What the function starts belongs to the run, too.
             function = partial(contextvars.copy_context().run, function)
@@ -403,8 +407,10 @@ os.register_at_fork(
 
 def stop_signals() -> list[int]:
     """Return the signals that stop a server; SIGHUP (a closed terminal) unless nohup ignores it."""
-    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+    signals: list[int] = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    return signals
 
 
 class TooManyAbandonedThreads(Exception):
@@ -412,7 +418,7 @@ class TooManyAbandonedThreads(Exception):
 
 
 class AbandonedThreads:
-    """The number of abandoned threads of this process that still run."""
+    """The number of abandoned threads of this process that still run. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -420,8 +426,17 @@ class AbandonedThreads:
         self._logged_at = -_LOG_SECONDS
 
     def check(self, name: str) -> None:
+        """Check that a call may start a thread.
+
+        Args:
+            name: the tool, for the log.
+
+        Raises:
+            TooManyAbandonedThreads: `MAXIMUM_ABANDONED` of them still run.
+        """
         if self.count < MAXIMUM_ABANDONED:
             return
+
         now = time.monotonic()
         if now - self._logged_at >= _LOG_SECONDS:
             self._logged_at = now
@@ -476,6 +491,7 @@ async def _wait_for(main: asyncio.Task[T], waiters: list[asyncio.Task[Any]]) -> 
 
 
 async def _end_remaining_work() -> bool:
+    """Cancel all other tasks and end the child processes; return True if all work has ended."""
     loop = asyncio.get_running_loop()
     this_task = asyncio.current_task()
     executor = loop.create_task(loop.shutdown_default_executor())
@@ -521,6 +537,7 @@ def finish_process(code: int) -> None:
     """
     if _open_loops or abandoned_threads.count:
         _exit_now(code)
+
     if threading.active_count() > 1:
         timer = threading.Timer(LEFTOVER_SECONDS, _exit_now, (code,))
         timer.daemon = True
@@ -534,6 +551,7 @@ def _exit_now(code: int) -> None:
         with contextlib.suppress(Exception):
             for process in pools.active_children():
                 process.terminate()
+
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -115,12 +115,12 @@ def is_pool_process(frame: FrameType | None) -> bool:
 
 def is_pool_thread(thread: threading.Thread) -> bool:
     """Return True for a thread of a pool, or of AnyIO, that executes the calls of many runs."""
-    return (
-        getattr(thread, "_target", None) is concurrent.futures.thread._worker
+    if getattr(thread, "_target", None) is concurrent.futures.thread._worker:
+        return True
+    if hasattr(thread, "pending_work_items"):
         # The manager of a pool of processes.
-        or hasattr(thread, "pending_work_items")
-        or isinstance(thread, WorkerThread)
-    )
+        return True
+    return isinstance(thread, WorkerThread)
 
 
 def find_name(coroutine: Any) -> str | None:

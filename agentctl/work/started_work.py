@@ -2,9 +2,8 @@
 
 They belong to the run: a cancelled or failed run cancels its tasks and ends its child processes,
 and the record of every run names the work that continues after its end (docs/cancellation.md). A
-context
-variable, `work.run_scope.current_scope`, is set while the code of an agent or of a tool executes,
-and the tasks and threads of that code have a copy. `work.start_hooks` sees the starts.
+context variable, `work.run_scope.current_scope`, is set while the code of an agent or of a tool
+executes, and the tasks and threads of that code have a copy. `work.start_hooks` sees the starts.
 """
 
 from __future__ import annotations
@@ -37,6 +36,8 @@ POLL_SECONDS = 0.05
 """Interval of the checks of threads: nothing reports the end of a thread of another library."""
 
 _CLOSING_TURNS = 20
+"""Turns of the event loop in which no generator ends, after which a run does not wait for them."""
+
 _MAXIMUM_NESTED = 1_000
 """Number of generators for whose end a run waits, if each leaves another generator."""
 
@@ -61,16 +62,21 @@ class StartedWork:
         self._calls: dict[Future[Any], CodeScope] = {}
         self._threads: list[tuple[weakref.ref[threading.Thread], CodeScope]] = []
         self._processes: list[tuple[StartedProcess, CodeScope]] = []
+        # The work that the record of the run names, with its end.
         self._named: dict[Any, asyncio.Future[Any]] = {}
-        self._has_ended = self._is_cancelled = False
-        # True while a repetition is scheduled.
-        self._repeats = self._polls = False
+        self._has_ended = False
+        self._is_cancelled = False
+        # True while a repetition is scheduled: of the cancel, and of the checks of threads.
+        self._repeats = False
+        self._polls = False
 
     def add_task(self, task: asyncio.Task[Any], scope: CodeScope) -> None:
+        """Add a task that was created now. Called on the event loop."""
         self._tasks[task] = scope
         task.add_done_callback(self._forget_task)
         if not self._has_ended:
             return
+
         if self._is_cancelled and self._unstopped.has_ended:
             # For the record the work has stopped: a timer has started this task.
             task.cancel()
@@ -132,17 +138,18 @@ class StartedWork:
         """Wait until the generators are closed that the code of the run did not read to the end.
 
         A generator that is closed may leave another generator. The bound is a number of turns of
-        the
-        event loop in which none ends, not a time: on a busy machine, each turn takes longer. In a
-        cancelled run, code that ignores the cancel may leave generators for ever.
+        the event loop in which none ends, not a time: on a busy machine, each turn takes longer. In
+        a cancelled run, code that ignores the cancel may leave generators for ever.
         """
-        turns = _CLOSING_TURNS
-        for _ in range(_CLOSING_TURNS if self._is_cancelled else _MAXIMUM_NESTED):
+        left_turns = _CLOSING_TURNS
+        maximum = _CLOSING_TURNS if self._is_cancelled else _MAXIMUM_NESTED
+        for _ in range(maximum):
             closing = {task for task in self._tasks if origins.is_closing(task)}
-            if not closing or not turns:
+            if not closing or not left_turns:
                 return
             ended, _ = await asyncio.wait(closing, timeout=GRACE_SECONDS / _CLOSING_TURNS)
-            turns -= not ended
+            if not ended:
+                left_turns -= 1
             await _take_turns()
 
     def cancel(self, scope: CodeScope | None = None) -> list[ChildProcess]:
@@ -156,8 +163,8 @@ class StartedWork:
         if self._is_cancelled:
             self._repeat_cancel()
 
-        tops = (process for process, owner in self._open_processes() if scope in (None, owner))
-        return child_processes.terminate(tops, self._name_cancelled)
+        processes = (process for process, owner in self._open_processes() if scope in (None, owner))
+        return child_processes.terminate(processes, self._name_cancelled)
 
     def _name_cancelled(self, process: ChildProcess) -> None:
         if self._is_cancelled:
@@ -168,18 +175,20 @@ class StartedWork:
 
         Until the end of the run, generators have the time to close.
         """
-        tasks: set[asyncio.Future[Any]] = {
-            task
-            for task, owner in self._tasks.items()
-            if scope in (None, owner)
-            and not task.cancelling()
-            and (self._has_ended or not origins.is_closing(task))
-        }
-        for task in tasks:
-            task.cancel()
+        tasks = set[asyncio.Future[Any]]()
+        for task, owner in self._tasks.items():
+            if scope not in (None, owner) or task.cancelling():
+                continue
+            if self._has_ended or not origins.is_closing(task):
+                tasks.add(task)
+
+        # Only now: the cancel of a task cancels the task that it awaits as well.
+        for selected_task in tasks:
+            selected_task.cancel()
         return tasks
 
     def _name_rest(self) -> None:
+        """Add the work that has not ended, and is not named yet, to the unstopped work."""
         for task, scope in list(self._tasks.items()):
             self._name_task(task, scope)
 
@@ -211,6 +220,7 @@ class StartedWork:
     ) -> None:
         if work in self._named or ended.done():
             return
+
         self._named[work] = ended
         ended.add_done_callback(lambda _: self._named.pop(work, None))
         self._unstopped.add(ended, name, has_result=has_result)
@@ -243,14 +253,16 @@ class StartedWork:
 
     def _is_starting(self) -> bool:
         """Return True if a thread starts something that is not known yet, or has failed."""
-        threads = (thread() for thread, _ in self._threads)
-        if any(thread is not None and thread.ident is None for thread in threads):
-            return True
+        for reference, _scope in self._threads:
+            thread = reference()
+            if thread is not None and thread.ident is None:
+                return True
 
-        popens = (
-            process() for process, _ in self._processes if not isinstance(process, KnownProcess)
-        )
-        return any(popen is not None and popen.pid is None for popen in popens)
+        for process, _scope in self._processes:
+            popen = None if isinstance(process, KnownProcess) else process()
+            if popen is not None and popen.pid is None:
+                return True
+        return False
 
     def _repeat_cancel(self) -> None:
         def repeat() -> None:
@@ -265,9 +277,12 @@ class StartedWork:
             self._loop.call_later(REPEAT_SECONDS, repeat)
 
     def _open_processes(self) -> Iterator[tuple[ChildProcess, CodeScope]]:
+        """Watch the processes that have not ended, and yield them."""
         for started, scope in self._processes:
             identity = _identify(started)
-            process = None if identity is None else child_processes.open_process(identity)
+            if identity is None:
+                continue
+            process = child_processes.open_process(identity)
             if process is not None:
                 yield process, scope
 
@@ -335,19 +350,23 @@ class CodeScope:
         if self._tool is not None:
             return self._tool
 
-        tool = self._names.get(work)
-        if tool is not None:
-            return tool
+        tool_of_code = self._names.get(work)
+        if tool_of_code is not None:
+            return tool_of_code
 
         if isinstance(work, threading.Thread):
             return f"thread {work.name}"[:100]
         if isinstance(work, ChildProcess):
             return f"process {work.name}"
 
-        name = origins.find_name(work.get_coro()) if isinstance(work, asyncio.Task) else None
-        return RUNNER if name is None else f"task {name}"
+        if isinstance(work, asyncio.Task):
+            function_name = origins.find_name(work.get_coro())
+            if function_name is not None:
+                return f"task {function_name}"
+        return RUNNER
 
     def _keep_name(self, work: Any) -> None:
+        """Remember the tool call in which the code of an agent starts work."""
         call = current_call.get()
         if call is not None:
             self._names[work] = call.name
@@ -370,8 +389,11 @@ def _identify(process: StartedProcess) -> KnownProcess | None:
     """Return the identity of a process that has not ended."""
     if isinstance(process, KnownProcess):
         return process if child_processes.is_running(process) else None
-    started = process()
-    if started is None or started.returncode is not None:
+
+    popen = process()
+    if popen is None or popen.returncode is not None:
         return None
-    pid = getattr(started, "pid", None)
-    return None if pid is None else child_processes.identify_child(pid)
+    pid = getattr(popen, "pid", None)
+    if pid is None:
+        return None
+    return child_processes.identify_child(pid)

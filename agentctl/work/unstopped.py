@@ -64,20 +64,25 @@ class UnstoppedWork:
 
     These are threads of tools, which cannot be interrupted, tasks that ignore their cancellation,
     and the work that the code of a completed run has left.
-
-    Attributes:
-        started: the work that the code of the run has started; None without such code.
-        has_ended: True once the listener of `notify_when_empty` was called.
-        had_work: True once work was added, which may have ended since.
     """
 
+    started: StartedByCode | None
+    """The work that the code of the run has started; None without such code."""
+
+    has_ended: bool
+    """True once the listener of `notify_when_empty` was called."""
+
+    had_work: bool
+    """True once work was added, which may have ended since."""
+
     def __init__(self) -> None:
-        self.started: StartedByCode | None = None
+        self.started = None
         self.has_ended = False
         self.had_work = False
+        # The names of the work that has not ended.
         self._works: dict[asyncio.Future[Any], str] = {}
         self._without_result: set[asyncio.Future[Any]] = set()
-        self._late = False
+        self._had_late_result = False
         self._parent: UnstoppedWork | None = None
         self._listener: Callable[[bool], None] | None = None
         self._on_change: Callable[[], None] | None = None
@@ -109,13 +114,16 @@ class UnstoppedWork:
         """
         if work.done() or work in self._works:
             return
+
         self._works[work] = name
         self.had_work = True
         if not has_result:
             self._without_result.add(work)
+
         _retain(work)
         work.add_done_callback(self._on_done)
         self._report_change()
+
         if self._parent is not None:
             self._parent.add(work, name, has_result=has_result)
 
@@ -146,8 +154,10 @@ class UnstoppedWork:
 
     def _on_done(self, work: asyncio.Future[Any]) -> None:
         del self._works[work]
-        self._late = self._late or not (work.cancelled() or work in self._without_result)
+        if not work.cancelled() and work not in self._without_result:
+            self._had_late_result = True
         self._without_result.discard(work)
+
         if not self._works:
             self._notify()
         elif self.pending:
@@ -163,7 +173,7 @@ class UnstoppedWork:
         if listener is not None:
             self.has_ended = True
             self._on_change = None
-            listener(self._late)
+            listener(self._had_late_result)
 
 
 def _retain(work: asyncio.Future[Any]) -> None:
@@ -252,13 +262,21 @@ class RunThreads:
 
     def __init__(self, unstopped: UnstoppedWork) -> None:
         self._unstopped = unstopped
+        # The names of the calls that have not ended.
         self._calls: dict[Future[Any], str] = {}
-        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._threads = self._taken = 0
-        self._limit = MAXIMUM_THREADS
-        self._starting = self._is_watched = False
-        self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
+
+        # The following is changed under the lock, by the event loop and by the threads.
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._threads = 0
+        self._limit = MAXIMUM_THREADS
+        # The calls that a thread has taken since the last look of `_watch`.
+        self._taken = 0
+        # True while a start of a thread is scheduled or under way.
+        self._starting = False
+        # True while a call of `_watch` is scheduled.
+        self._is_watched = False
         self._ended = False
 
     def __enter__(self) -> None:
@@ -280,11 +298,16 @@ class RunThreads:
             self._register(call, name)
 
     def start(self, function: Callable[[], T]) -> Future[T]:
+        """Call a function in a thread of the run. Called in any thread.
+
+        Raises:
+            TooManyAbandonedThreads: too many abandoned threads still run; nothing was called.
+        """
         abandoned_threads.check("with a thread")
 
         call: Future[T] = Future()
-        tool = current_call.get()
-        name = tool.name if tool is not None else RUNNER
+        tool_call = current_call.get()
+        name = RUNNER if tool_call is None else tool_call.name
         self._calls[call] = name
         call.add_done_callback(lambda done: self._calls.pop(done, None))
         if self._ended:
@@ -305,11 +328,13 @@ class RunThreads:
         return call
 
     def _watch(self) -> None:
+        """Let the run have more threads if calls wait and none of its threads has become free."""
         with self._lock:
             self._is_watched = bool(self._waiting)
             if self._waiting and not self._taken:
                 self._limit *= 2
             self._taken = 0
+
         if self._is_watched:
             self._start_thread()
             self._loop.call_later(WATCH_SECONDS, self._watch)
@@ -337,9 +362,10 @@ class RunThreads:
             self._starting = False
             if self._threads:
                 return
-            failed = self._waiting
+            lost_calls = self._waiting
             self._waiting = deque()
-        for call, _function in failed:
+
+        for call, _function in lost_calls:
             if call.set_running_or_notify_cancel():
                 call.set_exception(error)
 
@@ -347,6 +373,7 @@ class RunThreads:
         self._unstopped.add(asyncio.wrap_future(call, loop=self._loop), name)
 
     def _work(self) -> None:
+        """Execute waiting calls, in a new thread, until there are none."""
         next_call = self._take()
         self._start_thread()
 
@@ -355,6 +382,7 @@ class RunThreads:
             next_call = self._take()
 
     def _take(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        """Return the next call for a thread; None if the thread has to end."""
         with self._lock:
             while self._waiting:
                 call, function = self._waiting.popleft()
@@ -368,6 +396,7 @@ class RunThreads:
 
 
 def _execute(call: Future[T], function: Callable[[], T]) -> None:
+    """Call a function, and store its result or its exception."""
     try:
         result = function()
     except StopIteration as error:
