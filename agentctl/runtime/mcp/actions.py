@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from mimetypes import guess_extension
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from agentctl.config.mcp_servers import is_idempotent
 from agentctl.errors import AgentctlError
@@ -103,13 +103,13 @@ class McpAction:
         end: CallEnd = "failed"
 
         try:
-            kept = conversation.take_state()
-            answers = _build_answers(kept, context.leg) if kept is not None else None
+            kept_state = conversation.take_state()
+            answers = None if kept_state is None else _build_answers(kept_state, context.leg)
             call = McpCall(self.tool.listed_name, arguments, answers)
             result = await self._call(call, context, limit)
 
             if result.get("resultType") == "input_required":
-                pause = await _build_questions(self.tool, result, kept)
+                pause = await _build_questions(self.tool, result, kept_state)
                 end = "completed"
                 return CallOutcome("", pause=pause)
 
@@ -150,6 +150,7 @@ class McpAction:
                 raise TimeoutError
         except (asyncio.CancelledError, TimeoutError):
             abandon_task(task)
+            # Before the wait: a late result that arrives meanwhile has to find its future.
             stopped = call.expect_stop(STOP_SECONDS)
             try:
                 await wait_until_done({task}, GRACE_SECONDS)
@@ -178,25 +179,27 @@ class McpAction:
 
 
 async def _build_questions(
-    tool: McpTool, result: Mapping[str, Any], kept: Mapping[str, Any] | None
+    tool: McpTool, result: Mapping[str, Any], kept_state: Mapping[str, Any] | None
 ) -> CallPause:
     """Return what a run waits for until the current call can be repeated.
 
     Args:
         result: the answer of the server, as JSON of the protocol.
-        kept: the state of the round before; None for the first one.
+        kept_state: the state of the pause before; None for the first questions of the call.
 
     Raises:
         McpCallFailed: the server asks for something else than the input of a person, or too often.
     """
-    number = 1 if kept is None else kept["round"] + 1
+    round_number = 1 if kept_state is None else kept_state["round"] + 1
     requests = result.get("inputRequests") or {}
-    if number > MAXIMUM_ROUNDS or not 0 < len(requests) <= MAXIMUM_QUESTIONS:
+    if round_number > MAXIMUM_ROUNDS or not 0 < len(requests) <= MAXIMUM_QUESTIONS:
         raise McpCallFailed("it asks for input too often, or for none")
+
     call = current_call.get()
     assert call is not None
+
     asks: list[Ask] = []
-    asked: dict[str, str] = {}
+    question_ids: dict[str, str] = {}
     for key, request in requests.items():
         params = request["params"] if request["method"] == "elicitation/create" else {}
         if params.get("mode") != "form":
@@ -205,20 +208,34 @@ async def _build_questions(
             schema = await clean_schema(params["requestedSchema"])
         except UnusableTool as problem:
             raise McpCallFailed(f"it asks a question that is not usable: {problem}") from None
-        asked[key] = f"{call.id}:{number}.{len(asks) + 1}"
+
+        question_id = f"{call.id}:{round_number}.{len(asks) + 1}"
+        question_ids[key] = question_id
         question = clean_text(params["message"], DESCRIPTION_BYTES)
-        asks.append(Ask("input", asked[key], tool.name, {}, "user", question, schema))
-    state = {"round": number, "asked": asked, "request_state": result.get("requestState")}
+        asks.append(Ask("input", question_id, tool.name, {}, "user", question, schema))
+
+    state = {
+        "round": round_number,
+        "asked": question_ids,
+        "request_state": result.get("requestState"),
+    }
     return CallPause(asks, state)
 
 
-def _build_answers(kept: Mapping[str, Any], leg: Leg | None) -> McpAnswers:
-    """Return the answers of people to the questions that a call has asked."""
-    responses = {key: _build_answer(leg, question_id) for key, question_id in kept["asked"].items()}
-    return McpAnswers(responses, kept["request_state"])
+def _build_answers(kept_state: Mapping[str, Any], leg: Leg | None) -> McpAnswers:
+    """Return the answers of people to the questions that a call has asked.
+
+    Args:
+        kept_state: the state of the pause that `_build_questions` has made.
+    """
+    responses = {
+        key: _build_answer(leg, question_id) for key, question_id in kept_state["asked"].items()
+    }
+    return McpAnswers(responses, kept_state["request_state"])
 
 
 def _build_answer(leg: Leg | None, question_id: str) -> dict[str, Any]:
+    """Return the answer to a question as an `ElicitResult` of the protocol."""
     decision = leg.find(question_id, "input") if leg is not None else None
     if decision is None or decision.status == "expired":
         return {"action": "cancel"}
@@ -234,41 +251,67 @@ async def _list_parts(
 
     Data that cannot be a file is named with the reason.
     """
-    parts: list[str] = []
+    texts: list[str] = []
     files: list[FileReference] = []
     for part in result["content"]:
         text = _describe_part(part)
         data = _find_data(part)
         if data is not None and access is not None and len(files) < MAXIMUM_FILES:
-            encoded, media_type, uri = data
-            name = _name_file(tool, uri, media_type, len(files) + 1)
+            name = _name_file(tool, data.uri, data.media_type, len(files) + 1)
             try:
-                file = await access.save(name, build_inline(encoded, media_type).data)
+                file = await access.save(name, build_inline(data.encoded, data.media_type).data)
+            except AgentctlError as refusal:
+                text = _add_reason(text, refusal.detail)
+            except ValueError:
+                text = _add_reason(text, "it is not base64")
+            else:
                 files.append(file)
                 text = f"[file {file.name} ({file.media_type}), {file.size} bytes, {file.file_id}]"
-            except AgentctlError as refused:
-                text = f"{text[:-1]}: {refused.detail}]"
-            except ValueError:
-                text = f"{text[:-1]}: it is not base64]"
-        parts.append(text)
-    return parts, files
+        texts.append(text)
+
+    return texts, files
 
 
-def _find_data(part: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Return the data of a part in base64, its type and its URI; None without data."""
+def _add_reason(description: str, reason: str) -> str:
+    """Add the reason why data is no file to the description of its part, in its brackets."""
+    return f"{description.removesuffix(']')}: {reason}]"
+
+
+class _PartData(NamedTuple):
+    """The data of a part of a result."""
+
+    encoded: str
+    """The data in base64, as the server sent it; it may be invalid."""
+
+    media_type: str
+    """`""` if the server names none."""
+
+    uri: str
+    """The URI of a resource; `""` for an image or sound."""
+
+
+def _find_data(part: Mapping[str, Any]) -> _PartData | None:
+    """Return the data of a part; None for a part without data, such as a text."""
     if part["type"] in ("image", "audio"):
-        return part["data"], str(part["mimeType"]), ""
+        return _PartData(part["data"], str(part["mimeType"]), "")
+
     resource = part["resource"] if part["type"] == "resource" else {}
     if "blob" not in resource:
         return None
-    return resource["blob"], str(resource.get("mimeType") or ""), str(resource["uri"])
+
+    media_type = str(resource.get("mimeType") or "")
+    return _PartData(resource["blob"], media_type, str(resource["uri"]))
 
 
 def _name_file(tool: str, uri: str, media_type: str, number: int) -> str:
     """Return a name without a path, from the end of a URI or from the tool."""
-    name = _NOT_IN_NAMES.sub("_", uri.rpartition("/")[2])[-_SHOWN:].lstrip(".")
+    last_segment = uri.rpartition("/")[2]
+    if name := _NOT_IN_NAMES.sub("_", last_segment)[-_SHOWN:].lstrip("."):
+        return name
+
+    tool_part = _NOT_IN_NAMES.sub("_", tool)[:_SHOWN]
     ending = guess_extension(media_type, strict=False) or ""
-    return name or f"{_NOT_IN_NAMES.sub('_', tool)[:_SHOWN]}-{number}{ending}"
+    return f"{tool_part}-{number}{ending}"
 
 
 def _build_result_text(result: Mapping[str, Any], parts: Sequence[str], limit: int) -> str:
@@ -285,27 +328,34 @@ def _build_result_text(result: Mapping[str, Any], parts: Sequence[str], limit: i
 
 
 def _describe_part(part: Mapping[str, Any]) -> str:
+    """Return the text of a part; for a part without text, a description in brackets."""
     kind = part["type"]
     if kind == "text":
         return str(part["text"])
+
     if kind in ("image", "audio"):
         size = _count_bytes(part["data"])
         return f"[{kind} {_show(part['mimeType'])}, {size} bytes, not shown]"
+
     if kind == "resource_link":
         return f"[resource {_show(part['uri'])}: {_show(part['name'])}]"
+
     if kind == "resource":
         resource = part["resource"]
         if "text" in resource:
             return f"[resource {_show(resource['uri'])}]\n{resource['text']}"
         size = _count_bytes(resource["blob"])
-        media = _show(resource.get("mimeType") or "data")
-        return f"[resource {_show(resource['uri'])}: {media}, {size} bytes, not shown]"
+        media_type = _show(resource.get("mimeType") or "data")
+        return f"[resource {_show(resource['uri'])}: {media_type}, {size} bytes, not shown]"
+
     return f"[{_show(kind)}, not shown]"
 
 
 def _show(value: object) -> str:
+    """Return a short text of the server that may be shown on one line."""
     return escape_controls(str(value)[:_SHOWN])
 
 
-def _count_bytes(data: str) -> int:
-    return len(data) * 3 // 4 - data[-2:].count("=")
+def _count_bytes(encoded: str) -> int:
+    """Return the size of data in base64, without decoding it."""
+    return len(encoded) * 3 // 4 - encoded[-2:].count("=")

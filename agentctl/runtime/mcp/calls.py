@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
 
 
-CONNECT_SECONDS = 30  # to start or connect to a server, and again to list its tools
+CONNECT_SECONDS = 30
+"""Maximum time to start or connect to a server, and again to list its tools."""
+
 CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the buckets for the durations of calls, in seconds."""
 
 CallEnd = Literal["completed", "failed", "timeout", "cancelled", "unavailable"]
 
@@ -51,10 +54,13 @@ class McpSessionLost(McpUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class McpAnswers:
-    """The answers to the questions of a call, by the keys of the server, and its opaque state."""
+    """The answers to the questions of a call."""
 
     responses: Mapping[str, Mapping[str, Any]]
+    """An `ElicitResult` of the protocol for each question, by the keys of the server."""
+
     request_state: str | None
+    """The opaque state that the server sent with its questions; None without one."""
 
 
 class McpCall:
@@ -91,6 +97,7 @@ class McpCall:
         """
         if self.request_id is None:
             return None
+
         loop = asyncio.get_running_loop()
         self._stopped = loop.create_future()
         self._timer = loop.call_later(seconds, self.end)
@@ -116,6 +123,7 @@ class McpCounters:
     Attributes:
         calls: ended calls, by their end.
         call_seconds: durations of the calls.
+        connections: connections that were opened and listed their tools.
         failures: attempts to connect that failed, and connections that were lost.
     """
 
@@ -135,18 +143,17 @@ _HEADER_TEXT = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 @dataclass(frozen=True, slots=True)
 class McpUser:
-    """The user of a run that calls tools.
-
-    Attributes:
-        user_id: None without a user.
-        claims: the verified claims of the token; empty without one.
-    """
+    """The user of a run that calls tools."""
 
     user_id: str | None = None
+    """None for a run without a user."""
+
     claims: Mapping[str, Any] = field(default_factory=dict)
+    """The verified claims of the token; empty without a token."""
 
 
 NOBODY = McpUser()
+"""The user of a server that is the same for all users."""
 
 
 def get_user(environment: RunEnvironment) -> McpUser:
@@ -162,33 +169,37 @@ def expand_values(values: Mapping[str, str], user: McpUser) -> dict[str, str]:
         McpUnavailable: a variable is not set, or the user has no such claim, or one that cannot be
             a header field. The text names it and never repeats a value.
     """
-    return {
-        name: "".join(_expand_part(part, user) for part in parse_template(value) or ())
-        for name, value in values.items()
-    }
+    expanded: dict[str, str] = {}
+    for name, template in values.items():
+        # The configuration was checked: each template can be parsed.
+        parts = parse_template(template) or ()
+        expanded[name] = "".join(_expand_part(part, user) for part in parts)
+    return expanded
 
 
 def collect_secrets(values: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values of the environment variables that these values contain."""
-    names = (
-        part.name
-        for value in values.values()
-        for part in parse_template(value) or ()
-        if part.kind == "env"
-    )
-    return tuple(secret for name in names if (secret := os.environ.get(name)))
+    secrets: list[str] = []
+    for template in values.values():
+        for part in parse_template(template) or ():
+            if part.kind == "env" and (secret := os.environ.get(part.name)):
+                secrets.append(secret)
+    return tuple(secrets)
 
 
 def _expand_part(part: TemplatePart, user: McpUser) -> str:
     if part.kind == "text":
         return part.name
+
     if part.kind == "env":
-        value = os.environ.get(part.name, "")
-        if not value:
+        variable = os.environ.get(part.name, "")
+        if not variable:
             raise McpUnavailable(f"the environment variable {part.name} is not set")
-        return value
+        return variable
+
     if part.kind == "user":
         return _check_user_value(user.user_id, "the run has no user", "the id of the user")
+
     return _check_user_value(
         user.claims.get(part.name),
         f"the token of the user has no claim {part.name}",
@@ -196,11 +207,19 @@ def _expand_part(part: TemplatePart, user: McpUser) -> str:
     )
 
 
-def _check_user_value(value: object, missing: str, label: str) -> str:
-    """Return a value of the user as the text of a header field (security case P08)."""
+def _check_user_value(value: object, missing_reason: str, label: str) -> str:
+    """Return a value of the user as the text of a header field (security case P08).
+
+    Raises:
+        McpUnavailable: there is no value, with `missing_reason`; or it is an object, a list, a
+            boolean or a text that a header field cannot carry.
+    """
     if value is None or value == "":
-        raise McpUnavailable(missing)
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        raise McpUnavailable(missing_reason)
+
+    # An id may be a number. A boolean, which is an int in Python too, is refused.
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    text = str(value) if is_number else value
     if not isinstance(text, str) or not _HEADER_TEXT.fullmatch(text):
         raise McpUnavailable(f"{label} cannot be a header: it is not printable ASCII text")
     return text

@@ -58,28 +58,44 @@ class CallWatcher:
         message = item.message
         if not isinstance(message, library.types.JSONRPCRequest):
             return
+
+        request_id = str(message.id)
         if message.method == "tools/list":
-            self._listings.add(str(message.id))
+            self._listings.add(request_id)
+
         if (call := current_call.get()) is not None:
-            call.request_id = str(message.id)
-            self._calls[call.request_id] = call
+            call.request_id = request_id
+            self._calls[request_id] = call
             _allow_questions(message)
 
     def note_received(self, item: SessionMessage | Exception) -> None:
-        message = None if isinstance(item, Exception) else item.message
-        if isinstance(message, library.types.JSONRPCResponse | library.types.JSONRPCError):
-            call = self._calls.pop(str(message.id), None)
-            if str(message.id) in self._listings:
-                self._listings.discard(str(message.id))
-                self._check_listing(message)
-            if call is not None:
-                call.answer(is_error=isinstance(message, library.types.JSONRPCError))
+        """Tell a call that its response has arrived, and mend a list of tools in place.
 
-    def _check_listing(self, message: Any) -> None:
-        if isinstance(message, library.types.JSONRPCResponse):
-            result = message.result
-            if isinstance(result.get("tools"), list):
-                result["tools"] = replace_unusable_tools(result, self.version)
+        Args:
+            item: a message, or the error with which the library reports an unreadable one.
+        """
+        if isinstance(item, Exception):
+            return
+
+        message: Any = item.message
+        is_error = isinstance(message, library.types.JSONRPCError)
+        if not is_error and not isinstance(message, library.types.JSONRPCResponse):
+            return
+
+        request_id = str(message.id)
+        if request_id in self._listings:
+            self._listings.discard(request_id)
+            if not is_error:
+                self._mend_listing(message.result)
+
+        call = self._calls.pop(request_id, None)
+        if call is not None:
+            call.answer(is_error=is_error)
+
+    def _mend_listing(self, result: dict[str, Any]) -> None:
+        """Replace the definitions in a list of tools for which the library would refuse it."""
+        if isinstance(result.get("tools"), list):
+            result["tools"] = replace_unusable_tools(result, self.version)
 
     def end(self) -> None:
         """End all calls: the connection is closed."""
@@ -95,11 +111,10 @@ def _allow_questions(request: Any) -> None:
     The library would declare it to servers with older versions too: they would send their questions
     while the call stays open, and the call could not wait.
     """
+    key = library.types.CLIENT_CAPABILITIES_META_KEY
     meta = (request.params or {}).get("_meta")
-    if isinstance(meta, dict) and library.types.CLIENT_CAPABILITIES_META_KEY in meta:
-        capabilities = meta[library.types.CLIENT_CAPABILITIES_META_KEY]
-        allowed = {**capabilities, "elicitation": {"form": {}}}
-        meta[library.types.CLIENT_CAPABILITIES_META_KEY] = allowed
+    if isinstance(meta, dict) and key in meta:
+        meta[key] = {**meta[key], "elicitation": {"form": {}}}
 
 
 @asynccontextmanager
@@ -156,10 +171,17 @@ class _Watched:
 CLOSE_SECONDS = 8.0
 """Maximum time to close a connection, with all steps that end a program."""
 
+_LIBRARY_SECONDS = 60
+"""Time by which the time limit of the library for a call is longer than the limit of its caller."""
+
 _ERROR_BYTES = 2_000
+"""Maximum size of the text of an error that a model gets."""
+
 _MAXIMUM_PAGES = 100
+"""Pages of a list of tools. A server could name a next page for ever."""
 
 OnEnd = Callable[[str], None]
+"""Called with the reason when a transport ends by itself."""
 
 
 class Endpoint(ABC):
@@ -205,6 +227,7 @@ class StdioEndpoint(Endpoint):
         command = find_command(server.command, self._folder)
         if command is None:
             raise McpUnavailable(f"there is no program {server.command}")
+
         program = Program(
             server=server.id,
             line=(command, *server.args),
@@ -266,6 +289,7 @@ class McpConnection:
     Attributes:
         lost: the reason, once the connection cannot be used any more.
         changed: set when the server reports that its tools have changed.
+        in_use: number of the calls that have not ended.
     """
 
     def __init__(self, endpoint: Endpoint, call_seconds: float) -> None:
@@ -297,6 +321,7 @@ class McpConnection:
             if not self._task.done():
                 raise McpUnavailable(f"it did not answer within {CONNECT_SECONDS:g} seconds")
             raise McpUnavailable(self.lost.result() if self.lost.done() else "it did not answer")
+        # A cancel too: the task and the program of the server must not stay.
         except BaseException:
             await self.close()
             raise
@@ -329,6 +354,7 @@ class McpConnection:
         """
         if not self._client.has_tools:
             return []
+
         tools: list[library.ListedTool] = []
         cursor: str | None = None
         for _ in range(_MAXIMUM_PAGES):
@@ -338,9 +364,11 @@ class McpConnection:
                 raise McpUnavailable("its list of tools does not follow the protocol") from error
             except (library.ProtocolError, RuntimeError) as error:
                 raise McpUnavailable(_describe(error, "it did not list its tools")) from error
+
             tools += page
             if cursor is None or len(tools) > MAXIMUM_TOOLS:
                 break
+
         return tools
 
     async def call(self, call: McpCall) -> dict[str, Any]:
@@ -358,26 +386,39 @@ class McpConnection:
         token = current_call.set(call)
         self.in_use += 1
         try:
-            seconds = self._call_seconds + 60
             with hide_trace("mcp"):
-                return await self._client.call(call, seconds)
+                return await self._client.call(call, self._call_seconds + _LIBRARY_SECONDS)
         except library.ProtocolError as error:
-            if call.session_lost:
-                self.lose("it has forgotten the session")
-                raise McpSessionLost(self.lost.result()) from error
-            if error.error.code == library.types.CONNECTION_CLOSED:
-                raise McpUnavailable(self._reason()) from error
-            problem = self._endpoint.problem()
-            if problem is not None and error.error.code == library.types.INTERNAL_ERROR:
-                raise McpUnavailable(problem) from error
-            raise McpCallFailed(clean_text(str(error.error.message), _ERROR_BYTES)) from error
+            raise self._translate(error, call) from error
         except ValidationError as error:
             raise McpCallFailed("its result does not follow the protocol") from error
+        # The library raises it for a request on a connection that has ended.
         except RuntimeError as error:
             raise McpUnavailable(self._reason()) from error
         finally:
             self.in_use -= 1
             current_call.reset(token)
+
+    def _translate(self, error: Any, call: McpCall) -> McpCallFailed | McpUnavailable:
+        """Return the failure of a call that ended with an error of the protocol.
+
+        The library reports a lost connection as an error of the protocol too, so the errors of the
+        server itself are those that nothing else explains.
+        """
+        code = error.error.code
+
+        if call.session_lost:
+            self.lose("it has forgotten the session")
+            return McpSessionLost(self.lost.result())
+
+        if code == library.types.CONNECTION_CLOSED:
+            return McpUnavailable(self._reason())
+
+        problem = self._endpoint.problem()
+        if problem is not None and code == library.types.INTERNAL_ERROR:
+            return McpUnavailable(problem)
+
+        return McpCallFailed(clean_text(str(error.error.message), _ERROR_BYTES))
 
     @property
     def description(self) -> str:
@@ -389,6 +430,7 @@ class McpConnection:
         return self.lost.result() if self.lost.done() else "the connection ended"
 
     async def _hold(self) -> None:
+        """Open the connection, keep it until it is lost, and close it; the work of its task."""
         endpoint = self._endpoint
         transport = watch_calls(endpoint.open(self.lose), self._watcher, endpoint.wait_for_reason)
 
@@ -414,11 +456,20 @@ class McpConnection:
             self._watcher.end()
 
 
-def _describe(error: BaseException, otherwise: str) -> str:
+def _describe(error: BaseException, step: str) -> str:
+    """Return the reason of a failure, on one line.
+
+    Args:
+        step: what failed, for an error without a reason for operators (`the connection failed`).
+    """
     if isinstance(error, BaseExceptionGroup):
-        return _describe(error.exceptions[0], otherwise)
+        return _describe(error.exceptions[0], step)
+
     if isinstance(error, McpUnavailable):
         return str(error)
+
     if isinstance(error, library.ProtocolError):
-        return f"{otherwise}: {clean_text(' '.join(str(error.error.message).split()), 200)}"
-    return otherwise
+        message = " ".join(str(error.error.message).split())
+        return f"{step}: {clean_text(message, 200)}"
+
+    return step

@@ -32,8 +32,13 @@ MAXIMUM_LISTED = 1_024
 """Maximum number of tools of a page; further tools are dropped before they are checked."""
 
 DESCRIPTION_BYTES = 8_192
+"""Maximum size of the description of a tool, and of a question; the rest is cut off."""
+
 SCHEMA_BYTES = 65_536
+"""Maximum size of a schema as JSON."""
+
 SCHEMA_DEPTH = 32
+"""Maximum number of levels of a schema."""
 
 UNUSABLE = "agentctl:unusable"
 """Member of a schema that replaces the definition of a tool that does not follow the protocol."""
@@ -42,38 +47,47 @@ _NAME_CHARACTERS = 64
 """Maximum length of a name for a provider."""
 
 _LARGE_SCHEMA = f"its schema has more than {SCHEMA_BYTES:_} bytes"
+
 _MAXIMUM_LISTED_NAME = 256
-_REFUSED = re.compile(r"[^A-Za-z0-9_]")
+"""Maximum length of a name at the server."""
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
+"""A character that no name for a provider may have."""
+
 _INVISIBLE = re.compile("[\U000e0000-\U000e01ef]")
 """Tag characters and supplementary variation selectors: a model reads them, a person does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """A tool of an MCP server.
-
-    Attributes:
-        listed_name: name at the server.
-        name: name for models: the id of the server, `_` and the name at the server.
-        description: text of the server, at most `DESCRIPTION_BYTES`, without control characters.
-        parameters: JSON Schema of the arguments, an object.
-    """
+    """A tool of an MCP server."""
 
     server: str
+    """Id of the server."""
+
     listed_name: str
+    """Name at the server."""
+
     name: str
+    """Name for models: the id of the server, `_` and the name at the server."""
+
     description: str
+    """Text of the server, at most `DESCRIPTION_BYTES`, without control characters."""
+
     parameters: dict[str, Any]
+    """JSON Schema of the arguments, an object."""
 
     def record(self) -> ToolRecord:
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
 class ToolList(NamedTuple):
-    """The usable tools of a server, and the problem of each unusable tool, one line each."""
+    """The tools of a server, as far as models can use them."""
 
     tools: tuple[McpTool, ...]
+
     problems: tuple[str, ...]
+    """The reason for each tool that is left out, for the operator, a line each."""
 
 
 async def build_tool_list(server: McpServer, listed: Iterable[ListedTool]) -> ToolList:
@@ -81,23 +95,30 @@ async def build_tool_list(server: McpServer, listed: Iterable[ListedTool]) -> To
     tools: dict[str, McpTool] = {}
     problems: list[str] = []
     turns = Turns()
-    for item in listed:
+    for listed_tool in listed:
         await turns.take()
-        if not allows_tool(server, item.name):
+
+        if not allows_tool(server, listed_tool.name):
             continue
+
         if len(tools) == MAXIMUM_TOOLS:
             problems.append(f"it has more than {MAXIMUM_TOOLS} tools; the others are left out")
             break
-        name = escape_controls(item.name[:_NAME_CHARACTERS])
+
+        shown_name = escape_controls(listed_tool.name[:_NAME_CHARACTERS])
+        left_out = f'the tool "{shown_name}" is left out'
         try:
-            tool = await _build_tool(server, item)
+            tool = await _build_tool(server, listed_tool)
         except UnusableTool as problem:
-            problems.append(f'the tool "{name}" is left out: {problem}')
+            problems.append(f"{left_out}: {problem}")
             continue
+
         if tool.name in tools:
-            problems.append(f'the tool "{name}" is left out: another one is named {tool.name} too')
+            problems.append(f"{left_out}: another one is named {tool.name} too")
             continue
+
         tools[tool.name] = tool
+
     return ToolList(tuple(tools.values()), tuple(problems))
 
 
@@ -109,11 +130,13 @@ def build_unlisted_tool(server: McpServer, name: str) -> McpTool:
 
 def build_public_name(server: str, tool: str) -> str:
     """Return the name of a tool for models; a name that is too long ends in a hash."""
-    whole = f"{server}_{tool}"
-    name = _REFUSED.sub("_", whole)
+    whole_name = f"{server}_{tool}"
+    name = _NOT_IN_NAMES.sub("_", whole_name)
     if len(name) <= _NAME_CHARACTERS:
         return name
-    return f"{name[: _NAME_CHARACTERS - 9]}_{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+
+    ending = "_" + hashlib.sha256(whole_name.encode()).hexdigest()[:8]
+    return name[: _NAME_CHARACTERS - len(ending)] + ending
 
 
 class UnusableTool(Exception):
@@ -134,6 +157,7 @@ async def _build_tool(server: McpServer, listed: ListedTool) -> McpTool:
 
 def clean_text(text: str, limit: int) -> str:
     """Escape control characters, remove invisible characters, and cut at `limit` bytes of UTF-8."""
+    # Cut before it is cleaned: the server may have sent megabytes.
     text = escape_controls(_INVISIBLE.sub("", text[:limit]), lines=True)
     data = text.encode()
     return text if len(data) <= limit else data[:limit].decode("utf-8", "ignore")
@@ -151,15 +175,21 @@ def replace_unusable_tools(result: Mapping[str, Any], version: str) -> list[Any]
     from agentctl.runtime.mcp.library import follows_protocol
 
     tools: list[Any] = result["tools"][:MAXIMUM_LISTED]
+
+    # The fault is not in the tools, so the library is left to report it.
     if not follows_protocol({**result, "tools": []}, version):
         return tools
+
     return [
-        tool if follows_protocol({**result, "tools": [tool]}, version) else _describe(tool)
+        tool
+        if follows_protocol({**result, "tools": [tool]}, version)
+        else _build_unusable_definition(tool)
         for tool in tools
     ]
 
 
-def _describe(tool: Any) -> dict[str, Any]:
+def _build_unusable_definition(tool: Any) -> dict[str, Any]:
+    """Return a definition with the name of a tool that `build_tool_list` leaves out."""
     name = tool.get("name") if isinstance(tool, dict) else None
     schema = {"type": "object", UNUSABLE: True}
     return {"name": name if isinstance(name, str) else "", "inputSchema": schema}
@@ -169,40 +199,53 @@ async def clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of an object with clean texts.
 
     Raises:
-        UnusableTool: it is not one, it is too large, or it is recursive.
+        UnusableTool: it is not the schema of an object, it is too large, or it is recursive.
     """
     if UNUSABLE in schema:
         raise UnusableTool("its definition does not follow the protocol")
+
     try:
         # Before its texts are cleaned, which takes a microsecond for each value.
         if len(orjson.dumps(schema)) > SCHEMA_BYTES:
             raise UnusableTool(_LARGE_SCHEMA)
         cleaned: dict[str, Any] = _clean_value(dict(schema), SCHEMA_DEPTH)
-        size = len(orjson.dumps(cleaned))
+        # Once more: an escaped control character is longer than the character.
+        cleaned_bytes = len(orjson.dumps(cleaned))
     except (TypeError, ValueError) as error:
         raise UnusableTool("its schema is not valid JSON") from error
-    if size > SCHEMA_BYTES:
+
+    if cleaned_bytes > SCHEMA_BYTES:
         raise UnusableTool(_LARGE_SCHEMA)
     if cleaned.get("type", "object") != "object":
         raise UnusableTool("its schema is not that of an object")
-    schema = {**cleaned, "type": "object", "properties": cleaned.get("properties") or {}}
+
+    object_schema = {**cleaned, "type": "object", "properties": cleaned.get("properties") or {}}
     try:
-        await check_request_schemas({"its schema": schema})
+        await check_request_schemas({"its schema": object_schema})
     except (Unavailable, ValidationFailed) as problem:
         raise UnusableTool(problem.detail) from None
-    return schema
+    return object_schema
 
 
 def _clean_value(value: Any, depth: int) -> Any:
-    """Clean the texts of a schema. A name is never changed, because it is an argument."""
+    """Clean the texts of a schema. A name is never changed, because it is an argument.
+
+    Args:
+        depth: levels that the value may have.
+    """
     if depth == 0:
         raise UnusableTool(f"its schema has more than {SCHEMA_DEPTH} levels")
+
     if isinstance(value, str):
         return clean_text(value, SCHEMA_BYTES)
+
     if isinstance(value, list):
         return [_clean_value(item, depth - 1) for item in value]
+
     if isinstance(value, dict):
-        if not all(isinstance(name, str) and name.isprintable() for name in value):
-            raise UnusableTool("its schema has a name that is not printable")
+        for name in value:
+            if not isinstance(name, str) or not name.isprintable():
+                raise UnusableTool("its schema has a name that is not printable")
         return {name: _clean_value(item, depth - 1) for name, item in value.items()}
+
     return value

@@ -53,8 +53,13 @@ main(*sys.argv[2:])
 `Bounds` as JSON, and the command of the program. It must lead a process group."""
 
 _CHUNK_BYTES = 65_536
+
 _EDGE_BYTES = 512
+"""Bytes at the beginning and at the end of a message in which its id is searched."""
+
 _SHOWN_BYTES = 200
+"""Bytes of a text that is no message that are reported."""
+
 _LAST_SECONDS = 1.0
 """Maximum time to read the last lines of the program after its end."""
 
@@ -71,33 +76,45 @@ _FIRST_ID = re.compile(rb'\{(?:%b,)?%b,(?!\s*"method")' % (_VERSION, _ID))
 _LAST_ID = re.compile(rb",%b(?:,%b)?\}\s*\Z" % (_ID, _VERSION))
 
 _reporting = threading.Lock()
+"""Held for each report, so that the lines of two threads do not mix."""
 
 
 class Bounds(NamedTuple):
-    """The bounds of a program.
-
-    Attributes:
-        message_bytes: maximum size of a message from the program.
-        write_seconds: maximum time for which the program reads nothing of a message.
-        exit_seconds: time to exit after the end of stdin, and again after SIGTERM; then SIGKILL.
-        variables: names of the environment variables of the program.
-    """
+    """The bounds of a program."""
 
     message_bytes: int
+    """Maximum size of a message from the program."""
+
     write_seconds: float
+    """Maximum time for which the program reads nothing of a message."""
+
     exit_seconds: float
+    """Time to exit after the end of stdin, and again after SIGTERM; then SIGKILL."""
+
     variables: tuple[str, ...]
+    """Names of the environment variables of the program."""
 
 
 class Report(StrEnum):
     """The first word of a report, and what follows it."""
 
-    STARTED = "started"  # the number of the process group
-    LINE = "line"  # a line of stderr
-    SKIPPED = "skipped"  # nothing: further lines of this second are not reported
-    TEXT = "text"  # the first text on stdout that is no message
-    REFUSED = "refused"  # the reason for which a message was left out
-    ENDED = "ended"  # the reason for which the program cannot be used any more
+    STARTED = "started"
+    """The number of the process group."""
+
+    LINE = "line"
+    """A line of stderr."""
+
+    SKIPPED = "skipped"
+    """Nothing follows: further lines of this second are not reported."""
+
+    TEXT = "text"
+    """The first text on stdout that is no message."""
+
+    REFUSED = "refused"
+    """The reason for which a message was left out."""
+
+    ENDED = "ended"
+    """The reason for which the program cannot be used any more."""
 
 
 class Refusal(Exception):
@@ -155,20 +172,24 @@ class _Guard:
 
     def run(self) -> None:
         """Return never: the guard ends with its group, after the program."""
-        works = (self._pass_input, self._pass_output, self._pass_log)
-        threads = [threading.Thread(target=self._do, args=(work,), daemon=True) for work in works]
-        for thread in threads:
-            thread.start()
+        self._start_thread(self._pass_input)
+        readers = [self._start_thread(self._pass_output), self._start_thread(self._pass_log)]
 
-        code = self._program.wait()
+        exit_code = self._program.wait()
 
         # A child of the program keeps the pipes open, also one that ignores this signal.
         os.killpg(0, signal.SIGTERM)
         deadline = time.monotonic() + _LAST_SECONDS
-        for thread in threads[1:]:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        report(Report.ENDED, describe_exit(code))
+        for reader in readers:
+            reader.join(max(0.0, deadline - time.monotonic()))
+
+        report(Report.ENDED, describe_exit(exit_code))
         os.killpg(0, signal.SIGKILL)
+
+    def _start_thread(self, work: Callable[[], str | None]) -> threading.Thread:
+        thread = threading.Thread(target=self._do, args=(work,), daemon=True)
+        thread.start()
+        return thread
 
     def _do(self, work: Callable[[], str | None]) -> None:
         """Do the work of a thread, whose result is a reason to end the program."""
@@ -254,34 +275,36 @@ class _Guard:
 
 
 class _Quota:
-    """The reports of lines that are left in this second. Thread-safe."""
+    """The number of lines that may be reported in a second. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._second_ends = 0.0
-        self._left = 0
+        self._remaining = 0
 
     def take(self) -> bool:
-        """Return True if one more line may be reported; report the first that may not."""
+        """Return True if a further line may be reported; report the first that may not."""
         with self._lock:
             now = time.monotonic()
             if now >= self._second_ends:
                 self._second_ends = now + 1
-                self._left = LOGGED_LINES
-            self._left -= 1
-            if self._left == -1:
+                self._remaining = LOGGED_LINES
+
+            self._remaining -= 1
+            if self._remaining == -1:
                 report(Report.SKIPPED)
-            return self._left >= 0
+            return self._remaining >= 0
 
 
 def check(text: bytes, tail: bytes, message_bytes: int) -> bytes | None:
-    """Return the message of a line, as the library accepts it; None if it is none.
+    """Return the message of a line, as the library accepts it; None if the line is no message.
 
     JSON of JavaScript and Python has lone surrogates, which the library refuses: U+FFFD takes their
     place.
 
     Args:
-        text, tail: as of `read_lines`.
+        text, tail: a line, as `read_lines` yields it.
+        message_bytes: maximum size of a message, for the text of the refusal.
 
     Raises:
         Refusal: the message is too large, or the library would refuse it.
@@ -304,11 +327,13 @@ def check(text: bytes, tail: bytes, message_bytes: int) -> bytes | None:
         return None
     if "method" not in message and not is_readable_answer(message):
         raise Refusal(_UNREADABLE, message.get("id"))
+
+    # Most messages pass as they are. A pair of surrogates is a character, and passes too.
     if _ESCAPED_SURROGATE.search(text) is None:
         return text
-    written = json.dumps(message, ensure_ascii=False)
-    repaired = replace_unstorable(written)
-    return text if repaired == written else repaired.encode()
+    unescaped = json.dumps(message, ensure_ascii=False)
+    repaired = replace_unstorable(unescaped)
+    return text if repaired == unescaped else repaired.encode()
 
 
 def is_readable_answer(message: dict[str, Any]) -> bool:
@@ -318,8 +343,10 @@ def is_readable_answer(message: dict[str, Any]) -> bool:
     """
     if message["jsonrpc"] != "2.0" or not is_id(message.get("id")) or is_deep(message):
         return False
+
     if "error" not in message:
         return isinstance(message.get("result"), dict)
+
     error = message["error"]
     if not isinstance(error, dict):
         return False
@@ -333,13 +360,20 @@ def is_id(value: object) -> bool:
 
 def is_deep(value: object) -> bool:
     """Return True if a value has more than `MAXIMUM_DEPTH` levels."""
+    # Level by level: a recursive function would need a frame of Python for each.
     level = [value]
     for _ in range(MAXIMUM_DEPTH):
-        objects = [each.values() for each in level if isinstance(each, dict)]
-        arrays = [each for each in level if isinstance(each, list)]
-        level = [inner for outer in (*objects, *arrays) for inner in outer]
-        if not level:
+        next_level: list[object] = []
+        for container in level:
+            if isinstance(container, dict):
+                next_level += container.values()
+            elif isinstance(container, list):
+                next_level += container
+
+        if not next_level:
             return False
+        level = next_level
+
     return True
 
 
@@ -348,15 +382,16 @@ def find_id(head: bytes, tail: bytes) -> int | None:
 
     An id within the result is not taken for it: the id is the first member or the last one.
     """
-    found = _FIRST_ID.match(head[:_EDGE_BYTES]) or _LAST_ID.search(tail[-_EDGE_BYTES:])
-    return int(found[1]) if found is not None else None
+    match = _FIRST_ID.match(head[:_EDGE_BYTES]) or _LAST_ID.search(tail[-_EDGE_BYTES:])
+    return int(match[1]) if match is not None else None
 
 
 def read_lines(source: IO[bytes], limit: int) -> Iterator[tuple[bytes, bytes]]:
     """Read lines of any length with bounded memory, without the white space around them.
 
     Yields:
-        A line and no bytes; of a line with over `limit` bytes its first and its last ones.
+        A line, and its tail: `b""` for a whole line. Of a line with over `limit` bytes the first
+        `LOGGED_BYTES` and the last `_EDGE_BYTES` bytes.
     """
     while text := source.readline(limit + 1):
         tail = b""
@@ -367,6 +402,7 @@ def read_lines(source: IO[bytes], limit: int) -> Iterator[tuple[bytes, bytes]]:
                 if piece.endswith(b"\n"):
                     break
             text = text[:LOGGED_BYTES]
+
         yield text.strip(), tail
 
 
@@ -386,7 +422,7 @@ def report(kind: Report, text: str | bytes = b"") -> None:
         write(2, b"%b %b\n" % (kind.encode(), data))
 
 
-def write(number: int, data: bytes) -> None:
+def write(descriptor: int, data: bytes) -> None:
     """Write all of the data to a file descriptor."""
     while data:
-        data = data[os.write(number, data) :]
+        data = data[os.write(descriptor, data) :]

@@ -9,7 +9,6 @@ server cannot direct its requests to another address (SSRF).
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, cast
 
@@ -21,15 +20,17 @@ from agentctl.runtime.mcp.calls import CONNECT_SECONDS, current_call
 from agentctl.runtime.models.provider import IsolatedClient, UnusableResponse
 
 _CLOSE_SECONDS = 2.0
+"""Maximum time of the request that ends a session."""
+
 _MAXIMUM_CONNECTIONS = 1_000
 _SESSION_HEADER = "mcp-session-id"
 _FORGOTTEN = "it has forgotten the session"
 
-_EVENT_ID = re.compile(rb"[\r\n]id:")
-_NO_RESPONSE = "its response is no message of the protocol"
 _UNUSABLE = "its response is too large or compressed"
 _BROKEN = "the connection broke"
+
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+"""The empty lines that end an event, with each end of a line that the format allows."""
 _HTTP_REASONS = {
     401: "it rejected the credentials (HTTP 401)",
     403: "it denied access (HTTP 403)",
@@ -43,7 +44,7 @@ class McpHttpClient(IsolatedClient):
     Args:
         headers: header fields of each request.
         message_bytes: maximum size of a body or event.
-        on_end: called with a reason when the server cannot be reached or forgot the session.
+        on_end: called with a reason when the server cannot be reached.
         url: the URL of the server; None for any.
 
     Attributes:
@@ -77,44 +78,57 @@ class McpHttpClient(IsolatedClient):
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; a failure of the connection is a response with status 503.
 
-        A body that is not an event stream is read completely.
+        A body that is not an event stream is read completely. A response that cannot be used, see
+        `UnusableResponse`, is one with status 502.
         """
-        seconds = _CLOSE_SECONDS if request.method == "DELETE" else None
         try:
-            async with asyncio.timeout(seconds):
-                response = await super().send(request, **options)
-                if not _is_stream(response) and has_too_many_values(await response.aread()):
-                    raise UnusableResponse("the body has too many values")
+            return await self._send_checked(request, **options)
+
         except UnusableResponse:
             self.problem = _UNUSABLE
-            return httpx2.Response(502, request=request)
+            return httpx2.Response(httpx2.codes.BAD_GATEWAY, request=request)
+
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             self.problem = "it does not accept connections"
             self._on_end(self.problem)
-            return httpx2.Response(503, request=request)
+
         except httpx2.ProxyError:
             proxy = find_proxy_variable(str(request.url))
             self.problem = f"the proxy of {proxy} accepts no connection, or cannot reach it"
             self._on_end(self.problem)
-            return httpx2.Response(503, request=request)
+
+        # The server could be reached: only this request has failed, and the session stays.
         except (httpx2.TransportError, httpx2.DecodingError, TimeoutError):
             self.problem = _BROKEN
-            return httpx2.Response(503, request=request)
-        self._check(request, response)
+
+        return httpx2.Response(httpx2.codes.SERVICE_UNAVAILABLE, request=request)
+
+    async def _send_checked(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        seconds = _CLOSE_SECONDS if request.method == "DELETE" else None
+        async with asyncio.timeout(seconds):
+            response = await super().send(request, **options)
+            if not _is_stream(response) and has_too_many_values(await response.aread()):
+                raise UnusableResponse("the body has too many values")
+
+        self._note_status(request, response)
         return response
 
-    def _check(self, request: httpx2.Request, response: httpx2.Response) -> None:
+    def _note_status(self, request: httpx2.Request, response: httpx2.Response) -> None:
+        """Set `problem` by the status of a response, and mark the call of a forgotten session."""
         status = response.status_code
         if status < httpx2.codes.BAD_REQUEST:
             self.problem = None
             return
+
         self.problem = _HTTP_REASONS.get(status, f"it answered with HTTP {status}")
         if request.method != "POST" or _SESSION_HEADER not in request.headers:
             return
+
         # Some servers answer 400 to an unknown session; the protocol has 404.
-        if status == httpx2.codes.NOT_FOUND or (
+        is_unknown_session = status == httpx2.codes.NOT_FOUND or (
             status == httpx2.codes.BAD_REQUEST and b"session" in response.content.lower()
-        ):
+        )
+        if is_unknown_session:
             self.problem = _FORGOTTEN
             # The call was not executed, and can be repeated in a new session.
             if (call := current_call.get()) is not None:
@@ -127,17 +141,23 @@ def _is_stream(response: httpx2.Response) -> bool:
 
 
 def _build_limit_hook(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
+    """Return a hook that refuses compressed responses, and bounds the body or each event."""
+
     async def hook(response: httpx2.Response) -> None:
-        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        if encoding != "identity":
             raise UnusableResponse("the response is compressed, which was not requested")
+
         stream = cast(httpx2.AsyncByteStream, response.stream)
-        kind = _LimitedEvents if _is_stream(response) else _LimitedBody
-        response.stream = kind(stream, limit)
+        limited_stream = _LimitedEvents if _is_stream(response) else _LimitedBody
+        response.stream = limited_stream(stream, limit)
 
     return hook
 
 
 class _LimitedBody(httpx2.AsyncByteStream):
+    """A body of at most `limit` bytes; `UnusableResponse` is raised beyond them."""
+
     def __init__(self, stream: httpx2.AsyncByteStream, limit: int) -> None:
         self._stream = stream
         self._limit = limit
@@ -155,7 +175,7 @@ class _LimitedBody(httpx2.AsyncByteStream):
 
 
 class _LimitedEvents(_LimitedBody):
-    """A stream of events with a bounded number of values in each."""
+    """A stream of events that may last for ever, of bounded size and number of values each."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         event = bytearray()

@@ -31,6 +31,7 @@ Streams: TypeAlias = tuple[Any, Any]
 Transport: TypeAlias = AbstractAsyncContextManager[Streams]
 
 _RELISTEN_SECONDS = 30.0
+"""Time after the end of a subscription to changes before the next one."""
 
 _result: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 
@@ -39,14 +40,19 @@ for _name in ("mcp", "client"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 OnChange = Callable[[], None]
+"""Called when the server reports that its tools have changed."""
 
 
 class ListedTool(NamedTuple):
-    """A tool as a server lists it."""
+    """A tool as a server lists it, unchecked."""
 
     name: str
+
     description: str
+    """`""` without a description."""
+
     schema: Mapping[str, Any]
+    """JSON Schema of the arguments."""
 
 
 def open_http(url: str, client: Any, message_bytes: int) -> Transport:
@@ -62,9 +68,10 @@ def open_http(url: str, client: Any, message_bytes: int) -> Transport:
 
 
 def follows_protocol(tools: Mapping[str, Any], version: str) -> bool:
-    """Return True if the result of `tools/list` is valid.
+    """Return True if the library accepts a list of tools.
 
     Args:
+        tools: the result of `tools/list`.
         version: the version of the protocol.
     """
     try:
@@ -89,8 +96,7 @@ async def open_client(
     """Connect through a transport.
 
     Args:
-        seconds: maximum time of a request.
-        on_change: called when the server reports that its tools have changed.
+        seconds: maximum time of a request that has no limit of its own.
     """
 
     async def handle(message: Any) -> None:
@@ -121,11 +127,14 @@ class McpClient:
         self.version: str = client.protocol_version
         info = client.server_info
         self.server = f"{info.name} {info.version}" if info is not None else ""
+
         tools = client.server_capabilities.tools
         self.has_tools = tools is not None
-        self._listens = (
+        # Older versions of the protocol report changes without a subscription.
+        self._subscribes = (
             tools is not None and tools.list_changed and self.version in MODERN_PROTOCOL_VERSIONS
         )
+
         self._client = client
         self._on_change = on_change
 
@@ -158,20 +167,28 @@ class McpClient:
 
     async def watch_changes(self) -> None:
         """Report changes of the list of tools, where the protocol sends them on request only."""
-        while self._listens:
+        while self._subscribes:
             with suppress(ProtocolError, RuntimeError, TimeoutError):
                 async with self._client.listen(tools_list_changed=True) as subscription:
                     async for _ in subscription:
                         self._on_change()
+
             await asyncio.sleep(_RELISTEN_SECONDS)
+            # The tools may have changed since the subscription ended.
             self._on_change()
 
 
 def _build_params(call: McpCall) -> Any:
+    """Return the parameters of the request of a call.
+
+    Raises:
+        McpCallFailed: the protocol does not allow the answer of a person, such as nested JSON.
+    """
     params = types.CallToolRequestParams(name=call.tool, arguments=dict(call.arguments))
     answers = call.answers
     if answers is None:
         return params
+
     try:
         responses = {
             key: types.ElicitResult.model_validate(answer)

@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from agentctl.config.mcp_table import McpServer
 from agentctl.runtime.mcp.calls import (
@@ -54,7 +54,8 @@ SWEEP_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 """Time after a failed attempt for which further runs of the user fail at once."""
 
-_Key = tuple[tuple[str, str], ...]
+_SessionKey = tuple[tuple[str, str], ...]
+"""The header fields of a session with their values: all that the server knows of the user."""
 
 McpState = Literal["connecting", "connected", "failed", "closed"]
 
@@ -149,9 +150,14 @@ class SharedServer(HostedServer):
     def __init__(self, spec: McpServer, endpoint: Endpoint) -> None:
         super().__init__(spec)
         self._endpoint = endpoint
+
+        # The connection that is open with its tools listed; None while there is none.
         self._connection: McpConnection | None = None
-        self._last: McpConnection | None = None
+        # The newest connection, open or not.
+        self._last_connection: McpConnection | None = None
         self._owner: asyncio.Task[None] | None = None
+
+        # Set while callers need not wait: the server is connected, or an attempt has failed.
         self._attempted = asyncio.Event()
         self._closed = False
 
@@ -175,9 +181,9 @@ class SharedServer(HostedServer):
         if owner is not None:
             owner.cancel()
             await asyncio.wait({owner})
-        if self._last is not None:
+        if self._last_connection is not None:
             # The cancel may have interrupted the owner while it closed the connection.
-            await self._last.close()
+            await self._last_connection.close()
 
     async def find_tools(self, user: McpUser) -> tuple[McpTool, ...]:
         self.start()
@@ -199,10 +205,13 @@ class SharedServer(HostedServer):
             await asyncio.sleep(0)
 
     async def _own(self) -> None:
+        """Connect, and connect again after each loss, until the owner task is cancelled."""
         pause = FIRST_PAUSE
         while True:
             started = time.monotonic()
-            connection = self._last = McpConnection(self._endpoint, self.spec.call_seconds)
+            connection = self._last_connection = McpConnection(
+                self._endpoint, self.spec.call_seconds
+            )
             try:
                 await self._connect(connection)
                 await self._hold(connection)
@@ -214,39 +223,51 @@ class SharedServer(HostedServer):
             finally:
                 was_connected = self._connection is not None
                 self._connection = None
+
                 if was_connected and time.monotonic() - started >= STABLE_SECONDS:
                     pause = FIRST_PAUSE
+
                 if was_connected and pause == FIRST_PAUSE:
                     # Callers wait for the next attempt instead of a failure.
                     self._attempted.clear()
                 else:
                     self._attempted.set()
+
                 await connection.close()
+
+            # Not all processes and servers at once.
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _connect(self, connection: McpConnection) -> None:
+        """Open a connection and list its tools; raise `McpUnavailable` if either fails."""
         await connection.open()
         await self._refresh(connection)
+
         self.counters.connections += 1
         if self.problem is not None:
             _log.warning("mcp server %s is available again", self.spec.id)
         _log.info("mcp server %s is connected: %s", self.spec.id, connection.description)
+
         self.problem = None
         self._connection = connection
         self._attempted.set()
 
     async def _hold(self, connection: McpConnection) -> None:
+        """List the tools again when they have changed; raise `McpUnavailable` after a loss."""
         while True:
             changed = asyncio.create_task(connection.changed.wait())
             await _wait_for_first(changed, connection.lost, REFRESH_SECONDS)
             if connection.lost.done():
                 raise McpUnavailable(connection.lost.result())
+
             await asyncio.sleep(SETTLE_SECONDS)
             await self._refresh(connection)
 
     async def _refresh(self, connection: McpConnection) -> None:
+        # Before the list is requested: a change while it is sent needs another list.
         connection.changed.clear()
+
         listing = asyncio.create_task(connection.list_tools())
         if await _wait_for_first(listing, connection.lost, CONNECT_SECONDS):
             self.note_tools(await build_tool_list(self.spec, listing.result()))
@@ -257,9 +278,14 @@ class SharedServer(HostedServer):
 
 
 async def _wait_for_first(
-    task: asyncio.Task[Any], other: asyncio.Future[Any], seconds: float
+    task: asyncio.Task[Any], lost: asyncio.Future[str], seconds: float
 ) -> bool:
-    futures: set[asyncio.Future[Any]] = {task, other}
+    """Wait until a task is done, but not longer than its connection lasts, nor than `seconds`.
+
+    Returns:
+        True if the task is done; otherwise it is cancelled.
+    """
+    futures: set[asyncio.Future[Any]] = {task, lost}
     try:
         await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return task.done()
@@ -271,6 +297,7 @@ class _Session:
     """The session of one user.
 
     Attributes:
+        used_at: the time of its last use (`time.monotonic`).
         ready: done when the connection is open and its tools are listed.
     """
 
@@ -288,6 +315,20 @@ class _Session:
         return self.ready.done() and self.connection.lost.done()
 
 
+class _Failure(NamedTuple):
+    """A failed attempt to open a session."""
+
+    at: float
+    """Its time (`time.monotonic`)."""
+
+    reason: str
+
+    @property
+    def is_recent(self) -> bool:
+        """True while further runs of the user fail at once, without another attempt."""
+        return time.monotonic() - self.at < RETRY_SECONDS
+
+
 class PerUserServer(HostedServer):
     """A server whose sessions belong to users. The tools of a user are never shown to another user.
 
@@ -297,8 +338,8 @@ class PerUserServer(HostedServer):
     def __init__(self, spec: McpServer, message_bytes: int) -> None:
         super().__init__(spec)
         self._message_bytes = message_bytes
-        self._sessions: dict[_Key, _Session] = {}
-        self._failed_at: dict[_Key, tuple[float, str]] = {}
+        self._sessions: dict[_SessionKey, _Session] = {}
+        self._failures: dict[_SessionKey, _Failure] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
@@ -330,7 +371,13 @@ class PerUserServer(HostedServer):
         return (await self._open(user)).connection
 
     async def _open(self, user: McpUser) -> _Session:
-        key: _Key = tuple(expand_values(self.spec.headers, user).items())
+        """Return the session of a user, which is ready; open it if there is none.
+
+        Raises:
+            McpUnavailable: it cannot be opened.
+        """
+        key: _SessionKey = tuple(expand_values(self.spec.headers, user).items())
+
         session = self._sessions.get(key)
         if session is not None and session.has_ended:
             self._drop(key)
@@ -338,6 +385,7 @@ class PerUserServer(HostedServer):
         if session is None:
             session = self._create(key, user)
         session.used_at = time.monotonic()
+
         # The session outlives this run: a cancel of the run must not end its opening.
         try:
             await asyncio.shield(session.ready)
@@ -348,46 +396,58 @@ class PerUserServer(HostedServer):
             raise
         return session
 
-    def _create(self, key: _Key, user: McpUser) -> _Session:
+    def _create(self, key: _SessionKey, user: McpUser) -> _Session:
         if self._closed:
             raise McpUnavailable("the server is shutting down")
-        at, reason = self._failed_at.get(key, (0.0, ""))
-        if reason and time.monotonic() - at < RETRY_SECONDS:
-            raise McpUnavailable(reason)
+
+        failure = self._failures.get(key)
+        if failure is not None and failure.is_recent:
+            raise McpUnavailable(failure.reason)
+
         if len(self._sessions) >= MAXIMUM_SESSIONS:
-            idle = [key for key, session in self._sessions.items() if session.is_idle]
-            if not idle:
-                raise McpUnavailable(f"all of its {MAXIMUM_SESSIONS} sessions are in use")
-            self._drop(min(idle, key=lambda key: self._sessions[key].used_at))
+            self._drop_oldest_idle()
+
         endpoint = HttpEndpoint(self.spec, user, self._message_bytes)
         session = _Session(McpConnection(endpoint, self.spec.call_seconds))
         session.ready = asyncio.create_task(self._prepare(key, session))
         session.ready.add_done_callback(retrieve_exception)
         self._sessions[key] = session
+
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
         return session
 
-    async def _prepare(self, key: _Key, session: _Session) -> ToolList:
+    def _drop_oldest_idle(self) -> None:
+        idle_keys = [key for key, session in self._sessions.items() if session.is_idle]
+        if not idle_keys:
+            raise McpUnavailable(f"all of its {MAXIMUM_SESSIONS} sessions are in use")
+        self._drop(min(idle_keys, key=lambda key: self._sessions[key].used_at))
+
+    async def _prepare(self, key: _SessionKey, session: _Session) -> ToolList:
+        """Open the connection of a session, and list its tools."""
         try:
             await session.connection.open()
             async with asyncio.timeout(CONNECT_SECONDS):
                 listed = await session.connection.list_tools()
         except (McpUnavailable, TimeoutError) as failure:
             reason = str(failure) or "it did not list its tools in time"
-            self._failed_at[key] = (time.monotonic(), reason)
+            self._failures[key] = _Failure(time.monotonic(), reason)
             self.note_failure(reason)
+            # Another session may have its place by now.
             if self._sessions.get(key) is session:
                 self._drop(key)
             raise McpUnavailable(reason) from failure
+
         self.counters.connections += 1
         self.problem = None
         return await build_tool_list(self.spec, listed)
 
-    def _drop(self, key: _Key) -> None:
+    def _drop(self, key: _SessionKey) -> None:
+        """Forget a session, and close its connection in the background."""
         session = self._sessions.pop(key)
         if not session.ready.done():
             session.ready.cancel()
+
         task = asyncio.create_task(session.connection.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -395,12 +455,13 @@ class PerUserServer(HostedServer):
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
+
             now = time.monotonic()
             for key, session in list(self._sessions.items()):
-                if session.has_ended or (session.is_idle and now - session.used_at > IDLE_SECONDS):
+                is_unused = session.is_idle and now - session.used_at > IDLE_SECONDS
+                if session.has_ended or is_unused:
                     self._drop(key)
-            self._failed_at = {
-                key: (at, reason)
-                for key, (at, reason) in self._failed_at.items()
-                if now - at < RETRY_SECONDS
+
+            self._failures = {
+                key: failure for key, failure in self._failures.items() if failure.is_recent
             }

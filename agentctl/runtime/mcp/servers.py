@@ -55,12 +55,12 @@ def require_mcp_package(settings: Settings, table: str = "[[mcp_servers]]") -> N
         )
     from importlib import metadata
 
-    installed = metadata.version("mcp")
-    version = tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
-    if version < _OLDEST_VERSION:
+    installed_version = metadata.version("mcp")
+    numbers = tuple(int(number) for number in re.findall(r"\d+", installed_version)[:2])
+    if numbers < _OLDEST_VERSION:
         raise InvalidConfiguration(
             f"{settings.path or 'the configuration'}: {table} needs the package mcp in version "
-            f"2.3 or later, not {installed}",
+            f"2.3 or later, not {installed_version}",
             hint=build_extra_command("mcp"),
         )
 
@@ -104,27 +104,35 @@ class McpServers:
         """
         from agentctl.runtime.mcp.actions import McpAction
 
-        names = group_references(references)
-        servers = [self._host(server) for server in names]
+        tool_names = group_references(references)
+        servers = [self._host(server_id) for server_id in tool_names]
         tool_lists = await asyncio.gather(
-            *(self._find_tools(server, names[server.spec.id], user) for server in servers)
+            *(self._find_tools(server, tool_names[server.spec.id], user) for server in servers)
         )
-        used = set(reserved)
+
+        used_names = set(reserved)
         actions: dict[str, McpAction] = {}
         for server, tools in zip(servers, tool_lists, strict=True):
             for tool in tools:
-                if tool.name not in used:
-                    used.add(tool.name)
-                    actions[tool.name] = McpAction(tool, server, user)
-                elif tool.name not in self._clashes:
-                    self._clashes.add(tool.name)
-                    _log.warning(
-                        "mcp server %s: its tool %s is left out: another tool is named %s too",
-                        tool.server,
-                        tool.listed_name,
-                        tool.name,
-                    )
+                if tool.name in used_names:
+                    self._report_clash(tool)
+                    continue
+                used_names.add(tool.name)
+                actions[tool.name] = McpAction(tool, server, user)
+
         return actions
+
+    def _report_clash(self, tool: McpTool) -> None:
+        """Log once in a process that a tool is left out because of its name."""
+        if tool.name in self._clashes:
+            return
+        self._clashes.add(tool.name)
+        _log.warning(
+            "mcp server %s: its tool %s is left out: another tool is named %s too",
+            tool.server,
+            tool.listed_name,
+            tool.name,
+        )
 
     def records(self, references: Iterable[str]) -> list[ToolRecord]:
         """Return the records of the tools that the servers listed last, without waiting."""
@@ -132,8 +140,8 @@ class McpServers:
         for server_id, names in group_references(references).items():
             server = self._hosted.get(server_id)
             if server is not None and server.listed is not None:
-                tools = server.listed.tools
-                records += [t.record() for t in tools if not names or t.listed_name in names]
+                tools = _choose_tools(server.listed.tools, names)
+                records += [tool.record() for tool in tools]
         return records
 
     def _host(self, server_id: str) -> HostedServer:
@@ -153,15 +161,24 @@ class McpServers:
             tools = await server.find_tools(user)
         except McpUnavailable:
             return [build_unlisted_tool(server.spec, name) for name in sorted(names)]
-        return [tool for tool in tools if not names or tool.listed_name in names]
+        return _choose_tools(tools, names)
 
 
 def group_references(references: Iterable[str]) -> dict[str, set[str]]:
     """Return the names of tools by server; an empty set means all tools of the server."""
     groups: dict[str, set[str]] = {}
-    for parsed in filter(None, map(parse_mcp_reference, references)):
-        groups.setdefault(parsed.server, set()).add(parsed.tool)
+    for reference in filter(None, map(parse_mcp_reference, references)):
+        groups.setdefault(reference.server, set()).add(reference.tool)
+
+    # A reference without a tool names all, also next to references to single tools.
     return {server: set() if "" in names else names for server, names in groups.items()}
+
+
+def _choose_tools(tools: Iterable[McpTool], names: set[str]) -> list[McpTool]:
+    """Return the tools with the names of `group_references`."""
+    if not names:
+        return list(tools)
+    return [tool for tool in tools if tool.listed_name in names]
 
 
 def _build_server(settings: Settings, spec: McpServer) -> HostedServer:
@@ -222,12 +239,14 @@ async def probe_server(
         "tools": [],
         "problems": [],
     }
+
     started = time.monotonic()
     connection = McpConnection(endpoint, server.call_seconds)
     try:
         await connection.open()
         async with asyncio.timeout(CONNECT_SECONDS):
             listed = await build_tool_list(server, await connection.list_tools())
+
         report["state"] = "connected"
         report["server"] = connection.description
         report["tools"] = [tool.record() for tool in listed.tools]
@@ -240,6 +259,8 @@ async def probe_server(
         report["reason"] = "it did not list its tools in time"
     finally:
         await connection.close()
+
+    # Of a program, whose last line is read until its end.
     report["detail"] = report["detail"] or endpoint.detail or None
     report["seconds"] = round(time.monotonic() - started, 3)
     return report

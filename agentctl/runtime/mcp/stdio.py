@@ -44,8 +44,10 @@ WRITE_SECONDS = 30.0
 _END_SECONDS = 2.0
 """Maximum time until the guard reports the end of a program whose messages have ended."""
 
-_PACKAGE = str(Path(__file__).parents[3])
+_PACKAGE_FOLDER = str(Path(__file__).parents[3])
+
 _MINIMUM_SECRET_LENGTH = 4
+"""Shorter values are not masked in the log: they would mask parts of words."""
 
 _log = logging.getLogger("agentctl.mcp")
 _rate_limited = RateLimitedLog(_log)
@@ -55,22 +57,25 @@ OnEnd = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program to start.
-
-    Attributes:
-        line: the command and its arguments.
-        variables: environment variables, in addition to the few that every program inherits.
-        secrets: values that the log must not show.
-        message_bytes: maximum size of a message from the program, if `MAXIMUM_MESSAGE_BYTES` is
-            larger.
-    """
+    """A program to start."""
 
     server: str
+    """Id of the server, for the log."""
+
     line: tuple[str, ...]
+    """The command and its arguments."""
+
     variables: Mapping[str, str]
+    """Environment variables, in addition to the few that every program inherits."""
+
     folder: Path
+    """The folder in which it starts."""
+
     secrets: tuple[str, ...]
+    """Values that the log must not show."""
+
     message_bytes: int
+    """Maximum size of a message from the program, if `MAXIMUM_MESSAGE_BYTES` is larger."""
 
     def mask(self, text: bytes) -> str:
         """Return one line of the program with secrets masked and control characters escaped."""
@@ -87,7 +92,9 @@ def find_command(command: str, folder: Path) -> str | None:
     if os.sep in command:
         path = folder / command
         return str(path) if os.access(path, os.X_OK) and path.is_file() else None
-    return shutil.which(command) or shutil.which(command, path=str(Path(sys.executable).parent))
+
+    interpreter_folder = str(Path(sys.executable).parent)
+    return shutil.which(command) or shutil.which(command, path=interpreter_folder)
 
 
 class RunningProgram:
@@ -115,11 +122,13 @@ class RunningProgram:
         source, sink = os.pipe()
         async with AsyncExitStack() as stack:
             reports = stack.enter_context(os.fdopen(source, "rb", buffering=0))
-            log = stack.enter_context(os.fdopen(sink, "w"))
+            guard_stderr = stack.enter_context(os.fdopen(sink, "w"))
             reading = asyncio.create_task(self._read_reports(reports))
             stack.push_async_callback(self._close, reading)
+
+            transport = stdio_client(self._describe(), guard_stderr)
             try:
-                streams = await stack.enter_async_context(stdio_client(self._describe(), log))
+                streams = await stack.enter_async_context(transport)
             except (OSError, ValueError) as error:
                 cause = "invalid text"
                 if isinstance(error, OSError):
@@ -127,7 +136,8 @@ class RunningProgram:
                 raise McpUnavailable(f"its program could not be started: {cause}") from error
             finally:
                 # From now on the end of the guard is the end of its reports.
-                log.close()
+                guard_stderr.close()
+
             yield streams
 
     async def wait_for_reason(self) -> None:
@@ -137,15 +147,18 @@ class RunningProgram:
                 await self._ended.wait()
 
     def _describe(self) -> StdioServerParameters:
+        """Return the command that the library starts: the guard, which starts the program."""
         program = self._program
         size = min(program.message_bytes, MAXIMUM_MESSAGE_BYTES)
         names = {*get_default_environment(), *program.variables}
         bounds = Bounds(size, WRITE_SECONDS, EXIT_SECONDS, tuple(sorted(names)))
+
         # Without `site`, and without what the variables of the program would change in Python.
-        start = ["-I", "-S", "-c", START, _PACKAGE, json.dumps(bounds._asdict())]
+        options = ["-I", "-S", "-c", START]
+        guard_arguments = [_PACKAGE_FOLDER, json.dumps(bounds._asdict())]
         return StdioServerParameters(
             command=sys.executable,
-            args=[*start, *program.line],
+            args=[*options, *guard_arguments, *program.line],
             env=dict(program.variables),
             cwd=program.folder,
         )
@@ -220,6 +233,7 @@ class RunningProgram:
                 )
 
     def _end(self, reason: str) -> None:
+        """Report the end of the program once: the first reason is the best one."""
         if not self._ended.is_set():
             self._ended.set()
             self._on_end(reason, self._program.mask(self._last_line))
