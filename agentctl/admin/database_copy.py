@@ -74,8 +74,11 @@ async def copy_database(
     """
     began = time.monotonic()
     async with open_source(source) as opened_source:
-        ours = await opened_source.run(state.get_state())
-        moved = ours if ours is not None and ours.state == "moved" else None
+        source_state = await opened_source.run(state.get_state())
+        moved = None
+        if source_state is not None and source_state.state == "moved":
+            moved = source_state
+
         if await migrating.read_version(target) is None:
             if moved is not None:
                 raise _build_moved_already(opened_source, moved)
@@ -178,16 +181,17 @@ class _Copy:
         Call it with the lock: a server that begins to work would write its worker first.
         """
         recent = int(DEAD_AFTER_SECONDS * 1_000_000)
-        working = await self._target.run(state.count_working(now(), recent))
-        if working:
-            raise build_servers_work(working)
+        worker_count = await self._target.run(state.count_working(now(), recent))
+        if worker_count:
+            raise build_servers_work(worker_count)
 
-        created = build_in_memory(SCHEMA_VERSION)
+        migrated = build_in_memory(SCHEMA_VERSION)
         for table in self._tables:
             sql = f"SELECT {', '.join(table.columns)} FROM {table.name}"
-            seeds = created.execute(sql).fetchall()
-            rows = await self._target.read_first(table, len(seeds) + 1)
-            if sorted(rows, key=repr) != sorted(seeds, key=repr):
+            expected_rows = migrated.execute(sql).fetchall()
+            # One more row is enough to see that the target has others.
+            rows = await self._target.read_first(table, len(expected_rows) + 1)
+            if sorted(rows, key=repr) != sorted(expected_rows, key=repr):
                 raise errors.Conflict(
                     "The target of a copy must be empty",
                     cause=f"{self._target.place} has rows in the table {table.name};"

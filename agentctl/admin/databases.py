@@ -164,9 +164,11 @@ async def plan_migration(entry: Database) -> MigrationPlan:
     version = await migrating.read_version(entry)
     if version is None:
         return MigrationPlan(None, schema.load_migrations(engine))
+
     schema.check_newer(version, display_url(entry.url))
     pending = schema.list_pending(engine, version, display_url(entry.url))
-    return MigrationPlan(version, [*pending, *await migrating.list_missing_indexes(entry, version)])
+    indexes = await migrating.list_missing_indexes(entry, version)
+    return MigrationPlan(version, [*pending, *indexes])
 
 
 CHECK_STEPS = ("pages", "references", "schema", *integrity.CHECKED_TABLES, "files", "bytes")
@@ -299,24 +301,38 @@ async def _check_schema(
             check, schema.describe_newer(version), f"the version that migrated it {_COMPARES}"
         )
         return
+
+    is_complete = True
+    for text, is_additional in await _find_schema_differences(entry, version):
+        if is_additional:
+            yield note(check, text)
+            continue
+
+        is_complete = False
+        # A migration builds the indexes of PostgreSQL while servers work, and may be interrupted.
+        is_built = text.startswith("index ") and not is_sqlite_url(entry.url)
+        yield wrong(check, text, schema.MIGRATE_COMMAND if is_built else RESTORE)
+
+    if is_complete:
+        yield ok(check, f"its schema is that of the migrations, version {version.number}")
+
+
+async def _find_schema_differences(
+    entry: Database, version: schema.StoredVersion
+) -> list[tuple[str, bool]]:
+    """Return the differences from the migrations: a text, and True for an additional object."""
     if is_sqlite_url(entry.url):
         from agentctl.store.sqlite import inspect
 
         path = sqlite_path(entry.url)
-        differences = await inspect.find_schema_differences(path, version.number)
-    else:
-        from agentctl.store.postgres.connection import open_connection
-        from agentctl.store.postgres.schema import find_schema_differences
+        return await inspect.find_schema_differences(path, version.number)
 
-        async with open_connection(entry) as connection:
-            texts = await find_schema_differences(connection, version.number)
-        differences = [(text, False) for text in texts]
-    for text, is_additional in differences:
-        is_built = text.startswith("index ") and not is_sqlite_url(entry.url)
-        remedy = schema.MIGRATE_COMMAND if is_built else RESTORE
-        yield note(check, text) if is_additional else wrong(check, text, remedy)
-    if all(is_additional for _, is_additional in differences):
-        yield ok(check, f"its schema is that of the migrations, version {version.number}")
+    from agentctl.store.postgres.connection import open_connection
+    from agentctl.store.postgres.schema import find_schema_differences
+
+    async with open_connection(entry) as connection:
+        texts = await find_schema_differences(connection, version.number)
+    return [(text, False) for text in texts]
 
 
 async def _check_rows(entry: Database, at: ReportProgress, state: CheckState) -> None:
@@ -403,8 +419,10 @@ async def back_up(
     path = sqlite_path(entry.url)
     if await migrating.read_version(entry) is None:
         raise _build_missing_error(str(path))
-    backup = await copy(path, file, report, None if files.store == "s3" else files.folder)
-    if files.store == "s3" and await names_bytes(path):
+
+    in_bucket = files.store == "s3"
+    backup = await copy(path, file, report, None if in_bucket else files.folder)
+    if in_bucket and await names_bytes(path):
         backup = replace(backup, copied=await count_files(entry, files, report))
 
     # The backup is complete whatever happens here, and the next one removes what is left.
@@ -547,11 +565,13 @@ async def check_index(entry: Database, tokenizer: Tokenizer) -> Finding:
     """Describe the index of a database that exists. Raises the errors of `index_texts`."""
     database = open_database(entry, create=False)
     try:
-        lacking, read = await count_unindexed(database, tokenizer)
+        lacking_count, read_count = await count_unindexed(database, tokenizer)
     finally:
         await database.close()
+
     check = f"search in {entry.id}"
-    if lacking:
-        text = f"{format_count(read, 'session')} read, {lacking} with texts that are not indexed"
+    read_sessions = f"{format_count(read_count, 'session')} read"
+    if lacking_count:
+        text = f"{read_sessions}, {lacking_count} with texts that are not indexed"
         return note(check, text, INDEX_COMMAND)
-    return ok(check, f"{format_count(read, 'session')} read, all texts are indexed")
+    return ok(check, f"{read_sessions}, all texts are indexed")

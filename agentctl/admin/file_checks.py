@@ -32,7 +32,10 @@ UNNAMED_AGE = 2 * HOUR
 """Age from which bytes must have a file, in microseconds; a cleanup deletes other bytes before."""
 
 _PAGE = 512
+"""Rows of one read."""
+
 _AT_ONCE = 16
+"""Number of bytes that the store is asked for at the same time."""
 
 Report = Callable[[str, str], None]
 """Called with a fault, or "", and a file or bytes that were checked."""
@@ -46,9 +49,12 @@ async def check_files(
     *,
     deep: bool = False,
 ) -> None:
-    """Check the bytes that a database names, after a key; report each with its fault.
+    """Check the bytes that a database names; report each with its fault.
 
     Args:
+        read: reads the database.
+        after: the key of the last bytes that were checked before; `""` to check all.
+        report: called with the fault, `""` for intact bytes, and the bytes.
         deep: True to read all bytes and compare their hashes.
     """
     while page := await read(list_bytes(after, _PAGE)):
@@ -63,6 +69,7 @@ async def check_files(
 
 
 async def _find_fault(store: BlobStore, file_bytes: FileBytes, deep: bool) -> str:
+    """Return the fault of bytes in the store; `""` for intact bytes."""
     size = await store.measure(file_bytes.blob)
     if size is None:
         return MISSING

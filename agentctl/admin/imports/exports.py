@@ -61,13 +61,14 @@ class SessionFile:
     ) -> ImportReport:
         """Store the sessions, each in one transaction; Conflict if the file has changed."""
         result = ImportReport()
-        for done, (session, left) in enumerate(self._read_checked(), 1):
+        for count, (session, left_out) in enumerate(self._read_again(), 1):
             await store_session(database, session, result, self._quotas, dry_run=dry_run)
-            result.left += left
-            report("sessions imported", done, total)
+            result.left += left_out
+            report("sessions imported", count, total)
         return result
 
-    def _read_checked(self) -> Iterator[tuple[ImportedSession, list[tuple[str, str]]]]:
+    def _read_again(self) -> Iterator[tuple[ImportedSession, list[tuple[str, str]]]]:
+        """Read the sessions of a file that was checked; a fault means that it has changed."""
         try:
             yield from self._read_sessions()
         except ValidationFailed as failure:
@@ -78,6 +79,7 @@ class SessionFile:
             ) from None
 
     def _read_sessions(self) -> Iterator[tuple[ImportedSession, list[tuple[str, str]]]]:
+        """Yield each session, and what is left out of it; see `read_session`."""
         session_ids = set[str]()
         run_ids = set[str]()
         for place, record in self._read_records():
@@ -90,7 +92,7 @@ class SessionFile:
                 if not {"session", "runs"} <= record.keys():
                     raise ValidationFailed("session or runs is missing")
 
-                session, left = read_session(record["session"], record["runs"], self._limits)
+                session, left_out = read_session(record["session"], record["runs"], self._limits)
                 session_id = session.row.session_id
                 if session_id in session_ids:
                     raise ValidationFailed(f"session {session_id} is in the file twice")
@@ -102,9 +104,10 @@ class SessionFile:
                     run_ids.add(run.run_id)
             except ValidationFailed as failure:
                 raise self._refuse(f"{place}: {failure.detail}") from None
-            yield session, left
+            yield session, left_out
 
     def _read_records(self) -> Iterator[tuple[str, Any]]:
+        """Yield the place of each record in the file, for errors, and the record."""
         self._file.seek(0)
         start = self._file.read(4_096).lstrip()[:1]
         self._file.seek(0)

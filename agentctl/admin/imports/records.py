@@ -42,8 +42,10 @@ _PURPOSES = (None, "summary", "memory")
 _ENTRY_FIELDS = ("role", "content", "created_at")
 
 _SESSION_TEXTS = ("session_state", "metadata", "summary")
+"""Columns of a session whose size is bounded by `limits.body_bytes`."""
+
 _RUN_TEXTS = tuple(sorted({*TEXT_COLUMNS} - {"history", "metadata", "spans"}))
-"""Columns whose size is bounded. Each of a run may have all data of the run."""
+"""Columns of a run whose size is bounded by `limits.run_bytes`: each may have all its data."""
 
 _TIMES = ("created_at", "started_at", "paused_at", "finished_at", "stopped_at")
 """The times of a run in their order."""
@@ -73,20 +75,20 @@ def read_session(
     """
     row = _build_session(session, limits)
     rows: list[RunRow] = []
-    ids: set[str] = set()
-    left: dict[str, str] = {}
+    run_ids: set[str] = set()
+    left_out: dict[str, str] = {}
     costs = _divide_costs(runs)
 
     for number, record in enumerate(runs):
         at = f"runs[{number}]"
 
         run_id = _read_id(record, "run_id", at)
-        parent = record.get("parent_run_id")
-        if run_id in ids:
+        parent_id = record.get("parent_run_id")
+        if run_id in run_ids:
             raise ValidationFailed(f"{at}.run_id is that of an earlier run")
-        if parent is not None and parent not in ids:
+        if parent_id is not None and parent_id not in run_ids:
             raise ValidationFailed(f"{at}.parent_run_id is not the id of an earlier run")
-        ids.add(run_id)
+        run_ids.add(run_id)
 
         run = _build_run_row(record, at, row.session_id, costs[number])
         if run.user_id != row.user_id:
@@ -95,15 +97,15 @@ def read_session(
         _check_sizes(run, ("metadata",), at, limits.body_bytes)
 
         if not is_final(run.status):
-            left[run_id] = f"the run is {run.status}"
-        elif parent in left:
-            left[run_id] = "its parent is left out"
+            left_out[run_id] = f"the run is {run.status}"
+        elif parent_id in left_out:
+            left_out[run_id] = "its parent is left out"
         else:
             rows.append(run)
 
     if row.session_type != "workflow":
         _divide_history(session.get("chat_history"), rows)
-    return ImportedSession(row, rows), list(left.items())
+    return ImportedSession(row, rows), list(left_out.items())
 
 
 def _build_session(session: Record, limits: Limits) -> SessionRow:
@@ -120,6 +122,7 @@ def _build_session(session: Record, limits: Limits) -> SessionRow:
     if kind == "workflow":
         metrics = (session.get("session_data") or {}).get("session_metrics")
     counters = _check_counters(metrics, f"{at}.metrics", unknown=False)
+
     total = session.get("total_tokens")
     if total is not None and not _is_count(total):
         raise ValidationFailed("session.total_tokens is not a number of tokens")
@@ -275,10 +278,10 @@ def _build_run_row(record: Record, at: str, session_id: str, cost: Cost) -> RunR
     if status == "ERROR" and not error:
         raise ValidationFailed(f"{at}.error is missing")
 
-    number = record.get("origin_at")
+    origin_at = record.get("origin_at")
     if record.get("origin_kind") not in (None, *get_args(OriginKind)):
         raise ValidationFailed(f"{at}.origin_kind has an unknown value")
-    if number is not None and (type(number) is not int or not 0 <= number < 1 << 53):
+    if origin_at is not None and (type(origin_at) is not int or not 0 <= origin_at < 1 << 53):
         raise ValidationFailed(f"{at}.origin_at must be a number of messages")
 
     return RunRow(
@@ -318,12 +321,14 @@ def _list_shared() -> list[tuple[str, ValueType]]:
     ]
 
 
-def _read_value(record: Record, name: str, kind: ValueType, at: str) -> Any:
-    if str in kind.classes:
+def _read_value(record: Record, name: str, value_type: ValueType, at: str) -> Any:
+    """Return a field of a record as its column has it: a text, a number, or JSON as text."""
+    if str in value_type.classes:
         maximum = MAXIMUM_NAME_LENGTH if name in _RUN_NAMES else None
         return _read_text(record, name, at, maximum)
+
     value = record.get(name)
-    return value if kind.classes else _dump(value)
+    return value if value_type.classes else _dump(value)
 
 
 def _read_times(record: Record, at: str) -> dict[str, Any]:
@@ -382,17 +387,24 @@ def _check_files(record: Record, at: str) -> None:
 
 
 def _check_members(record: Record, field: str, name: str, at: str) -> None:
+    """Check that each entry of a list in a record has a text as the member with a name."""
     for number, entry in enumerate(record.get(field) or []):
         if not isinstance(entry.get(name), str):
             raise ValidationFailed(f"{at}.{field}[{number}].{name} is missing")
 
 
 def _check_counters(metrics: Any, at: str, *, unknown: bool) -> dict[str, Any]:
+    """Check the counters of tokens, and return them.
+
+    Args:
+        unknown: True if a counter may be missing or null.
+    """
     for name in TOKEN_COUNTERS:
         count = metrics.get(name) if isinstance(metrics, dict) else None
-        if (count is None and unknown) or _is_count(count):
+        if count is None and unknown:
             continue
-        raise ValidationFailed(f"{at}.{name} is not a number of tokens")
+        if not _is_count(count):
+            raise ValidationFailed(f"{at}.{name} is not a number of tokens")
     return cast(dict[str, Any], metrics)
 
 

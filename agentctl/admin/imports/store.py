@@ -28,7 +28,7 @@ class ImportReport:
     """Numbers of imported and skipped rows, by name."""
 
     left: list[tuple[str, str]] = field(default_factory=list)
-    """Pairs of the id of a session or run, and the reason why it is not imported."""
+    """What is left out: pairs of the id of a session or run, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,19 @@ class ImportedSession:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    created: bool
-    added: int
-    skipped: int
-    left: list[tuple[str, str]]
+class _StoredSession:
+    """What became of a session and its runs."""
+
+    is_new: bool
+    """False if the session existed."""
+
+    added_runs: int
+
+    existing_runs: int
+    """Number of the runs that existed, which are skipped."""
+
+    left_out: list[tuple[str, str]]
+    """Pairs of the id of a run and the reason."""
 
 
 async def store_session(
@@ -67,54 +75,61 @@ async def store_session(
         quotas: bounds for the data of one owner; a dry run does not check them.
         dry_run: report what would be stored, and change nothing.
     """
-    work = _store(session, quotas, None if dry_run else database.outbox.tokenizer, dry_run=dry_run)
+    session_id = session.row.session_id
     try:
-        done = await (database.read(work) if dry_run else database.write(work))
-    except QuotaExceeded as refused:
-        report.left.append((session.row.session_id, refused.detail))
+        if dry_run:
+            stored = await database.read(_store(session, quotas, None, dry_run=True))
+        else:
+            tokenizer = database.outbox.tokenizer
+            stored = await database.write(_store(session, quotas, tokenizer, dry_run=False))
+    except QuotaExceeded as refusal:
+        report.left.append((session_id, refusal.detail))
         return
 
-    if done is None:
-        report.left.append((session.row.session_id, "a session of another type or user has the id"))
+    if stored is None:
+        report.left.append((session_id, "a session of another type or user has the id"))
         return
 
-    report.counts["sessions" if done.created else "sessions that existed"] += 1
-    report.counts["runs"] += done.added
-    report.counts["runs that existed"] += done.skipped
-    report.left += done.left
+    report.counts["sessions" if stored.is_new else "sessions that existed"] += 1
+    report.counts["runs"] += stored.added_runs
+    report.counts["runs that existed"] += stored.existing_runs
+    report.left += stored.left_out
 
 
 @unit
 def _store(
     session: ImportedSession, quotas: Quotas, tokenizer: Tokenizer | None, *, dry_run: bool
-) -> Steps[_Stored | None]:
+) -> Steps[_StoredSession | None]:
     row = session.row
-    created = yield from _create_session(row, dry_run=dry_run)
-    if created is None:
+    is_new = yield from _create_session(row, dry_run=dry_run)
+    if is_new is None:
         return None
 
-    added = 0
-    skipped = 0
-    left: dict[str, str] = {}
+    added_runs = 0
+    existing_runs = 0
+    left_out: dict[str, str] = {}
     for run in session.runs:
         state = yield from run_reads.get_state(run.run_id)
         if state is not None and state.session_id == row.session_id:
-            skipped += 1
+            existing_runs += 1
         elif state is not None:
-            left[run.run_id] = "a run of another session has the id"
-        elif run.parent_run_id in left:
-            left[run.run_id] = "its parent is left out"
+            left_out[run.run_id] = "a run of another session has the id"
+        elif run.parent_run_id in left_out:
+            left_out[run.run_id] = "its parent is left out"
         else:
-            added += 1
+            added_runs += 1
             if not dry_run:
-                at = row.updated_at if created else run.finished_at or row.updated_at
-                yield from runs.restore(run, at, counted=created)
+                at = row.updated_at if is_new else run.finished_at or row.updated_at
+                # The row of a new session has the token counts of its runs already.
+                yield from runs.restore(run, at, counted=is_new)
 
     if tokenizer is not None:
         yield from search.index_sessions([row.session_id], tokenizer)
-    if not dry_run and (created or added):
-        yield from check_added(quotas, row.user_id, "sessions" if created else None)
-    return _Stored(created, added, skipped, list(left.items()))
+
+    # Last of all: the check counts what was added, and its failure undoes it.
+    if not dry_run and (is_new or added_runs):
+        yield from check_added(quotas, row.user_id, "sessions" if is_new else None)
+    return _StoredSession(is_new, added_runs, existing_runs, list(left_out.items()))
 
 
 @unit
@@ -131,8 +146,7 @@ def _create_session(row: SessionRow, *, dry_run: bool) -> Steps[bool | None]:
         if (yield from sessions.create(row)):
             return True
         existing = yield from sessions.get_for_update(row.session_id, EVERYONE)
-    is_same = existing is not None and (existing.session_type, existing.user_id) == (
-        row.session_type,
-        row.user_id,
-    )
-    return False if is_same else None
+
+    if existing is None or existing.session_type != row.session_type:
+        return None
+    return False if existing.user_id == row.user_id else None

@@ -221,11 +221,14 @@ async def is_orphaned(hosting: Hosting, run_id: str, db_id: str | None) -> bool:
     database = hosting.databases.system
     if db_id is not None:
         (database,) = select_databases(hosting, db_id).values()
+
     before = await database.read(run_reads.get_state(run_id))
     if before is None or is_final(before.status):
         return False
     if not await hosting.monitor.check_owner(before.owner):
         return False
+
+    # Its worker may have ended it before its own end, or another worker may have taken it.
     after = await database.read(run_reads.get_state(run_id))
     return after is not None and not is_final(after.status) and after.owner == before.owner
 
@@ -290,15 +293,17 @@ async def _check_live_run(
         return None
 
     if not survey.is_dead(owner):
-        silent = survey.seconds_since_heartbeat(owner)
-        if silent < DEAD_AFTER_SECONDS:
+        seconds = survey.seconds_since_heartbeat(owner)
+        if seconds < DEAD_AFTER_SECONDS:
             return None
-        text = f"it is {run.status}, but its worker has had no heartbeat for {round(silent)} s"
+        text = f"it is {run.status}, but its worker has had no heartbeat for {round(seconds)} s"
         return _build_problem("silent", database.id, run, text, None)
 
+    # The run was read before its worker was checked: it may have ended since.
     state = await database.read(run_reads.get_state(run.run_id))
     if state is None or is_final(state.status) or state.owner != owner:
         return None
+
     text = f"it is {state.status}, but its worker is dead"
     end = "CANCELLED" if state.cancel_requested_at is not None else "ERROR, WORKER_LOST"
     return _build_problem("lost", database.id, run, text, f"end it as {end}")
@@ -306,37 +311,45 @@ async def _check_live_run(
 
 async def _check_waiting(hosting: Hosting, database: Database) -> list[Problem]:
     """Report runs that wait for long or that no server continues, and calls in doubt."""
-    problems = list[Problem]()
-    at = now()
-    before = at - ENDING_SECONDS * 1_000_000
+    return [
+        *await _check_consistency(database),
+        *await _check_paused(database),
+        *await _check_unclaimed(hosting, database),
+        *await _check_unknown_calls(database),
+    ]
 
-    for row in await database.read(
-        integrity.find_inconsistent(MAXIMUM_WAITING, before), size="large"
-    ):
-        problems.append(
-            Problem(
-                "inconsistent",
-                database.id,
-                row.run_id,
-                row.session_id,
-                row.owner,
-                row.text,
-                row.remedy,
-            )
+
+async def _check_consistency(database: Database) -> list[Problem]:
+    before = now() - ENDING_SECONDS * 1_000_000
+    rows = await database.read(integrity.find_inconsistent(MAXIMUM_WAITING, before), size="large")
+    return [
+        Problem(
+            "inconsistent", database.id, row.run_id, row.session_id, row.owner, row.text, row.remedy
         )
+        for row in rows
+    ]
 
-    for run_id, session_id in await database.read(
-        integrity.list_long_paused(at - PAUSED_SECONDS * 1_000_000, MAXIMUM_WAITING), size="large"
-    ):
-        text = "it has waited for a decision for more than a day"
-        problems.append(Problem("paused", database.id, run_id, session_id, None, text, None))
 
+async def _check_paused(database: Database) -> list[Problem]:
+    before = now() - PAUSED_SECONDS * 1_000_000
+    rows = await database.read(integrity.list_long_paused(before, MAXIMUM_WAITING), size="large")
+    text = "it has waited for a decision for more than a day"
+    return [
+        Problem("paused", database.id, run_id, session_id, None, text, None)
+        for run_id, session_id in rows
+    ]
+
+
+async def _check_unclaimed(hosting: Hosting, database: Database) -> list[Problem]:
+    """Report the runs that any server may claim, and that none has claimed."""
+    problems = list[Problem]()
     for state, _ in await database.read(queue.list_next_legs(MAXIMUM_WAITING)):
         kind = state.component_type
         is_configured = hosting.catalog.get(kind, state.component_id) is not None
         if is_configured and state.queue_turn is not None:
             # It waits for a free slot.
             continue
+
         text = "it was decided, but no server has gone on with it"
         if state.queue_turn is not None:
             text = "it may begin, but no server has begun it"
@@ -346,17 +359,24 @@ async def _check_waiting(hosting: Hosting, database: Database) -> list[Problem]:
             Problem("unclaimed", database.id, state.run_id, state.session_id, None, text, None)
         )
 
+    return problems
+
+
+async def _check_unknown_calls(database: Database) -> list[Problem]:
+    problems = list[Problem]()
     for call in await database.read(integrity.list_unknown_calls(MAXIMUM_WAITING), size="large"):
         text = f"no one knows whether its call {call.tool_call_id} of {call.tool_name} was made"
         problems.append(
             Problem("unknown_call", database.id, call.run_id, call.session_id, None, text, None)
         )
-
     return problems
 
 
-def _check_workers(db_id: str, survey: _WorkerSurvey, listed: set[str | None]) -> list[Problem]:
-    problems = []
+def _check_workers(
+    db_id: str, survey: _WorkerSurvey, reported_workers: set[str | None]
+) -> list[Problem]:
+    """Report dead workers, and silent ones that no problem of their runs names."""
+    problems = list[Problem]()
     for worker_id, row in survey.rows.items():
         process = f"process {row.pid} on {row.host}"
         if survey.deaths[worker_id] is not None:
@@ -365,10 +385,11 @@ def _check_workers(db_id: str, survey: _WorkerSurvey, listed: set[str | None]) -
             problems.append(Problem("dead_worker", db_id, None, None, worker_id, text, remedy))
             continue
 
-        silent = survey.seconds_since_heartbeat(worker_id)
-        if silent >= DEAD_AFTER_SECONDS and worker_id not in listed:
-            text = f"the worker has had no heartbeat for {round(silent)} s: {process}"
+        silent_seconds = survey.seconds_since_heartbeat(worker_id)
+        if silent_seconds >= DEAD_AFTER_SECONDS and worker_id not in reported_workers:
+            text = f"the worker has had no heartbeat for {round(silent_seconds)} s: {process}"
             problems.append(Problem("silent", db_id, None, None, worker_id, text, None))
+
     return problems
 
 
@@ -431,6 +452,7 @@ def close_calls(stored: StoredMessages, now: int) -> StoredMessages:
 
 
 def _find_open(entries: list[dict[str, Any]]) -> list[OpenCall]:
+    """Return the calls without a result in parsed messages, in the order of their places."""
     pending: dict[str, OpenCall] = {}
     never_answered: list[OpenCall] = []
     for index, entry in enumerate(entries):
@@ -457,12 +479,15 @@ def _parse(text: str) -> list[dict[str, Any]]:
         entries = orjson.loads(text)
     except ValueError:
         raise UnreadableMessages from None
+
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UnreadableMessages
+
     for entry in entries:
         calls = entry.get("tool_calls") or []
-        if not isinstance(calls, list) or not all(
-            isinstance(call, dict) and "id" in call for call in calls
-        ):
+        if not isinstance(calls, list):
             raise UnreadableMessages
+        if not all(isinstance(call, dict) and "id" in call for call in calls):
+            raise UnreadableMessages
+
     return entries

@@ -77,8 +77,9 @@ class RunRepairs:
 
     async def _delete(self, problem: Problem) -> Problem:
         assert problem.run_id is not None
-        owner = problem.worker_id
-        dead_owner = owner if owner is None or await self._monitor.check_owner(owner) else None
+        dead_owner = None
+        if problem.worker_id is not None and await self._monitor.check_owner(problem.worker_id):
+            dead_owner = problem.worker_id
 
         database = self._database(problem)
         batches = await database.write(integrity.delete_orphan(problem.run_id, dead_owner))
@@ -119,6 +120,11 @@ class RunRepairs:
                     yield extra.with_outcome("repaired", f"ended as {_describe_end(state)}")
 
     async def _recover(self, database: Database, owner: str | None) -> tuple[set[str], str]:
+        """End the runs of a dead worker.
+
+        Returns:
+            The ids of the ended runs, and the reason why a run that is not one of them still works.
+        """
         try:
             death = await self._monitor.check_owner(owner)
             if death is None:
@@ -131,28 +137,30 @@ class RunRepairs:
             # Some runs may have ended before the failure; their rows are read afterwards.
             return set(), _describe_failure(failure)
 
-    async def _report_run(self, ended: set[str], why_not: str, problem: Problem) -> Problem:
+    async def _report_run(self, ended_ids: set[str], reason: str, problem: Problem) -> Problem:
+        """Return a problem with its outcome, by the result of `_recover` and the row of the run."""
         assert problem.run_id is not None
         state = await self._database(problem).read(run_reads.get_state(problem.run_id))
         if state is None:
             return problem.with_outcome("gone", "it was deleted in the meantime")
 
         end = _describe_end(state)
-        if problem.run_id in ended:
+        if problem.run_id in ended_ids:
             return problem.with_outcome("repaired", f"ended as {end}")
         if is_final(state.status):
             return problem.with_outcome("gone", f"it ended as {end} before the repair")
-        return problem.with_outcome("left", f"it is {state.status}: {why_not}")
+        return problem.with_outcome("left", f"it is {state.status}: {reason}")
 
     async def _settle(self, problem: Problem) -> Problem:
         assert problem.run_id is not None
         database = self._database(problem)
         if not await database.write(settle_inconsistent(database.outbox, problem.run_id)):
             return problem.with_outcome("gone", "it is consistent now")
+
         database.outbox.wake()
         state = await database.read(run_reads.get_state(problem.run_id))
-        now_is = "deleted" if state is None else _describe_end(state)
-        return problem.with_outcome("repaired", f"it is {now_is} now")
+        end = "deleted" if state is None else _describe_end(state)
+        return problem.with_outcome("repaired", f"it is {end} now")
 
     async def _close_calls(self, problem: Problem) -> Problem:
         assert problem.run_id is not None
@@ -210,12 +218,15 @@ def _describe_end(state: RunState) -> str:
 
 @unit
 def _close_open_calls(run_id: str) -> Steps[int | None]:
+    """Close the open calls of a run, and return their number; None if the run does not exist."""
     stored = yield from integrity.get_messages(run_id)
     if stored is None or stored.messages is None:
         return None
+
     calls = find_open_calls(stored.messages)
     if not calls:
         return 0
-    after = close_calls(stored, now_in_seconds())
-    changed = yield from integrity.replace_messages(run_id, stored.messages, after)
-    return len(calls) if changed else 0
+
+    closed = close_calls(stored, now_in_seconds())
+    was_replaced = yield from integrity.replace_messages(run_id, stored.messages, closed)
+    return len(calls) if was_replaced else 0

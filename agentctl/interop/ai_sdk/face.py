@@ -63,9 +63,10 @@ class AiStream(PageStream):
     members only what they ask for is shown, with a part about their status.
 
     Args:
-        message_id: id of the message that continues; None: that of the run.
-        asked: approvals that the page has answered; the decision may be that of another person.
-        answered: ids of calls whose results the page has page_request.
+        message_id: id of the message that continues; None for a new message with the id of the run.
+        asked_approvals: approvals that the page has answered. Another person may have decided
+            before it.
+        answered_call_ids: ids of the calls whose results the request has.
         replays: True if a pause does not end the stream.
     """
 
@@ -81,15 +82,16 @@ class AiStream(PageStream):
         after: Collection[str] = (),
         shown: Collection[str] = (),
         asked_approvals: Collection[AskedApproval] = (),
-        answered: Collection[str] = (),
+        answered_call_ids: Collection[str] = (),
         replays: bool = False,
     ) -> None:
         super().__init__(thread_id, after=after, shown=shown)
         self._message_id = message_id
-        self._asked = {approval["approval_id"]: approval for approval in asked_approvals}
-        self._answered = {*answered}
-        self._denied: set[str] = set()
-        self._running: set[str] = set()
+        self._undecided_ids = {approval["approval_id"] for approval in asked_approvals}
+        self._answered_call_ids = {*answered_call_ids}
+        self._denied_call_ids: set[str] = set()
+        self._running_call_ids: set[str] = set()
+        # True if the open step has results of calls.
         self._has_results = False
         self.replays = replays
 
@@ -121,7 +123,8 @@ class AiStream(PageStream):
         yield {"type": "start-step"}
 
     def _translate(self, part: PagePart, event: Event, seq: int) -> Iterator[PageEvent]:
-        if event.kind in _OUTPUTS and self._has_results and not self._running:
+        # What the model writes after the results of all calls is its next step.
+        if event.kind in _OUTPUTS and self._has_results and not self._running_call_ids:
             yield from self._close_text(part)
             yield from self._begin_step()
         yield from super()._translate(part, event, seq)
@@ -153,7 +156,7 @@ class AiStream(PageStream):
     def _build_call(
         self, part: PagePart, call_id: str, name: str, arguments: object
     ) -> Iterator[PageEvent]:
-        self._running.add(call_id)
+        self._running_call_ids.add(call_id)
         yield from self._build_input(call_id, name, arguments or {}, by_server=True)
 
     def _build_input(
@@ -166,12 +169,12 @@ class AiStream(PageStream):
         yield {"type": "tool-input-available", **call, "input": arguments}
 
     def _build_result(self, call_id: str, tool: Mapping[str, Any]) -> PageEvent:
-        self._running.discard(call_id)
+        self._running_call_ids.discard(call_id)
         self._has_results = True
         call = {"toolCallId": call_id}
         result = str(tool.get("result") or "")
 
-        if call_id in self._denied:
+        if call_id in self._denied_call_ids:
             return {"type": "tool-output-denied", **call}
         if tool.get("tool_call_error"):
             return {"type": "tool-output-error", **call, "errorText": result}
@@ -189,8 +192,9 @@ class AiStream(PageStream):
                 "approvalId": approval["approval_id"],
                 "toolCallId": call_id,
                 "reason": build_question(approval),
-                "approvalDescriptor": {name: approval[name] for name in _DESCRIBED},
+                "approvalDescriptor": {member: approval[member] for member in _DESCRIBED},
             }
+
         elif call_id not in self._shown:
             self._shown.add(call_id)
             yield from self._close_text(part)
@@ -202,26 +206,40 @@ class AiStream(PageStream):
     def _continue(self, event: Event) -> Iterator[PageEvent]:
         """Yield the decisions about approvals that the page knows."""
         for decision in event.data.get("approvals") or ():
+            approval_id = decision["approval_id"]
             call_id = build_call_id(event.run_id, decision["tool_call_id"])
-            is_known = self._asked.pop(decision["approval_id"], None) is not None
-            if not is_known or call_id not in self._shown:
-                continue
+            is_known = approval_id in self._undecided_ids
+            self._undecided_ids.discard(approval_id)
+            if is_known and call_id in self._shown:
+                yield from self._build_decision(decision, call_id)
 
-            approved = decision["status"] not in ("rejected", "expired", "cancelled")
-            if decision["kind"] == "input":
-                answer = {"type": "tool-output-available", "output": decision["status"]}
-                denial = {"type": "tool-output-error", "errorText": decision["status"]}
-                if call_id not in self._answered:
-                    yield {**(answer if approved else denial), "toolCallId": call_id}
-            elif decision["kind"] != "external":
-                if not approved:
-                    self._denied.add(call_id)
-                yield {
-                    "type": "tool-approval-response",
-                    "approvalId": decision["approval_id"],
-                    "approved": approved,
-                    **({"reason": decision["note"]} if decision["note"] else {}),
-                }
+    def _build_decision(self, decision: Mapping[str, Any], call_id: str) -> Iterator[PageEvent]:
+        """Yield the decision about an approval: a result for a question, a response for a call.
+
+        The result of an external call is not shown: the page has sent it, or another client.
+        """
+        status = decision["status"]
+        is_approved = status not in ("rejected", "expired", "cancelled")
+
+        if decision["kind"] == "input":
+            if call_id in self._answered_call_ids:
+                return
+            if is_approved:
+                yield {"type": "tool-output-available", "output": status, "toolCallId": call_id}
+            else:
+                yield {"type": "tool-output-error", "errorText": status, "toolCallId": call_id}
+
+        elif decision["kind"] != "external":
+            if not is_approved:
+                self._denied_call_ids.add(call_id)
+            response: PageEvent = {
+                "type": "tool-approval-response",
+                "approvalId": decision["approval_id"],
+                "approved": is_approved,
+            }
+            if decision["note"]:
+                response["reason"] = decision["note"]
+            yield response
 
     def _build_failure(self, message: str, code: str) -> PageEvent:
         return {"type": "error", "errorText": f"{message} ({code})"}
@@ -243,8 +261,8 @@ class AiStream(PageStream):
 MAXIMUM_PARTS = 2_048
 """Maximum number of parts of the newest message of a request."""
 
-Placed = tuple[str, dict[str, Any]]
-"""A part with its place in the body, for errors."""
+PlacedPart = tuple[str, dict[str, Any]]
+"""The place of a part in the body, for errors, and the part."""
 
 _RESULTS = ("output-available", "output-error")
 
@@ -280,32 +298,29 @@ def read_input(body: object) -> AiRequest:
     newest = check_value(messages[-1], dict, at) if messages else {}
 
     is_user = newest.get("role") == "user"
-    is_new = trigger == "regenerate-message"
-    if not is_user and (is_new or newest.get("role") != "assistant"):
+    regenerates = trigger == "regenerate-message"
+    # Answers end with a message of the assistant, which a page cannot regenerate.
+    if not is_user and (regenerates or newest.get("role") != "assistant"):
         raise ValidationFailed("messages must end with a message of the user, or with answers")
 
-    parts = [
-        (f"{at}.parts[{index}]", check_value(part, dict, f"{at}.parts[{index}]"))
-        for index, part in enumerate(read_list(newest, "parts", MAXIMUM_PARTS))
-    ]
+    parts: list[PlacedPart] = []
+    for index, part in enumerate(read_list(newest, "parts", MAXIMUM_PARTS)):
+        place = f"{at}.parts[{index}]"
+        parts.append((place, check_value(part, dict, place)))
 
     calls = {} if is_user else _find_calls(parts)
 
+    tools_by_name = check_value(values.get("tools") or {}, dict, "tools")
     tools = [
         {**check_value(tool, dict, f"tools.{name}"), "name": name}
-        for name, tool in check_value(values.get("tools") or {}, dict, "tools").items()
+        for name, tool in tools_by_name.items()
     ]
 
     ai_request = AiRequest(
         thread_id=chat_id,
         message=_read_message(parts, at) if is_user else None,
         files=_read_files(parts) if is_user else (),
-        results=[
-            _read_result(call_id, part, place)
-            for call_id, (place, part) in calls.items()
-            # The others are the results of the server itself.
-            if part.get("state") in _RESULTS and not part.get("providerExecuted")
-        ],
+        results=_read_results(calls),
         answers=[
             _read_answer(part, place)
             for place, part in calls.values()
@@ -315,7 +330,7 @@ def read_input(body: object) -> AiRequest:
         dependencies=read_object(values, "dependencies"),
         message_id=None if is_user else check_value(newest.get("id"), str, f"{at}.id"),
         shown=frozenset(calls),
-        regenerates=is_new,
+        regenerates=regenerates,
     )
 
     if ai_request.message is None and not ai_request.continues:
@@ -326,47 +341,58 @@ def read_input(body: object) -> AiRequest:
     return ai_request
 
 
-def _read_message(parts: Sequence[Placed], at: str) -> str:
+def _read_message(parts: Sequence[PlacedPart], at: str) -> str:
     """Return the text of a message of the user; parts with data are for the page itself."""
-    return read_text(
-        [part for _, part in parts if not str(part.get("type")).startswith(("data-", "file"))],
-        f"{at}.parts",
-    )
-
-
-def _read_files(parts: Sequence[Placed]) -> list[GivenFile]:
-    return [
-        read_data_url(
-            place,
-            check_value(part.get("url"), str, f"{place}.url"),
-            check_value(part.get("filename") or "", str, f"{place}.filename"),
-        )
-        for place, part in parts
-        if part.get("type") == "file"
+    text_parts = [
+        part for _, part in parts if not str(part.get("type")).startswith(("data-", "file"))
     ]
+    return read_text(text_parts, f"{at}.parts")
 
 
-def _find_calls(parts: Sequence[Placed]) -> dict[str, Placed]:
-    return {
-        check_value(part.get("toolCallId"), str, f"{place}.toolCallId"): (place, part)
-        for place, part in parts
-        if str(part.get("type")).startswith(("tool-", "dynamic-tool"))
-    }
+def _read_files(parts: Sequence[PlacedPart]) -> list[GivenFile]:
+    files: list[GivenFile] = []
+    for place, part in parts:
+        if part.get("type") == "file":
+            url = check_value(part.get("url"), str, f"{place}.url")
+            name = check_value(part.get("filename") or "", str, f"{place}.filename")
+            files.append(read_data_url(place, url, name))
+    return files
 
 
-def _read_result(call_id: str, part: Mapping[str, Any], at: str) -> ToolResult:
-    error = None
-    if part["state"] == "output-error":
-        error = check_value(part.get("errorText"), str, f"{at}.errorText")
-    return ToolResult(call_id, part.get("output"), error)
+def _find_calls(parts: Sequence[PlacedPart]) -> dict[str, PlacedPart]:
+    """Return the tool calls of a message of the assistant by their ids."""
+    calls: dict[str, PlacedPart] = {}
+    for place, part in parts:
+        if str(part.get("type")).startswith(("tool-", "dynamic-tool")):
+            call_id = check_value(part.get("toolCallId"), str, f"{place}.toolCallId")
+            calls[call_id] = (place, part)
+    return calls
+
+
+def _read_results(calls: Mapping[str, PlacedPart]) -> list[ToolResult]:
+    """Return the results that the page has of the calls it makes, not those of the server."""
+    results: list[ToolResult] = []
+    for call_id, (place, part) in calls.items():
+        if part.get("state") not in _RESULTS or part.get("providerExecuted"):
+            continue
+        error = None
+        if part["state"] == "output-error":
+            error = check_value(part.get("errorText"), str, f"{place}.errorText")
+        results.append(ToolResult(call_id, part.get("output"), error))
+    return results
 
 
 def _read_answer(part: Mapping[str, Any], at: str) -> PageAnswer:
+    """Return the answer of the page to an approval.
+
+    Its payload has the values for an approval and for a call in doubt, so that it fits either.
+    """
     approval = check_value(part.get("approval"), dict, f"{at}.approval")
     approved = approval.get("approved")
     note = approval.get("reason")
     if not isinstance(approved, bool):
         raise ValidationFailed(f"{at}.approval.approved must be true or false")
+
     payload = {"approved": approved, "outcome": _OUTCOMES[approved], "note": note}
     return PageAnswer(at, check_value(approval.get("id"), str, f"{at}.approval.id"), payload)
 
@@ -392,16 +418,20 @@ class AiExchange(PageExchange[AiRequest]):
             after=after,
             shown=page_request.shown,
             asked_approvals=() if resumed is None else resumed.answered_approvals,
-            answered=[result.call_id for result in page_request.results],
+            answered_call_ids=[result.call_id for result in page_request.results],
         )
 
     async def handle(self) -> Response:
         if self.verb == "run":
             return await super().handle()
+
         run = await self._find_newest(self.path["chat_id"])
         if run is None or is_final(run.status):
             return no_content_response()
-        return await (self._resume(run) if self.verb == "resume" else self._stop(run))
+
+        if self.verb == "resume":
+            return await self._resume(run)
+        return await self._stop(run)
 
     async def start(self, page_request: AiRequest, key: str | None) -> Portions:
         """Return the events of a new run, which is a retry of the newest one to regenerate it."""
@@ -414,6 +444,7 @@ class AiExchange(PageExchange[AiRequest]):
         if run is None:
             raise NotFound("The chat has no answer that could be regenerated")
 
+        # The page may name an older answer. The summary of a run has the beginning of its input.
         if run.input != (page_request.message or "")[: len(run.input)]:
             raise Conflict("Only the newest answer of a chat can be regenerated")
 

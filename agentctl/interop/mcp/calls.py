@@ -21,7 +21,7 @@ from agentctl.interface.requests import (
 )
 from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.mcp.client import CallingClient, CallProgress, Result, build_result
-from agentctl.interop.mcp.questions import PausedRun, read_answer, reject
+from agentctl.interop.mcp.questions import PausedRun, Question, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
 from agentctl.records.events import LAST_NAMES, STREAM_CUT, EventKind, find_event_kind
 from agentctl.records.files import FileReference, is_saved
@@ -56,11 +56,11 @@ async def run(
 ) -> Result:
     """Run a component and return its answer, or continue the run of a repeated call.
 
-    Args:
-        base: the URL of the server, for links to files.
-
     If the client disconnects, the run ends or continues as for every other client
     (`server.on_disconnect`).
+
+    Args:
+        base: the URL of the server, for links to files.
     """
     call = _RunCall(tool, operations, arguments, client, base)
     # In a separate task: a cancelled scope of the SDK would interrupt the end of the stream, too.
@@ -97,31 +97,28 @@ class _RunCall:
         self._operations = operations
         self._arguments = arguments
         self._client = client
-        self._ends = LAST_NAMES[tool.kind]
-        self._last = -1
-        self._continues = False
         self._base = base
         self._database = operations.runs.find_database_id(tool.kind, tool.component_id)
-        self._saved = list[dict[str, Any]]()
+
+        self._end_names = LAST_NAMES[tool.kind]
+        # The place of the last event in the stream of the run.
+        self._last_seq = -1
+        # True if the run has legs before the one whose events this call follows.
+        self._continues = False
+
+        self._saved_files = list[dict[str, Any]]()
+        # What the run waits for since its last pause, by approval id.
         self._approvals: dict[str, dict[str, Any]] = {}
         self._progress = CallProgress(client.report)
 
     async def execute(self) -> Result:
         """Return the result of the run at its end, or of its pause."""
-        tool = self._tool
         client = self._client
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._progress.reporting())
 
             if client.state is None:
-                request = RunRequest(
-                    self._arguments["message"],
-                    self._arguments.get("session_id"),
-                    files=tuple(self._arguments.get("files", ())),
-                )
-                events = self._operations.runs.stream_portions(
-                    tool.kind, tool.component_id, request, run_id=client.run_id
-                )
+                events = self._start()
             else:
                 events = await self._continue(client.state)
 
@@ -133,15 +130,7 @@ class _RunCall:
 
                 # A client without a session sends the answers with a further call.
                 if client.ask is None:
-                    input_requests = {
-                        question.id: {"method": "elicitation/create", "params": question.params}
-                        for question in questions
-                    }
-                    return {
-                        "resultType": "input_required",
-                        "inputRequests": input_requests,
-                        "requestState": self.run_id,
-                    }
+                    return self._build_input_request(questions)
 
                 # The call takes one place among those that wait, for all of its questions.
                 try:
@@ -160,7 +149,25 @@ class _RunCall:
     def _paused(self) -> PausedRun:
         return PausedRun(self._tool.kind, self._tool.component_id, self.run_id)
 
+    def _start(self) -> Events:
+        request = RunRequest(
+            self._arguments["message"],
+            self._arguments.get("session_id"),
+            files=tuple(self._arguments.get("files", ())),
+        )
+        return self._operations.runs.stream_portions(
+            self._tool.kind, self._tool.component_id, request, run_id=self._client.run_id
+        )
+
     async def _continue(self, state: str) -> Events:
+        """Decide as the user has answered, and return the events of the run from then on.
+
+        Args:
+            state: the `requestState` of the call, which is the id of the run.
+
+        Raises:
+            ValidationFailed: it is no such id, or the run waits for other decisions.
+        """
         if not is_unique_id(state):
             raise ValidationFailed("requestState is not that of a question")
 
@@ -169,6 +176,7 @@ class _RunCall:
         self._continues = True
 
         decisions = [read_answer(key, answer) for key, answer in self._client.answers.items()]
+        # The ids of the questions come from the client: they may name another run.
         request = ContinueRequest(
             tuple(decision for paused, decision in decisions if paused == self._paused)
         )
@@ -192,16 +200,17 @@ class _RunCall:
         self._progress.note("waits for an answer")
         tool = self._tool
         while True:
-            request = ResumeRequest(self.session_id, self._last)
+            request = ResumeRequest(self.session_id, self._last_seq)
             events = await self._operations.runs.open_stream(
                 "resume", tool.kind, tool.component_id, self.run_id, request
             )
-            is_first = True
+            has_events = False
             async with contextlib.aclosing(events):
                 async for portion in events:
-                    is_first = False
+                    has_events = True
                     yield portion
-            if not is_first:
+            # The stream of a run that is still paused ends without events.
+            if has_events:
                 return
             await asyncio.sleep(PAUSE_SECONDS)
 
@@ -211,18 +220,19 @@ class _RunCall:
         async with contextlib.aclosing(events):
             async for portion in events:
                 if not self.run_id:
-                    first = orjson.loads(portion[0].data)
-                    self.run_id = first["run_id"]
-                    self.session_id = first["session_id"]
+                    first_data = orjson.loads(portion[0].data)
+                    self.run_id = first_data["run_id"]
+                    self.session_id = first_data["session_id"]
 
                 for event in portion:
-                    self._last = event.seq
+                    self._last_seq = event.seq
                     self._progress.read(event, self.run_id)
 
                     kind = find_event_kind(event.name)
                     is_pause = kind is EventKind.PAUSED
                     is_file = kind is EventKind.FILE_SAVED
-                    if not (is_pause or is_file or event.name in self._ends):
+                    # Most events are deltas, whose JSON need not be parsed.
+                    if not (is_pause or is_file or event.name in self._end_names):
                         continue
 
                     data = orjson.loads(event.data)
@@ -237,9 +247,20 @@ class _RunCall:
                         return None
                     if not is_file:
                         return await self._build(data)
-                    self._saved.append(data["file"])
+                    self._saved_files.append(data["file"])
 
         return build_result(STREAM_CUT, failed=True)
+
+    def _build_input_request(self, questions: list[Question]) -> Result:
+        """Return the result that asks the user; the client repeats the call with the answers."""
+        return {
+            "resultType": "input_required",
+            "inputRequests": {
+                question.id: {"method": "elicitation/create", "params": question.params}
+                for question in questions
+            },
+            "requestState": self.run_id,
+        }
 
     def _build_pause(self) -> Result:
         """Return the result of a run that waits: an error, because it has no answer yet."""
@@ -287,13 +308,14 @@ class _RunCall:
         scope `sessions:read` gets only the files of the events that it has followed.
         """
         if not self._continues:
-            return self._saved
+            return self._saved_files
+
         with contextlib.suppress(AgentctlError):
             where = SessionLocator(db_id=self._database)
             document = await self._operations.sessions.get_run(self.session_id, self.run_id, where)
             run: Any = document.value
             return list(filter(is_saved, run.get("files") or ()))
-        return self._saved
+        return self._saved_files
 
     async def _build_files(self, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return files as content: small pictures and sounds themselves, links to other files."""
@@ -323,10 +345,16 @@ class _RunCall:
         uri = f"{self._base}/files/{file.file_id}/content"
         if self._database is not None:
             uri += f"?db_id={self._database}"
+
         if not self._client.takes_links:
             return {"type": "text", "text": f"[{file.name} ({file.media_type}): {uri}]"}
-        link = {"type": "resource_link", "uri": uri, "name": file.name}
-        return {**link, "mimeType": file.media_type, "size": file.size}
+        return {
+            "type": "resource_link",
+            "uri": uri,
+            "name": file.name,
+            "mimeType": file.media_type,
+            "size": file.size,
+        }
 
     async def leave(self, work: asyncio.Future[Result]) -> None:
         """Wait for the end of the call of a client that left.

@@ -29,33 +29,38 @@ Report = Callable[[int, str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class CallingClient:
-    """The parts of a call other than its arguments, and the ways to reach its client.
-
-    Attributes:
-        disconnected: set when the client of the HTTP request has disconnected.
-        detaches: True if the run goes on then.
-        run_id: the id that its run gets; None for any.
-        report: sends a notification of progress; None if the client wants none.
-        ask: sends a question, whose answer is another request; None if the client takes none while
-            it waits.
-        waits: counts the call among the streams that the caller follows, while it waits for an
-            answer.
-        takes_questions: True if the client takes questions as the result of the call.
-        state: the `requestState` of a repeated call, a run that waits; None for a new call.
-        answers: the answers to the questions of that run.
-        takes_links: True if its protocol has links to resources, since 2025-06-18.
-    """
+    """The parts of a call other than its arguments, and the ways to reach its client."""
 
     disconnected: asyncio.Event
+    """Set when the client of the HTTP request has disconnected."""
+
     detaches: bool
+    """True if the run continues after that."""
+
     run_id: str | None = None
+    """The id that the run of the call gets; None for any."""
+
     report: Report | None = None
+    """Sends a notification of progress; None if the client wants none."""
+
     ask: Callable[[Question], Awaitable[None]] | None = None
+    """Sends a question, whose answer is another request; None if the client takes no questions
+    while it waits."""
+
     waits: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Counts the call among the streams that the caller follows, while it waits for an answer."""
+
     takes_questions: bool = False
+    """True if the client takes questions as the result of the call."""
+
     state: str | None = None
+    """The `requestState` of a repeated call, the id of a run that waits; None for a new call."""
+
     answers: Mapping[str, Any] = field(default_factory=dict)
+    """The answers to the questions of that run, by the ids of the questions."""
+
     takes_links: bool = True
+    """True if its protocol has links to resources, since 2025-06-18."""
 
 
 ListTools = Callable[[Call], Awaitable[list[dict[str, Any]]]]
@@ -84,7 +89,8 @@ def build_result(
 class CallProgress:
     """The progress of the run of one call: at most one notification a second, each with a message.
 
-    `report` is None if the client wants none.
+    Args:
+        report: None if the client wants no notifications.
     """
 
     def __init__(self, report: Report | None) -> None:
@@ -93,25 +99,26 @@ class CallProgress:
         self._changed = asyncio.Event()
         self._characters = 0
 
-    def read(self, event: StreamEvent, run_id: str) -> None:
+    def read(self, stream_event: StreamEvent, run_id: str) -> None:
         """Note an event of the run, or of a member."""
         if self._report is None:
             return
-        read = parse_event(event.name, event.data)
-        own = read.run_id == run_id
-        match read.kind:
+
+        event = parse_event(stream_event.name, stream_event.data)
+        is_own = event.run_id == run_id
+        match event.kind:
             case EventKind.TOOL_CALL_STARTED:
-                self.note(f"calls {read.tool.get('tool_name')}")
-            case EventKind.STARTED if not own:
-                self.note(f"{read.component_name} started")
-            case EventKind.COMPLETED if not own:
-                self.note(f"{read.component_name} completed")
+                self.note(f"calls {event.tool.get('tool_name')}")
+            case EventKind.STARTED if not is_own:
+                self.note(f"{event.component_name} started")
+            case EventKind.COMPLETED if not is_own:
+                self.note(f"{event.component_name} completed")
             case EventKind.STEP_STARTED | EventKind.PROGRESS:
-                self.note(read.describe() or "")
+                self.note(event.describe() or "")
             case EventKind.CONTINUED:
                 self.note("continued")
             case kind if kind in TEXT_KINDS:
-                self._characters += len(read.text)
+                self._characters += len(event.text)
                 self.note(f"{self._characters} characters")
 
     def note(self, text: str) -> None:
@@ -125,6 +132,7 @@ class CallProgress:
         if self._report is None:
             yield
             return
+
         task = asyncio.create_task(self._send_all(self._report), name="mcp progress")
         try:
             yield
@@ -134,11 +142,13 @@ class CallProgress:
 
     async def _send_all(self, report: Report) -> None:
         number = 0
+        # The first message is sent at once.
         self._changed.set()
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), IDLE_SECONDS)
             self._changed.clear()
+
             number += 1
             await report(number, self._text)
             await asyncio.sleep(INTERVAL_SECONDS)

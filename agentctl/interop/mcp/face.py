@@ -64,28 +64,35 @@ class McpFace(Face):
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)
-        caller = call.caller
-        path = path_below_root(scope)
-        if path != MCP_PATH:
-            scope["route"] = MatchedRoute("get_mcp_metadata")
-            metadata = build_metadata(self._settings, scope, path)
-            if call.method not in ("GET", "HEAD"):
-                raise errors.MethodNotAllowed(allow=("GET", "HEAD"))
-            headers = {"Access-Control-Allow-Origin": "*"}
-            await json_response(metadata, headers=headers)(scope, receive, send)
+        if path_below_root(scope) != MCP_PATH:
+            await self._respond_with_metadata(call, send)
             return
+
         scope["route"] = MatchedRoute("call_mcp")
+        caller = call.caller
         if caller.principal is None:
             raise caller.failure or errors.Unauthenticated()
         if call.method not in ("POST", "DELETE"):
             # Nothing is sent without a request, and an open stream would delay the shutdown.
             raise errors.MethodNotAllowed(allow=("DELETE", "POST"))
         add_log_context(principal=caller.principal.identity)
+
         version = call.headers.get("mcp-protocol-version")
         if version is None or version in VERSIONS:
             await self._handshake.respond(call, send)
         else:
             await self._modern.respond(call, send)
+
+    async def _respond_with_metadata(self, call: Call, send: Send) -> None:
+        scope = call.scope
+        scope["route"] = MatchedRoute("get_mcp_metadata")
+        metadata = build_metadata(self._settings, scope, path_below_root(scope))
+        if call.method not in ("GET", "HEAD"):
+            raise errors.MethodNotAllowed(allow=("GET", "HEAD"))
+
+        # A client in the browser reads it before it has a token.
+        headers = {"Access-Control-Allow-Origin": "*"}
+        await json_response(metadata, headers=headers)(scope, call.receive, send)
 
     async def _list_tools(self, call: Call) -> list[dict[str, Any]]:
         assert call.caller.principal is not None
@@ -98,11 +105,13 @@ class McpFace(Face):
         tool = self._tools.get(name)
         if tool is None:
             raise NoSuchTool
+
         try:
             arguments = check_arguments(tool.build(), values)
             if isinstance(tool, RunTool):
                 base = _find_base(self._settings, call.scope)
                 return await calls.run(tool, call.operations, arguments, client, base)
+
             document = await tool.read(call.operations, arguments)
             return build_result(document.raw.decode())
         except errors.Forbidden:
@@ -116,7 +125,9 @@ def list_issuers(settings: Settings) -> list[str]:
     """Return the identity providers whose tokens the server accepts."""
     table = settings.authorization
     has_keys = bool(table.jwks_url or table.oidc_discovery)
-    return [table.issuer] if table.enabled and has_keys and table.issuer else []
+    if table.enabled and has_keys and table.issuer:
+        return [table.issuer]
+    return []
 
 
 def list_scopes(settings: Settings) -> list[str]:
@@ -136,22 +147,30 @@ def build_challenge(settings: Settings, scope: Scope) -> str:
     """
     if not list_issuers(settings):
         return ""
+
     url = f"{_find_base(settings, scope)}{_METADATA}{MCP_PATH}"
-    scopes = list_scopes(settings)
-    asked = f', scope="{" ".join(scopes)}"' if scopes else ""
-    return f', resource_metadata="{url}"{asked}'
+    challenge = f', resource_metadata="{url}"'
+    if scopes := list_scopes(settings):
+        challenge += f', scope="{" ".join(scopes)}"'
+    return challenge
 
 
 def build_metadata(settings: Settings, scope: Scope, path: str) -> dict[str, Any]:
-    """Return the metadata at a path; NotFound if the path or the server has none."""
-    issuers = list_issuers(settings)
+    """Return the metadata of the endpoint (RFC 9728 2), as JSON.
+
+    Raises:
+        NotFound: the path is not that of the metadata, or there is no identity provider.
+    """
     if path in SIGN_IN_PATHS:
         raise errors.NotFound(
             "This server is no authorization server: set a token in the client, or issuer and"
             " oidc_discovery in [authorization] of the server"
         )
+
+    issuers = list_issuers(settings)
     if path not in (_METADATA, f"{_METADATA}{MCP_PATH}") or not issuers:
         raise errors.NotFound("Not found")
+
     scopes = list_scopes(settings)
     return {
         "resource": f"{_find_base(settings, scope)}{MCP_PATH}",

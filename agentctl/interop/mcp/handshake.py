@@ -37,7 +37,9 @@ SESSION_HEADER = "Mcp-Session-Id"
 _PREFIX_LENGTH = 24
 """Characters of an id of a run before its last group of 12 hexadecimal digits."""
 
-_FORM = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-)([aq])([0-9a-f]{32})")
+_SESSION_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-)([aq])([0-9a-f]{32})")
+"""The beginning of the ids of its runs, `a` if its client can ask its user and `q` (quiet) if not,
+and a hash of the owner."""
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """The versions of the protocol, oldest first."""
@@ -51,6 +53,7 @@ _STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
+# Codes of errors (JSON-RPC 2.0, 5.1).
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
@@ -70,8 +73,13 @@ class McpSession:
     """
 
     prefix: str
+    """The beginning of the ids of its runs, up to their last hyphen."""
+
     owner: str
+    """Identity of the caller that opened it."""
+
     asks: bool
+    """True if its client can ask its user."""
 
     @classmethod
     def open(cls, owner: str, *, asks: bool) -> Self:
@@ -81,17 +89,18 @@ class McpSession:
     @classmethod
     def read(cls, session_id: str, owner: str) -> Self:
         """Return the session with an id; NotFound if it is not that of a session of this caller."""
-        match = _FORM.fullmatch(session_id)
+        match = _SESSION_ID.fullmatch(session_id)
         if match is not None:
-            session = cls(match[1], owner, match[2] == "a")
+            session = cls(match[1], owner, asks=match[2] == "a")
+            # The id has the hash of its owner: that of another caller is not equal.
             if session.id == session_id:
                 return session
         raise NotFound("Session not found")
 
     @property
     def id(self) -> str:
-        kind = "a" if self.asks else "q"
-        return f"{self.prefix}{kind}{_hash(self.prefix, self.owner)[:32]}"
+        letter = "a" if self.asks else "q"
+        return f"{self.prefix}{letter}{_hash(self.prefix, self.owner)[:32]}"
 
     def find_run_id(self, request_id: int | str) -> str:
         """Return the id of the run of a request."""
@@ -137,21 +146,29 @@ class HandshakeServer:
     async def _build_response(
         self, call: Call, message: Message, session: McpSession | None
     ) -> Response:
+        """Respond to each message that is not the call of a tool."""
+        accepted = Response(status_code=202)
+
+        # A notification.
         if message.id is None:
             if message.method == "notifications/cancelled":
                 await _cancel_call(call, message.params, session)
-        elif not message.method:
+            return accepted
+
+        # The answer to a question.
+        if not message.method:
             await _take_answer(call, str(message.id), message.result)
-        elif message.method == "initialize":
-            return self._initialize(call, message.id, message.params)
-        elif message.method == "ping":
-            return json_response(build_response(message.id, {}))
-        elif message.method == "tools/list":
-            tools = {"tools": await self._list(call)}
-            return json_response(build_response(message.id, tools))
-        else:
-            return json_response(build_error(message.id, METHOD_NOT_FOUND, "Method not found"))
-        return Response(status_code=202)
+            return accepted
+
+        match message.method:
+            case "initialize":
+                return self._initialize(call, message.id, message.params)
+            case "ping":
+                return json_response(build_response(message.id, {}))
+            case "tools/list":
+                tools = {"tools": await self._list(call)}
+                return json_response(build_response(message.id, tools))
+        return json_response(build_error(message.id, METHOD_NOT_FOUND, "Method not found"))
 
     def _initialize(self, call: Call, request_id: int | str, params: JsonObject) -> Response:
         version = params.get("protocolVersion")
@@ -159,6 +176,7 @@ class HandshakeServer:
         if not isinstance(version, str) or not isinstance(capabilities, dict):
             text = "initialize needs protocolVersion and capabilities"
             return json_response(build_error(request_id, INVALID_PARAMS, text), 400)
+
         session = McpSession.open(call.caller.owner, asks=_can_ask(capabilities))
         settings = self._settings.server
         result = {
@@ -183,6 +201,7 @@ class HandshakeServer:
         session: McpSession | None,
         send: Send,
     ) -> None:
+        """Call a tool, and respond with a stream of events if the client accepts one."""
         name = params.get("name")
         values = params.get("arguments")
         meta = params.get("_meta")
@@ -217,6 +236,7 @@ class HandshakeServer:
         finally:
             watch.cancel()
             await asyncio.wait({watch})
+
         if not streams:
             await json_response(body)(call.scope, call.receive, send)
 
@@ -283,9 +303,12 @@ class _Stream:
 
 
 def _can_ask(capabilities: JsonObject) -> bool:
-    declared = capabilities.get("elicitation")
+    """Return True if a client can ask its user with a form."""
+    elicitation = capabilities.get("elicitation")
+    if not isinstance(elicitation, dict):
+        return False
     # A client that names no mode has the form mode only (protocol 2025-11-25).
-    return isinstance(declared, dict) and (not declared or "form" in declared)
+    return not elicitation or "form" in elicitation
 
 
 async def _watch(call: Call, disconnected: asyncio.Event) -> None:
@@ -334,34 +357,43 @@ async def _take_answer(call: Call, question_id: str, result: JsonObject | None) 
 
 
 class Message(NamedTuple):
-    """A message of a client.
-
-    Attributes:
-        id: None for a notification.
-        method: empty for the answer to a question.
-        result: the result of an answer; None if the client could not answer.
-    """
+    """A message of a client."""
 
     id: int | str | None
+    """None for a notification."""
+
     method: str
+    """`""` for the answer to a question."""
+
     params: JsonObject
+
     result: JsonObject | None = None
+    """The result of an answer; None if the client could not answer."""
 
 
 def read_message(body: object) -> Message:
     """Return the message in a body; BadRequest if it is not one message of JSON-RPC 2.0."""
-    if isinstance(body, dict) and body.get("jsonrpc") == "2.0":
-        found = body.get("id")
-        method = body.get("method", "")
-        params = body.get("params", {})
-        result = body.get("result")
-        has_id = isinstance(found, int | str) and not isinstance(found, bool)
-        if isinstance(method, str) and isinstance(params, dict):
-            if method and (has_id or "id" not in body):
-                return Message(found, method, params)
-            if has_id and not method and ("error" in body or isinstance(result, dict)):
-                return Message(found, "", {}, result)
-    raise BadRequest("The body must be one JSON-RPC message")
+    invalid = BadRequest("The body must be one JSON-RPC message")
+    if not isinstance(body, dict) or body.get("jsonrpc") != "2.0":
+        raise invalid
+
+    message_id = body.get("id")
+    method = body.get("method", "")
+    params = body.get("params", {})
+    if not isinstance(method, str) or not isinstance(params, dict):
+        raise invalid
+
+    has_id = isinstance(message_id, int | str) and not isinstance(message_id, bool)
+    if method:
+        # `"id": null` is no notification: JSON-RPC has no such requests.
+        if not has_id and "id" in body:
+            raise invalid
+        return Message(message_id, method, params)
+
+    result = body.get("result")
+    if not has_id or not ("error" in body or isinstance(result, dict)):
+        raise invalid
+    return Message(message_id, "", {}, result)
 
 
 def build_response(request_id: int | str, result: JsonObject) -> JsonObject:
@@ -370,14 +402,19 @@ def build_response(request_id: int | str, result: JsonObject) -> JsonObject:
 
 
 def build_error(request_id: int | str | None, code: int, text: str) -> JsonObject:
-    """Return the error of a request; without an id that of a body."""
+    """Return the error of a request.
+
+    Args:
+        request_id: None for the error of a body whose request is not known.
+    """
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": text}}
 
 
 def build_error_response(discovery: str, error: AgentctlError) -> Response:
     """Return the HTTP response of an error on the endpoint.
 
-    `discovery` has parameters of challenges; empty without an identity provider.
+    Args:
+        discovery: parameters to add to a challenge (`build_challenge`); `""` for no parameters.
     """
     code = INVALID_REQUEST if isinstance(error, BadRequest) else SERVER_ERROR
     body = build_error(None, code, error.detail)

@@ -53,43 +53,61 @@ class PausedRun:
     run_id: str
 
     def build_questions(self, approvals: Iterable[Mapping[str, Any]]) -> list[Question] | None:
-        """Return a question for each approval; None if the user may or can not decide about all."""
-        questions = [self._build_question(approval) for approval in approvals]
-        asked = [question for question in questions if question is not None]
-        return asked if asked and len(asked) == len(questions) else None
+        """Return a question for each approval.
+
+        None without approvals, or if the user may not or cannot decide about one of them: then the
+        answers about the rest would not continue the run.
+        """
+        questions: list[Question] = []
+        for approval in approvals:
+            question = self._build_question(approval)
+            if question is None:
+                return None
+            questions.append(question)
+        return questions or None
 
     def _build_question(self, approval: Mapping[str, Any]) -> Question | None:
         if approval["policy"] != "user":
             return None
+
+        component = f"The {self.kind} {self.component_id}"
         tool = approval["tool_name"]
-        asked = approval["question"]
+        question = approval["question"]
         arguments = json.dumps(approval["arguments"], ensure_ascii=False)
+
         match approval["kind"]:
             case "approval":
                 form = "approval"
                 schema = _build_form({"decision": _DECISION, "note": _NOTE}, "decision")
-                text = f"The {self.kind} {self.component_id} wants to call {tool} with {arguments}"
-                text = f"{text}\n{asked}" if asked else text
+                text = f"{component} wants to call {tool} with {arguments}"
+                if question:
+                    text += f"\n{question}"
+
             case "input":
                 form, schema = _build_answer_form(approval["schema"])
-                text = asked or f"The {self.kind} {self.component_id} needs an answer for {tool}"
+                text = question or f"{component} needs an answer for {tool}"
+
             case "external":
                 form = "external"
                 schema = _build_form({"result": {**_TEXT, "title": "Result"}})
                 text = f"Execute {tool} with {arguments}, and enter its result"
+
             case _:
                 return None
+
         if len(text) > MAXIMUM_TEXT:
             return None
+
         names = (self.kind, self.component_id, self.run_id, approval["approval_id"])
         question_id = "/".join((*names, form, approval["arguments_hash"]))
         return Question(question_id, {"message": text, "requestedSchema": schema})
 
 
 def read_answer(question_id: str, answer: Mapping[str, Any]) -> tuple[PausedRun, Ruling]:
-    """Return the run and the ruling of an answer, a result with `action` and `content`.
+    """Return the run and the ruling of an answer. If the user gave none, it is a rejection.
 
-    All but an answer is a rejection.
+    Args:
+        answer: an `ElicitResult` of the protocol, with `action` and `content`.
 
     Raises:
         NotFound: the id is not that of a question.
@@ -98,13 +116,16 @@ def read_answer(question_id: str, answer: Mapping[str, Any]) -> tuple[PausedRun,
     names = rest.split("/")
     if kind not in KINDS or len(names) != 5:
         raise NotFound("There is no such question")
+
     component_id, run_id, approval_id, form, arguments_hash = names
     run = PausedRun(kind, component_id, run_id)
     rule = partial(build_ruling, {"approval_id": approval_id, "arguments_hash": arguments_hash})
+
     content = answer.get("content")
     if answer.get("action") != "accept" or not isinstance(content, Mapping):
         note = _NOTES.get(str(answer.get("action")), _NOTES["decline"])
         return run, rule("fail" if form == "external" else "reject", note=note)
+
     match form:
         case "approval":
             is_approved = content.get("decision") == "approve"
@@ -116,7 +137,8 @@ def read_answer(question_id: str, answer: Mapping[str, Any]) -> tuple[PausedRun,
             return run, rule("answer", dict(content))
         case "json":
             return run, rule("answer", _parse_answer(content.get("answer")))
-    return run, rule("answer", content.get("answer"))
+        case _:
+            return run, rule("answer", content.get("answer"))
 
 
 def reject(question_id: str, note: str) -> tuple[PausedRun, Ruling]:
@@ -134,6 +156,7 @@ def _parse_answer(text: Any) -> Any:
 
 
 def _build_form(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    """Return the schema of a form; without `required` all of its fields are required."""
     names = list(required or properties)
     return {"type": "object", "properties": dict(properties), "required": names}
 
@@ -146,28 +169,36 @@ def _build_answer_form(schema: Mapping[str, Any] | None) -> tuple[str, dict[str,
     """
     if schema is None:
         return "answer", _build_form({"answer": {**_TEXT, "title": "Answer"}})
+
     field = _build_field(schema)
     if field is not None:
         return "answer", _build_form({"answer": {"title": "Answer", **field}})
+
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and properties:
         fields = {name: _build_field(declared) for name, declared in properties.items()}
         if all(field is not None for field in fields.values()):
             required = [name for name in schema.get("required", ()) if name in fields]
             return "object", {"type": "object", "properties": fields, "required": required}
+
     text = f"JSON for the schema {json.dumps(schema)}"
     return "json", _build_form({"answer": {**_TEXT, "title": "Answer", "description": text}})
 
 
 def _build_field(schema: Any) -> dict[str, Any] | None:
+    """Return the field of a form for a schema; None for a value with structure."""
     if not isinstance(schema, Mapping):
         return None
-    kind = schema.get("type")
+
+    value_type = schema.get("type")
     choices = schema.get("enum")
     if choices is not None:
-        if not isinstance(choices, list) or not all(isinstance(item, str) for item in choices):
+        if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
             return None
-        kind = kind or "string"
-    if not isinstance(kind, str) or kind not in _PRIMITIVES:
+        value_type = value_type or "string"
+
+    if not isinstance(value_type, str) or value_type not in _PRIMITIVES:
         return None
-    return {"type": kind, **{name: schema[name] for name in schema if name in _FIELD_KEYS}}
+
+    known_keywords = {name: schema[name] for name in schema if name in _FIELD_KEYS}
+    return {"type": value_type, **known_keywords}

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentctl.auth.policy import POLICY, authorize
 from agentctl.auth.principal import Principal, ids_in_scopes
-from agentctl.config.settings import Settings
+from agentctl.config.settings import Agent, Settings, Team, Workflow
 from agentctl.errors import Forbidden, ValidationFailed
 from agentctl.interface.requests import (
     MAXIMUM_LIMIT,
@@ -48,11 +48,12 @@ INSTRUCTIONS = (
     "Agents, teams and workflows as tools. Pass session_id of a result to continue a conversation."
 )
 
-_KINDS: dict[str, tuple[type, str]] = {
+_TYPES: dict[str, tuple[type, str]] = {
     "string": (str, "a text"),
     "integer": (int, "an integer"),
     "array": (list, "an array of texts"),
 }
+"""The types of arguments by their name in JSON Schema, with the words for errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +121,22 @@ Tool = RunTool | ReadTool
 
 
 def build_tools(settings: Settings) -> dict[str, Tool]:
-    """Return all tools by name. Of two with one name the first counts."""
-    agents = (RunTool("agent", it.id, it.name, it.description) for it in settings.agents)
-    teams = (RunTool("team", it.id, it.name, it.description) for it in settings.teams)
-    workflows = (RunTool("workflow", it.id, it.name, it.description) for it in settings.workflows)
-    tools: list[Tool] = [*agents, *teams, *workflows, *READ_TOOLS]
-    by_name = dict[str, Tool]()
+    """Return all tools by name. The first tool of a name counts."""
+    components: list[tuple[ComponentKind, Agent | Team | Workflow]] = [
+        *(("agent", agent) for agent in settings.agents),
+        *(("team", team) for team in settings.teams),
+        *(("workflow", workflow) for workflow in settings.workflows),
+    ]
+    tools: list[Tool] = [
+        RunTool(kind, component.id, component.name, component.description)
+        for kind, component in components
+    ]
+    tools += READ_TOOLS
+
+    tools_by_name = dict[str, Tool]()
     for tool in tools:
-        by_name.setdefault(tool.name, tool)
-    return by_name
+        tools_by_name.setdefault(tool.name, tool)
+    return tools_by_name
 
 
 def check_arguments(tool: Mapping[str, Any], values: Arguments | None) -> dict[str, Any]:
@@ -142,15 +150,21 @@ def check_arguments(tool: Mapping[str, Any], values: Arguments | None) -> dict[s
     for name in schema["required"]:
         if name not in arguments:
             raise ValidationFailed(f"{name} is required")
+
     for name, value in arguments.items():
         declared = schema["properties"].get(name)
         if declared is None:
-            known = ", ".join(schema["properties"])
-            raise ValidationFailed(f"an argument is not known; known arguments: {known}")
-        kind, words = _KINDS[declared["type"]]
-        is_right = isinstance(value, kind) and not isinstance(value, bool)
-        if not is_right or (kind is list and not all(isinstance(each, str) for each in value)):
+            known_names = ", ".join(schema["properties"])
+            raise ValidationFailed(f"an argument is not known; known arguments: {known_names}")
+
+        argument_type, words = _TYPES[declared["type"]]
+        # `bool` is a subclass of `int`.
+        is_valid = isinstance(value, argument_type) and not isinstance(value, bool)
+        if is_valid and argument_type is list:
+            is_valid = all(isinstance(item, str) for item in value)
+        if not is_valid:
             raise ValidationFailed(f"{name} must be {words}")
+
     return arguments
 
 
