@@ -111,8 +111,10 @@ class Model(BaseModel):  # type: ignore[misc]
     def _build_request(
         self, messages: Sequence[Message], options: Mapping[str, Any]
     ) -> AnswerRequest:
+        """Build a request from messages and the arguments with which agno calls a model."""
         functions = (tool["function"] for tool in options.get("tools") or ())
         tools, choice = select_tools(functions, options.get("tool_choice"))
+
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         settings = {
             "temperature": self.temperature,
@@ -123,11 +125,13 @@ class Model(BaseModel):  # type: ignore[misc]
             "reasoning_effort": self.reasoning_effort,
             "timeout_seconds": self.timeout,
         }
-        converted = _convert_messages(messages)
-        access = get_access()
+
         # The runner of agno does not see the runs that the code of a tool starts.
+        access = get_access()
         run: Any = options.get("run_response")
         is_seen = run is None or access.seen_runs is None or run.run_id in access.seen_runs
+
+        converted = _convert_messages(messages)
         return AnswerRequest(
             self.id,
             converted.instructions,
@@ -141,12 +145,12 @@ class Model(BaseModel):  # type: ignore[misc]
         )
 
 
-def _read_format(asked: Any) -> AnswerSchema | None:
+def _read_format(response_format: Any) -> AnswerSchema | None:
     """Return the schema of an answer: a pydantic model, or a schema in the form of OpenAI."""
-    if isinstance(asked, type):
-        schema = get_response_schema_for_provider(asked, "openai")
-        return AnswerSchema(schema, asked.__name__, asked.__doc__)
-    return read_format(asked)
+    if isinstance(response_format, type):
+        schema = get_response_schema_for_provider(response_format, "openai")
+        return AnswerSchema(schema, response_format.__name__, response_format.__doc__)
+    return read_format(response_format)
 
 
 _STATUSES = {
@@ -180,10 +184,11 @@ def _convert_messages(messages: Sequence[Message]) -> NeutralMessages:
         if message.role in ("system", "developer"):
             converted.add_system(text)
         elif message.role == "assistant":
-            functions = [(call["id"], call["function"]) for call in message.tool_calls or ()]
-            calls = [
-                (key, each["name"], keep_arguments(each["arguments"])) for key, each in functions
-            ]
+            calls: list[tuple[str, str, dict[str, Any]]] = []
+            for call in message.tool_calls or ():
+                function = call["function"]
+                arguments = keep_arguments(function["arguments"])
+                calls.append((call["id"], function["name"], arguments))
             converted.add_answer(text, calls, message.provider_data)
         elif message.role == "tool":
             converted.add_result(message.tool_call_id or "", text, message.tool_name or "")
@@ -193,17 +198,18 @@ def _convert_messages(messages: Sequence[Message]) -> NeutralMessages:
 
 
 def _read_files(message: Message) -> list[LoadedFile]:
-    given = [*(message.images or ()), *(message.audio or ()), *(message.files or ())]
-    for each in given:
-        if not isinstance(each.content, bytes) or not each.mime_type:
+    media = [*(message.images or ()), *(message.audio or ()), *(message.files or ())]
+    for medium in media:
+        if not isinstance(medium.content, bytes) or not medium.mime_type:
             raise ModelProviderError(
                 "agentctl.agno.Model takes files with content and mime_type", status_code=400
             )
     if message.videos:
         raise ModelProviderError("agentctl.agno.Model takes no videos", status_code=400)
+
     return [
-        build_inline(each.content, each.mime_type, getattr(each, "filename", None))
-        for each in given
+        build_inline(medium.content, medium.mime_type, getattr(medium, "filename", None))
+        for medium in media
     ]
 
 
@@ -219,7 +225,8 @@ def _build_end(answered: Answered, thinking: str | None = None) -> ModelResponse
     """Build the response with the calls and the usage of an answer.
 
     Args:
-        thinking: that of an answer that arrives as a whole, with its text.
+        thinking: the thinking of an answer that arrives as a whole, whose text is in the response
+            too; None for the end of a stream.
     """
     calls = [
         {
@@ -230,10 +237,12 @@ def _build_end(answered: Answered, thinking: str | None = None) -> ModelResponse
         for call in answered.answer.calls
     ]
     response = ModelResponse(tool_calls=calls)
+
     if thinking is not None:
         response.role = "assistant"
         response.content = answered.answer.text
         response.reasoning_content = thinking or None
+
     if answered.native is not None:
         response.provider_data = {NATIVE: answered.native}
     if (usage := answered.usage) is not None:

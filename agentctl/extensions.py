@@ -45,19 +45,21 @@ class AddedRoute(NamedTuple):
 
 
 class FaceRoute(NamedTuple):
-    """A route that a face serves, for `auth explain`.
-
-    Attributes:
-        name: its name in the log.
-        place: its method and path.
-        decision: the operation whose policy decides.
-    """
+    """A route that a face serves, for `auth explain`."""
 
     name: str
+    """Its name in the log."""
+
     place: str
+    """Its method and path."""
+
     setting: str
+    """The key of the configuration that turns the face on."""
+
     is_served: bool
+
     decision: str
+    """The operation whose policy decides."""
 
 
 def _ignore(*_: object) -> None:
@@ -68,27 +70,31 @@ class Extension(NamedTuple):
     """The parts that a package adds to the core. Every part is optional.
 
     `settings` is the `config.settings.Settings` of a process.
-
-    Attributes:
-        list_tables: returns the tables of the configuration.
-        check_settings: receives `settings` and the places of its keys, and raises
-            InvalidConfiguration for the first mistake.
-        require_packages: receives `settings`, and raises InvalidConfiguration if a package that
-            they need is not installed.
-        adapt_operations: receives the `server.routing.Operation` list and `settings`, and returns
-            the operations to serve; None: the same.
-        build_face: receives `settings`, and returns a `server.routing.Face`; None: there is none.
-        find_route: receives `settings`, a method and a decoded path, and returns the `AddedRoute`
-            or the `FaceRoute` of the request; None: it adds no such route.
     """
 
     name: str
+
     list_tables: Callable[[], Iterable[AddedTable]] = tuple
+    """Returns the tables of the configuration."""
+
     check_settings: Callable[[Any, Mapping[str, Any]], None] = _ignore
+    """Receives `settings` and the places of its keys, and raises InvalidConfiguration for the first
+    mistake."""
+
     require_packages: Callable[[Any], None] = _ignore
+    """Receives `settings`, and raises InvalidConfiguration if a package that they need is not
+    installed."""
+
     adapt_operations: Callable[[list[Any], Any], list[Any] | None] = _ignore
+    """Receives the list of `server.routing.Operation` and `settings`, and returns the operations to
+    serve; None to serve the operations as they are."""
+
     build_face: Callable[[Any], Any] = _ignore
+    """Receives `settings`, and returns a `server.routing.Face`; None without a face."""
+
     find_route: Callable[[Any, str, str], AddedRoute | FaceRoute | None] = _ignore
+    """Receives `settings`, a method and a decoded path, and returns the route of the request; None
+    if the extension adds no such route."""
 
 
 @cache
@@ -106,12 +112,15 @@ def insert_after(entries: Mapping[str, T], added: Iterable[tuple[str, str, T]]) 
     """
     items = list(entries.items())
     for after, name, entry in added:
-        position = [known for known, _ in items].index(after)
-        items.insert(position + 1, (name, entry))
+        names = [item_name for item_name, _ in items]
+        items.insert(names.index(after) + 1, (name, entry))
     return dict(items)
 
 
 def find_route(settings: Any, method: str, path: str) -> AddedRoute | FaceRoute | None:
-    """Return the route of an extension for a request, served or not; None: there is none."""
-    routes = (extension.find_route(settings, method, path) for extension in load_extensions())
-    return next((route for route in routes if route is not None), None)
+    """Return the route of the first extension that has one for a request, served or not."""
+    for extension in load_extensions():
+        route = extension.find_route(settings, method, path)
+        if route is not None:
+            return route
+    return None

@@ -92,8 +92,8 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
                 one of the tools, `none` for no tool, `auto` or None for its own choice.
             kwargs: further arguments of each call.
         """
-        converted = [_convert_tool(tool) for tool in tools]
-        return self.bind(tools=converted, tool_choice=tool_choice, **kwargs)
+        functions = [_convert_tool(tool) for tool in tools]
+        return self.bind(tools=functions, tool_choice=tool_choice, **kwargs)
 
     def with_structured_output(
         self,
@@ -117,16 +117,21 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
             return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
         if method != "json_schema":
             raise ValueError(f"agentctl.langchain.ChatModel has no method {method!r}")
-        converted = convert_to_json_schema(schema)
-        asked = {"name": converted.get("title") or "", "schema": converted}
+
+        json_schema = convert_to_json_schema(schema)
+        named_schema = {"name": json_schema.get("title") or "", "schema": json_schema}
         model = self.bind(
-            response_format={"type": "json_schema", "json_schema": asked},
-            ls_structured_output_format={"kwargs": {"method": method}, "schema": converted},
+            response_format={"type": "json_schema", "json_schema": named_schema},
+            # LangSmith shows the schema by this argument.
+            ls_structured_output_format={"kwargs": {"method": method}, "schema": json_schema},
         )
+
         is_model = isinstance(schema, type) and issubclass(schema, BaseModel)
         parser = PydanticOutputParser(pydantic_object=schema) if is_model else JsonOutputParser()
         if not include_raw:
             return model | parser
+
+        # As the base class does: an object with the answer, its value and the error of its parser.
         parsed = RunnablePassthrough.assign(
             parsed=itemgetter("raw") | parser, parsing_error=lambda _: None
         )
@@ -143,8 +148,8 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
     ) -> int:
         """Return the approximate number of tokens of messages."""
-        converted = [*map(_convert_tool, tools or ())]
-        return int(count_tokens_approximately(messages, tools=converted))
+        functions = [_convert_tool(tool) for tool in tools or ()]
+        return int(count_tokens_approximately(messages, tools=functions))
 
     async def _astream(
         self,
@@ -199,10 +204,12 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
     def _build_request(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, options: Mapping[str, Any]
     ) -> answering.AnswerRequest:
+        """Build a request from messages and the arguments of a call, which override the fields."""
         choice = options.get("tool_choice")
         choice = "required" if choice in (True, "any") else choice
         tools, choice = answering.select_tools(options.get("tools") or (), choice)
-        own = {
+
+        settings = {
             "temperature": self.temperature,
             "max_tokens": self.max_tokens,
             "top_p": self.top_p,
@@ -211,14 +218,15 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
             "reasoning_effort": self.reasoning_effort,
             "timeout_seconds": self.timeout,
         }
-        own |= {name: options[name] for name in own if options.get(name) is not None}
+        settings |= {name: options[name] for name in settings if options.get(name) is not None}
+
         converted = _convert_messages(messages)
         return answering.AnswerRequest(
             self.model,
             converted.instructions,
             converted.messages,
             tools,
-            own,
+            settings,
             choice,
             _read_format(options.get("response_format")),
             answering.select_options(options),
@@ -235,11 +243,12 @@ def _convert_tool(tool: Any) -> Any:
     return converted["function"]
 
 
-def _read_format(asked: object) -> answering.AnswerSchema | None:
+def _read_format(response_format: object) -> answering.AnswerSchema | None:
     """Return the schema of a `response_format` in the form of OpenAI, or of a pydantic model."""
-    if isinstance(asked, type) and issubclass(asked, BaseModel):
-        return answering.AnswerSchema(asked.model_json_schema(), asked.__name__, asked.__doc__)
-    return answering.read_format(asked)
+    if isinstance(response_format, type) and issubclass(response_format, BaseModel):
+        model = response_format
+        return answering.AnswerSchema(model.model_json_schema(), model.__name__, model.__doc__)
+    return answering.read_format(response_format)
 
 
 def _convert_messages(messages: Sequence[BaseMessage]) -> NeutralMessages:
@@ -270,8 +279,10 @@ def _convert_messages(messages: Sequence[BaseMessage]) -> NeutralMessages:
 
 
 def _read_text(message: BaseMessage) -> str:
+    """Return the text of a message; a tool's result has its other blocks as JSON."""
     if isinstance(message.content, str):
         return message.content
+
     texts: list[str] = []
     for block in message.content:
         if isinstance(block, str):
@@ -286,18 +297,20 @@ def _read_text(message: BaseMessage) -> str:
 def _read_files(message: BaseMessage) -> list[LoadedFile]:
     if isinstance(message.content, str):
         return []
-    blocks: list[Any] = [each for each in message.content_blocks if each["type"] != "text"]
+
+    files: list[LoadedFile] = []
+    blocks: list[Any] = message.content_blocks
     for block in blocks:
+        if block["type"] == "text":
+            continue
         if not block.keys() >= {"base64", "mime_type"}:
             kind = block.get("value", block).get("type")
             raise ValueError(
                 f"agentctl.langchain.ChatModel takes text, bytes, and no content of type {kind!r}"
             )
-    names = [(block.get("extras") or block).get("filename") for block in blocks]
-    return [
-        build_inline(block["base64"], block["mime_type"], name)
-        for block, name in zip(blocks, names, strict=True)
-    ]
+        name = (block.get("extras") or block).get("filename")
+        files.append(build_inline(block["base64"], block["mime_type"], name))
+    return files
 
 
 def _build_chunk(piece: answering.Delta | answering.Answered) -> ChatGenerationChunk:
@@ -330,15 +343,16 @@ def _build_result(thinking: str, answered: answering.Answered) -> ChatResult:
     calls: list[dict[str, Any]] = []
     malformed: list[dict[str, Any]] = []
     for call in answered.answer.calls:
-        named = {"id": call["id"], "name": call["name"]}
+        identity = {"id": call["id"], "name": call["name"]}
         arguments = call["arguments"]
         raw = arguments.get(NOT_AN_OBJECT)
-        if raw is not None and find_large_integer(raw) is not None:
-            calls.append({**named, "args": json.loads(raw)})
-        elif raw is not None:
-            malformed.append({**named, "args": raw, "error": "not a JSON object"})
+        if raw is None:
+            calls.append({**identity, "args": arguments})
+        elif find_large_integer(raw) is not None:
+            # The text is an object: only the records of a run cannot keep its integer.
+            calls.append({**identity, "args": json.loads(raw)})
         else:
-            calls.append({**named, "args": arguments})
+            malformed.append({**identity, "args": raw, "error": "not a JSON object"})
 
     extra = {"reasoning_content": thinking} if thinking else {}
     message = AIMessage(
@@ -351,12 +365,30 @@ def _build_result(thinking: str, answered: answering.Answered) -> ChatResult:
 
 
 def _build_details(answered: answering.Answered, extra: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a message about its answer: all but its content and its calls."""
+    """Return the fields of a message about its answer: all but its content and its calls.
+
+    Args:
+        extra: further values that LangChain keeps for the provider, such as the thinking.
+    """
     if answered.native is not None:
         extra[NATIVE] = answered.native
-    usage = answered.usage
+
     reason = answered.answer.finish_reason
-    counted = usage is not None and UsageMetadata(
+    return {
+        "additional_kwargs": extra,
+        "usage_metadata": _convert_usage(answered.usage),
+        "response_metadata": {
+            "model_provider": answering.PROVIDER,
+            "model_name": answered.model,
+            "finish_reason": "tool_calls" if reason == "tool_call" else reason,
+        },
+    }
+
+
+def _convert_usage(usage: Mapping[str, int] | None) -> UsageMetadata | None:
+    if usage is None:
+        return None
+    return UsageMetadata(
         input_tokens=usage["input_tokens"],
         output_tokens=usage["output_tokens"],
         total_tokens=usage["total_tokens"],
@@ -370,12 +402,3 @@ def _build_details(answered: answering.Answered, extra: dict[str, Any]) -> dict[
             "reasoning": usage["reasoning_tokens"],
         },
     )
-    return {
-        "additional_kwargs": extra,
-        "usage_metadata": counted or None,
-        "response_metadata": {
-            "model_provider": answering.PROVIDER,
-            "model_name": answered.model,
-            "finish_reason": "tool_calls" if reason == "tool_call" else reason,
-        },
-    }

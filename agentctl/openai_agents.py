@@ -58,14 +58,15 @@ class Model(BaseModel):  # type: ignore[misc]
         check_model(model)
         self.model = model
 
-    async def get_response(self, *asked: Any, **options: Any) -> ModelResponse:
-        _, answered = await answering.fetch_answer(self._build_request(*asked, **options))
-        usage = answered.usage
-        counted = Usage() if usage is None else Usage(requests=1, **dict(_build_usage(usage)))
-        return ModelResponse(output=_build_items(answered), usage=counted, response_id=None)
+    async def get_response(self, *arguments: Any, **options: Any) -> ModelResponse:
+        _, answered = await answering.fetch_answer(self._build_request(*arguments, **options))
+        usage = Usage()
+        if answered.usage is not None:
+            usage = Usage(requests=1, **dict(_build_usage(answered.usage)))
+        return ModelResponse(output=_build_items(answered), usage=usage, response_id=None)
 
-    async def stream_response(self, *asked: Any, **options: Any) -> AsyncIterator[Any]:
-        request = self._build_request(*asked, **options)
+    async def stream_response(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        request = self._build_request(*arguments, **options)
         response = Response(
             id=FAKE_RESPONSES_ID,
             created_at=time.time(),
@@ -80,6 +81,7 @@ class Model(BaseModel):  # type: ignore[misc]
         yield ResponseCreatedEvent(
             response=response, sequence_number=number, type="response.created"
         )
+
         async with aclosing(answering.stream_answer(request)) as pieces:
             async for piece in pieces:
                 number += 1
@@ -107,6 +109,7 @@ class Model(BaseModel):  # type: ignore[misc]
                         sequence_number=number,
                         type="response.output_text.delta",
                     )
+
         for index, item in enumerate(response.output):
             number += 1
             yield ResponseOutputItemDoneEvent(
@@ -131,30 +134,36 @@ class Model(BaseModel):  # type: ignore[misc]
         **__: Any,
     ) -> answering.AnswerRequest:
         """Build a request from the arguments of the library."""
-        settings = model_settings
-        forms = [Converter.tool_to_openai(tool) for tool in tools]
-        forms += [Converter.convert_handoff_tool(handoff) for handoff in handoffs]
-        functions: list[Any] = [tool["function"] for tool in forms if "function" in tool]
-        selected, choice = answering.select_tools(functions, settings.tool_choice)
+        openai_tools = [Converter.tool_to_openai(tool) for tool in tools]
+        openai_tools += [Converter.convert_handoff_tool(handoff) for handoff in handoffs]
+        functions: list[Any] = [tool["function"] for tool in openai_tools if "function" in tool]
+        selected, choice = answering.select_tools(functions, model_settings.tool_choice)
+
         output = None
         if output_schema is not None and not output_schema.is_plain_text():
             output = answering.AnswerSchema(output_schema.json_schema(), "final_output", None)
-        effort = settings.reasoning.effort if settings.reasoning is not None else None
-        chosen = {
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "max_tokens": settings.max_tokens,
-            "reasoning_effort": effort,
-            "timeout_seconds": settings.timeout,
-            "extra_body": settings.extra_body,
+
+        # The library has no fields for these two: its users give them among `extra_args`.
+        extra_arguments = dict(model_settings.extra_args or {})
+        seed = extra_arguments.pop("seed", None)
+        stop = extra_arguments.pop("stop", None)
+
+        reasoning = model_settings.reasoning
+        settings = {
+            "temperature": model_settings.temperature,
+            "top_p": model_settings.top_p,
+            "max_tokens": model_settings.max_tokens,
+            "reasoning_effort": reasoning.effort if reasoning is not None else None,
+            "timeout_seconds": model_settings.timeout,
+            "extra_body": model_settings.extra_body,
+            "seed": seed,
+            "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()) or None,
         }
-        options = answering.select_options(vars(settings))
-        if settings.verbosity is not None:
-            options["verbosity"] = settings.verbosity
-        more = dict(settings.extra_args or {})
-        chosen["seed"] = more.pop("seed", None)
-        stop = more.pop("stop", None)
-        chosen["stop"] = (stop,) if isinstance(stop, str) else tuple(stop or ()) or None
+
+        options = answering.select_options(vars(model_settings))
+        if model_settings.verbosity is not None:
+            options["verbosity"] = model_settings.verbosity
+
         converted = _convert_items(system_instructions or "", input)
         access = get_access()
         return answering.AnswerRequest(
@@ -162,10 +171,10 @@ class Model(BaseModel):  # type: ignore[misc]
             converted.instructions,
             converted.messages,
             selected,
-            chosen,
+            settings,
             choice,
             output,
-            options | more,
+            options | extra_arguments,
             is_reported=access.reports("openai-agents") and bool(access.open_calls[id(self)]),
         )
 
@@ -201,28 +210,32 @@ def _convert_items(instructions: str, items: str | Sequence[Mapping[str, Any]]) 
 def _read_text(content: str | Iterable[Mapping[str, Any]]) -> str:
     if isinstance(content, str):
         return content
+
     texts: list[str] = []
     for part in content:
         text = part.get("text", part.get("refusal"))
-        if text is None and part["type"] in _FILE_PARTS:
-            continue
-        if text is None:
+        if text is not None:
+            texts.append(text)
+        elif part["type"] not in _FILE_PARTS:
             raise UserError(
                 f"agentctl.openai_agents.Model takes text, and no part of the type {part['type']!r}"
             )
-        texts.append(text)
     return "".join(texts)
 
 
 def _read_files(content: str | Iterable[Mapping[str, Any]]) -> list[LoadedFile]:
+    if isinstance(content, str):
+        return []
+
     files: list[LoadedFile] = []
-    for part in () if isinstance(content, str) else content:
+    for part in content:
         if part["type"] == "input_audio":
             sound = part["input_audio"]
             files.append(build_inline(sound["data"], f"audio/{sound['format']}"))
         elif part["type"] in _FILE_PARTS:
             url = part.get("image_url") or part.get("file_data") or ""
-            if (file := read_data_url(url, part.get("filename"))) is None:
+            file = read_data_url(url, part.get("filename"))
+            if file is None:
                 raise UserError("agentctl.openai_agents.Model takes files as data URLs")
             files.append(file)
     return files
@@ -251,6 +264,8 @@ def _build_items(answered: answering.Answered) -> list[ResponseOutputItem]:
         )
         for call in answered.answer.calls
     ]
+
+    # The items of an answer come back with the next request, with this attribute.
     if items and answered.native is not None:
         setattr(items[-1], NATIVE, answered.native)
     return items

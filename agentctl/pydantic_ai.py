@@ -94,6 +94,7 @@ class Model(BaseModel[Any]):
         request, _ = self._build_request(messages, model_settings, model_request_parameters)
         with _as_library_errors(self._model_name):
             thinking, answered = await answering.fetch_answer(request)
+
         parts: list[ModelResponsePart] = [ThinkingPart(thinking)] if thinking else []
         if answered.answer.text:
             parts.append(TextPart(answered.answer.text))
@@ -101,6 +102,7 @@ class Model(BaseModel[Any]):
             parts.append(
                 ToolCallPart(call["name"], _write_arguments(call), tool_call_id=call["id"])
             )
+
         return ModelResponse(
             parts=parts,
             model_name=answered.model,
@@ -133,52 +135,89 @@ class Model(BaseModel[Any]):
         settings: ModelSettings | None,
         parameters: ModelRequestParameters,
     ) -> tuple[answering.AnswerRequest, ModelRequestParameters]:
+        """Build a request from the arguments of the library.
+
+        Returns:
+            The request, and the parameters as the library has completed them.
+        """
         merged, parameters = self.prepare_request(settings, parameters)
         values: Mapping[str, Any] = cast("Mapping[str, Any]", merged or {})
-        chosen = {
-            name: values[theirs] for theirs, name in _SETTINGS.items() if values.get(theirs)
-        } | {name: values[name] for name in ("temperature", "seed") if name in values}
-        options = answering.select_options(values)
-        if "stop" in chosen:
-            chosen["stop"] = tuple(chosen["stop"])
-        if (thinking := parameters.thinking) is not None:
-            effort = "none" if thinking is False else str(thinking)
-            chosen["reasoning_effort"] = None if thinking is True else effort
-        tools: list[ToolRecord] = [
-            {
-                "name": tool.name,
-                "description": tool.description or "",
-                "parameters": tool.parameters_json_schema,
-            }
-            for tool in [*parameters.declared_function_tools, *parameters.output_tools]
-        ]
-        choice: Any = values.get("tool_choice")
-        if choice == "none" and parameters.allow_text_output:
-            tools = []
-            choice = None
-        elif isinstance(choice, list) and len(choice) == 1:
-            choice = choice[0]
-        else:
-            must_call = choice == "required" or not parameters.allow_text_output
-            choice = REQUIRED if tools and must_call else None
+        tools, choice = _select_tools(values.get("tool_choice"), parameters)
+
         output = None
-        if parameters.output_mode == "native" and (asked := parameters.output_object):
-            output = answering.AnswerSchema(asked.json_schema, asked.name, asked.description)
+        if parameters.output_mode == "native" and (declared := parameters.output_object):
+            output = answering.AnswerSchema(
+                declared.json_schema, declared.name, declared.description
+            )
+
         converted = _convert_messages(messages)
         for part in self._get_instruction_parts(messages, parameters) or []:
             converted.add_system(part.content)
+
         request = answering.AnswerRequest(
             self._model_name,
             converted.instructions,
             converted.messages,
             tools,
-            chosen,
+            _convert_settings(values, parameters.thinking),
             choice,
             output,
-            options,
+            answering.select_options(values),
             is_reported=get_access().reports("pydantic-ai"),
         )
         return request, parameters
+
+
+def _convert_settings(values: Mapping[str, Any], thinking: Any) -> dict[str, Any]:
+    """Return the settings of a call by their names in the configuration.
+
+    Args:
+        values: the merged settings of the model and of the agent.
+        thinking: an effort, True for the effort of the model, False for no thinking, or None.
+    """
+    settings: dict[str, Any] = {}
+    for library_name, name in _SETTINGS.items():
+        if values.get(library_name):
+            settings[name] = values[library_name]
+    # 0 is a value of its own for them.
+    for name in ("temperature", "seed"):
+        if name in values:
+            settings[name] = values[name]
+
+    if "stop" in settings:
+        settings["stop"] = tuple(settings["stop"])
+
+    if thinking is not None:
+        effort = "none" if thinking is False else str(thinking)
+        settings["reasoning_effort"] = None if thinking is True else effort
+    return settings
+
+
+def _select_tools(
+    choice: Any, parameters: ModelRequestParameters
+) -> tuple[list[ToolRecord], str | None]:
+    """Return the tools of a call, and the tool that the model has to call, `REQUIRED` or None.
+
+    Args:
+        choice: the setting `tool_choice`.
+    """
+    tools: list[ToolRecord] = [
+        {
+            "name": tool.name,
+            "description": tool.description or "",
+            "parameters": tool.parameters_json_schema,
+        }
+        for tool in [*parameters.declared_function_tools, *parameters.output_tools]
+    ]
+
+    if choice == "none" and parameters.allow_text_output:
+        return [], None
+    if isinstance(choice, list) and len(choice) == 1:
+        return tools, choice[0]
+
+    # Without text an output is the call of a tool.
+    must_call = choice == "required" or not parameters.allow_text_output
+    return tools, REQUIRED if tools and must_call else None
 
 
 @dataclass
@@ -200,6 +239,7 @@ class _StreamedAnswer(StreamedResponse):
                     for event in handle(vendor_part_id=None, content=piece.text):
                         yield event
                     continue
+
                 for call in piece.answer.calls:
                     yield parts.handle_tool_call_part(
                         vendor_part_id=call["id"],
@@ -275,8 +315,10 @@ def _convert_messages(messages: Sequence[ModelMessage]) -> NeutralMessages:
 
 
 def _read_prompt(part: UserPromptPart) -> tuple[str, list[LoadedFile]]:
+    """Return the text and the files of a prompt of the user."""
     if isinstance(part.content, str):
         return part.content, []
+
     texts = list[str]()
     files = list[LoadedFile]()
     for item in part.content:
@@ -312,6 +354,7 @@ def _convert_usage(usage: Mapping[str, int] | None) -> RequestUsage:
 
 
 def _convert_reason(answered: answering.Answered) -> Any:
+    """Return the finish reason of an answer, if pydantic-ai has it too."""
     reason = answered.answer.finish_reason
     return reason if reason in ("stop", "length", "tool_call", "content_filter", "error") else None
 
