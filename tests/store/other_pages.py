@@ -19,6 +19,8 @@ from agentctl.interface.requests.administration import (
     OverviewFilter,
 )
 from agentctl.interface.requests.approvals import ApprovalFilter
+from agentctl.interface.requests.files import FileFilter
+from agentctl.interface.requests.halts import HaltFilter
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.records.times import DAY
 from agentctl.service.operations.usage import _read_overview, _read_report
@@ -28,6 +30,8 @@ from agentctl.store.repositories import (
     accounts,
     approvals,
     audit,
+    files,
+    halts,
     lists,
     memories,
     personal_data,
@@ -68,12 +72,15 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "execution": ("unknown", "done"),
     "kind": ("outcome", "input"),
     "policy": ("other",),
-    "state": ("dead", "delivered", "waiting"),
+    "webhooks.state": ("dead", "delivered", "waiting"),
+    "halts.state": ("active", "ended"),
     "outcome": ("denied", "allowed"),
+    "scope": ("agent", "all"),
+    "scope_id": (COMPONENTS[0][1], "absent"),
     "name": ("absent",),
     "id_prefix": ("absent00", "0"),
 }
-"""Values of the filters; others are an absent text."""
+"""Values of the filters, or of those of a group; others are an absent text."""
 
 _PARTS = {"page", "form", "where", "db_id", "limit", "cursor"}
 
@@ -151,6 +158,16 @@ def _build_lists(every: bool) -> Iterator[Read]:
                 ApprovalFilter(**given), owner, Conditions(), part
             ),
         ),
+        "files": (
+            FileFilter,
+            lambda given, owner, part: files.list_page(
+                owner, given.get("user_id"), given.get("session_id"), part
+            ),
+        ),
+        "halts": (
+            HaltFilter,
+            lambda given, owner, part: halts.list_page(HaltFilter(**given), part),
+        ),
         "memories": (
             MemoryFilter,
             lambda given, owner, part: memories.list_page(MemoryFilter(**given), owner, part),
@@ -166,7 +183,9 @@ def _build_lists(every: bool) -> Iterator[Read]:
     }
     for group, (request, query) in pages.items():
         names = [field.name for field in fields(request) if field.name not in _PARTS]
-        values = {name: VALUES.get(name, ("absent",)) for name in names}
+        values = {
+            name: VALUES.get(f"{group}.{name}", VALUES.get(name, ("absent",))) for name in names
+        }
         singles = [{}, *({name: value} for name in names for value in values[name])]
         pairs = [
             {first: one, second: other}
@@ -174,7 +193,7 @@ def _build_lists(every: bool) -> Iterator[Read]:
             for one in values[first][: None if every else 1]
             for other in values[second][: None if every else 1]
         ]
-        owners = (EVERYONE, DENSE) if group in ("approvals", "memories") else (EVERYONE,)
+        owners = (EVERYONE, DENSE) if group in ("approvals", "files", "memories") else (EVERYONE,)
         for number, filters in enumerate(singles + pairs):
             whole = every or number < len(singles)
             for owner in owners if whole else owners[-1:]:

@@ -33,8 +33,9 @@ from agentctl.store.repositories import (
 from agentctl.store.visibility import EVERYONE
 from tests.generated.fill import fill_database
 from tests.generated.population import START, YEAR, Population
-from tests.postgres import ConnectedTo, drop_schema
+from tests.postgres import ConnectedTo, PostgresUnderTest, drop_schema
 from tests.store import blocks
+from tests.store.many_rows import MANY_ROWS
 from tests.store.other_pages import build_reads
 
 SESSIONS = 20_000
@@ -142,6 +143,38 @@ async def check_frequent_topic(
     )
     page = memories.list_page(MemoryFilter(topics=("food",)), EVERYONE, Slice())
     assert await counter.count(page) < TOPIC_BLOCKS
+
+
+SCANNED = {
+    ("halts", "halts"),
+    ("accounts", "service_accounts"),
+    ("data of a user", "halts"),
+    ("data of a user", "service_accounts"),
+    ("webhooks", "webhook_deliveries"),
+}
+"""The tables that the reads of a group may read from their first row on: an operator creates some
+hundreds of halts and accounts. Deliveries are counted by their state, and are at most 100,000."""
+
+
+def test_no_other_read_of_postgresql_scans_a_table(postgres: PostgresUnderTest) -> None:
+    async def find_scans() -> list[str]:
+        found = []
+        async with postgres.connected() as connection:
+            await connection.execute(MANY_ROWS)
+            await connection.execute("VACUUM ANALYZE")
+            for read in build_reads(is_sqlite=False, every=False):
+                counter = blocks.PostgresCounter(connection)
+                await counter.count(read.build())
+                for table, sql in counter.scanned.items():
+                    if (read.group, table) not in SCANNED:
+                        found.append(f"{read}: {table}: {sql}")
+        return found
+
+    try:
+        scans = asyncio.run(find_scans())
+    finally:
+        postgres.runner.run(postgres.empty())
+    assert not scans, "\n".join(scans)
 
 
 def test_pages_of_sqlite_read_a_bounded_number_of_blocks(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -17,6 +18,7 @@ from agentctl.store.database import (
     Statement,
     Steps,
     Value,
+    Work,
     compile_for_postgres,
     compile_for_sqlite,
     unit,
@@ -25,8 +27,11 @@ from agentctl.store.repositories import queue, sessions
 from agentctl.store.sqlite.connection import connect_reader
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
+from tests.generated.fill import fill_database
+from tests.generated.population import Population
 from tests.postgres import PostgresUnderTest
 from tests.store.lists import ListCase, list_cases, list_runs, statements_of
+from tests.store.other_pages import build_reads
 from tests.store.statements import module_statements
 
 
@@ -291,6 +296,50 @@ def test_every_other_statement_searches_an_index(sqlite: SqliteDatabase) -> None
         )
         if all(text not in sql for text in sorted_anyway):
             assert not [step for step in steps if "TEMP B-TREE" in step], (sql, steps)
+
+
+READ_WHOLE = ("SCAN halts", "SCAN service_accounts")
+"""Tables of which an operator creates some hundreds of rows."""
+
+
+def test_no_page_of_another_list_scans_a_table(path: Path) -> None:
+    asyncio.run(fill_database(f"sqlite:///{path}", Population(200, 3), related=True))
+    scans = list[str]()
+    with closing(connect_reader(path)) as reader:
+        for read in build_reads(is_sqlite=True, every=False):
+            if read.group in LISTS:
+                scans += [f"{read}: {step}" for step in _explain(reader, read.build())]
+    scans = [scan for scan in scans if not scan.endswith(READ_WHOLE)]
+    assert not scans, "\n".join(scans)
+
+
+LISTS = ("approvals", "audit", "files", "halts", "accounts", "memories", "usage", "overview")
+
+
+def _explain(reader: apsw.Connection, work: Work[Any]) -> list[str]:
+    """Execute a unit; return the steps of its plans that read a table without an index."""
+    steps = iter(work)
+    scans = list[str]()
+    rows: list[tuple[Any, ...]] | None = None
+    try:
+        while True:
+            statement = steps.send(rows)  # type: ignore[arg-type]
+            sql = compile_for_sqlite(statement.sql)
+            plan_rows = reader.execute(f"EXPLAIN QUERY PLAN {sql}", statement.parameters)
+            details = [row[3] for row in plan_rows]
+            # Rows of other steps are not tables.
+            own = {re.sub("CO-ROUTINE|MATERIALIZE", "SCAN", detail) for detail in details}
+            scans += [
+                detail
+                for detail in details
+                if detail.startswith("SCAN")
+                and " INDEX " not in detail
+                and "CONSTANT" not in detail
+                and detail not in own
+            ]
+            rows = reader.execute(sql, statement.parameters).fetchall()
+    except StopIteration:
+        return scans
 
 
 def test_the_queue_is_read_with_its_indexes(sqlite: SqliteDatabase) -> None:

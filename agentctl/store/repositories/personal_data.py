@@ -205,7 +205,9 @@ _DELETE_TEXTS = {
     for name, (key, _, _) in _TEXTS.items()
 }
 
-_OF_DELETED_RUN = "NOT EXISTS (SELECT 1 FROM runs WHERE runs.run_id = webhook_deliveries.run_id)"
+# Not with EXISTS, for which PostgreSQL reads the ids of all runs for each page.
+_RUN_OF_DELIVERY = "SELECT runs.run_id FROM runs WHERE runs.run_id = webhook_deliveries.run_id"
+_OF_DELETED_RUN = f"({_RUN_OF_DELIVERY}) IS NULL"
 _DELIVERIES = Sql(
     "SELECT delivery_id, webhook_id, type, run_id, state, created_at, delivered_at, body,"
     f" {_OF_DELETED_RUN} FROM webhook_deliveries WHERE delivery_id > :after"
