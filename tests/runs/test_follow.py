@@ -60,9 +60,11 @@ async def two_services(deployment: Deployment) -> AsyncIterator[tuple[Service, S
 
 @contextlib.asynccontextmanager
 async def start_hanging_run(service: Service) -> AsyncIterator[str]:
-    """Start a run that continues until it is stopped; yield its id."""
+    """Start a run that continues until it is stopped; yield its id when it reads nothing more."""
     port = user(service)
     async with streamed_run(port, "agent", "hang", message="x", session_id="s1") as (run, _):
+        live = await wait_for_live_run(service, run["run_id"])
+        await wait_until(lambda: live.transcript.messages)
         yield run["run_id"]
 
 
