@@ -66,27 +66,30 @@ class PieceJoiner:
     """Joins the characters that a stream has cut: each half arrives as a surrogate of its own.
 
     What `add` and `end` return can be stored.
+
+    Attributes:
+        held: the first half of a character that waits for the other half; `""` for none.
     """
 
     def __init__(self) -> None:
-        self._held = ""
+        self.held = ""
 
     def add(self, piece: str) -> str:
         """Return the text that is complete with this piece; the first half of a character waits."""
         text = piece
-        if self._held:
-            text = self._held + piece
-            self._held = ""
+        if self.held:
+            text = self.held + piece
+            self.held = ""
 
         if text and "\ud800" <= text[-1] <= "\udbff":
-            self._held = text[-1]
+            self.held = text[-1]
             text = text[:-1]
         return replace_unstorable(text)
 
     def end(self) -> str:
         """Return what waits, at the end of a text: U+FFFD, or nothing."""
-        rest = replace_unstorable(self._held)
-        self._held = ""
+        rest = replace_unstorable(self.held)
+        self.held = ""
         return rest
 
 

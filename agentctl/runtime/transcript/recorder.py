@@ -180,10 +180,10 @@ class RunRecorder:
 
     def end_text(self) -> None:
         """End the open text and the open thinking: a half of a character gets no other half."""
-        if text := self._text_pieces.end():
-            self._accept_text(text)
-        if text := self._thinking_pieces.end():
-            self._accept_thinking(text)
+        if self._text_pieces.held:
+            self._accept_text(self._text_pieces.end())
+        if self._thinking_pieces.held:
+            self._accept_thinking(self._thinking_pieces.end())
 
     def _accept_text(self, text: str) -> None:
         self.reserve(len(text.encode()))

@@ -155,10 +155,14 @@ class Transcript:
     def measure(self) -> int:
         """Return the bytes that count in `limits.run_bytes`: texts, calls, results and thinking.
 
-        The instructions and the message of the run do not count: they were checked before.
+        The instructions and the message of the run do not count: they were checked before. Nor does
+        an answer that is arriving.
         """
-        size = sum(len(text.encode()) for text in self._reasoning)
-        for message in self.messages:
+        size = 0
+        for text in self._reasoning:
+            size += len(text.encode())
+
+        for message in self._messages:
             is_kept = "origin_run_id" in message or "message_id" in message
             if message["role"] in ("assistant", "tool") or is_kept:
                 size += len(message["content"].encode())
