@@ -57,15 +57,18 @@ async def read_version(entry: Entry) -> StoredVersion | None:
 
         async with open_connection(entry) as connection:
             return await read_stored_version(connection, entry)
+
     from agentctl.store.sqlite.connection import build_emptied, check_file, has_been_used, run_unit
-    from agentctl.store.sqlite.schema import read_stored_version as stored
+    from agentctl.store.sqlite.schema import read_stored_version as read_version_of_file
     from agentctl.store.sqlite.thread import run_on_thread
 
     path = sqlite_path(entry.url)
     check_file(path, create=True)
     if not path.exists():
         return None
-    version = await run_on_thread(path, lambda connection, _: run_unit(connection, stored(path)))
+
+    work = read_version_of_file(path)
+    version = await run_on_thread(path, lambda connection, _: run_unit(connection, work))
     if version is None and has_been_used(path):
         raise build_emptied(path)
     return version
@@ -78,6 +81,7 @@ async def list_missing_indexes(entry: Entry, version: StoredVersion) -> Sequence
     """
     if is_sqlite_url(entry.url) or not version.is_current:
         return []
+
     from agentctl.store.postgres.connection import open_connection
     from agentctl.store.postgres.schema import find_missing_indexes
 
@@ -101,7 +105,9 @@ async def open_reader(entry: Entry) -> AsyncIterator[Reader]:
         path = sqlite_path(entry.url)
 
         async def read(work: Work[T]) -> T:
-            return await run_on_thread(path, lambda own, _: run_unit_on_snapshot(own, work))
+            return await run_on_thread(
+                path, lambda connection, _: run_unit_on_snapshot(connection, work)
+            )
 
         yield read
         return
@@ -140,12 +146,13 @@ async def read_sizes(entry: Entry) -> Sizes:
             sessions, runs = await run_on_postgres(connection, _count_rows(_TUPLES))
             size: int = await connection.fetchval(_BYTES)
         return Sizes(size, None, sessions, runs, max(sessions, runs) > EXACT_COUNT_LIMIT)
+
     from agentctl.store.sqlite.connection import get_file_size, get_wal_path, run_unit
     from agentctl.store.sqlite.thread import run_on_thread
 
     path = sqlite_path(entry.url)
-    counting = _count_rows(_ROWID)
-    sessions, runs = await run_on_thread(path, lambda own, _: run_unit(own, counting))
+    work = _count_rows(_ROWID)
+    sessions, runs = await run_on_thread(path, lambda connection, _: run_unit(connection, work))
     return Sizes(
         get_file_size(path),
         get_file_size(get_wal_path(path)),
@@ -162,7 +169,8 @@ def _count_rows(estimate: str) -> Steps[list[int]]:
     for table in _TABLES:
         count: int = yield from Sql(_COUNT.format(table)).value()
         if count > EXACT_COUNT_LIMIT:
-            count = max((yield from Sql(estimate.format(table)).value()), count)
+            estimated_count = yield from Sql(estimate.format(table)).value()
+            count = max(estimated_count, count)
         counts.append(count)
     return counts
 
@@ -188,6 +196,7 @@ async def migrate(entry: Entry, applied: Callable[[Migration], None]) -> None:
         async with open_connection(replace(entry, statement_seconds=LONGEST_SECONDS)) as connection:
             await apply_pending(connection, entry, applied)
         return
+
     from agentctl.store.sqlite.connection import check_file
     from agentctl.store.sqlite.schema import create_file
     from agentctl.store.sqlite.schema import migrate as migrate_file

@@ -105,15 +105,17 @@ class Migration(NamedTuple):
         replace an index that was not built by an index of the same name.
         """
 
-        def keep(statement: re.Match[str]) -> str:
-            return statement[0] if f"CREATE TABLE {statement[2]} (" in self.text else ""
+        def keep_if_new(create: re.Match[str]) -> str:
+            creates_table = f"CREATE TABLE {create[2]} (" in self.text
+            return create[0] if creates_table else ""
 
-        def drop(statement: re.Match[str]) -> str:
-            if statement[1] in list_superseded():
+        def drop_if_built(drop: re.Match[str]) -> str:
+            if drop[1] in list_superseded():
                 return ""
-            return f"DROP INDEX IF EXISTS {statement[1]};"
+            return f"DROP INDEX IF EXISTS {drop[1]};"
 
-        return self._replace(text=_DROPPED_INDEX.sub(drop, _CREATED_INDEX.sub(keep, self.text)))
+        text = _CREATED_INDEX.sub(keep_if_new, self.text)
+        return self._replace(text=_DROPPED_INDEX.sub(drop_if_built, text))
 
     def summary(self) -> list[str]:
         """Return the beginnings of its statements, such as `CREATE INDEX runs_parent ON runs`."""
@@ -143,14 +145,14 @@ class StoredVersion(NamedTuple):
     @property
     def is_current(self) -> bool:
         """True if the database has the schema of this code, and is not part of a copy."""
-        return self.number == SCHEMA_VERSION and (self.moved_to or self.copied_from) is None
+        is_of_copy = self.moved_to is not None or self.copied_from is not None
+        return self.number == SCHEMA_VERSION and not is_of_copy
 
     @property
     def allows_text_rows(self) -> bool:
-        """True if all programs that work with the database read pieces of text
-        (`runs.log.event_rows`).
+        """True if all programs that work with the database read rows with pieces of text.
 
-        Programs of earlier releases can read events as JSON only.
+        Programs of earlier releases can read events as JSON only (`runs.log.event_rows`).
         """
         return self.compatible_from >= TEXT_ROWS_SINCE
 
@@ -171,8 +173,8 @@ def list_indexes(engine: Engine) -> Mapping[str, str]:
     for migration in load_migrations(engine):
         for name in _DROPPED_INDEX.findall(migration.text):
             indexes.pop(name, None)
-        for created in _CREATED_INDEX.finditer(migration.text):
-            indexes[created[1]] = created[0]
+        for create in _CREATED_INDEX.finditer(migration.text):
+            indexes[create[1]] = create[0]
     return indexes
 
 
@@ -180,8 +182,9 @@ def list_indexes(engine: Engine) -> Mapping[str, str]:
 def list_superseded() -> Sequence[str]:
     """Return the names of the indexes of PostgreSQL that the migrations remove, in their order."""
     text = "".join(migration.text for migration in load_migrations("postgres"))
-    dropped = dict.fromkeys(_DROPPED_INDEX.findall(text))
-    return [name for name in dropped if name not in list_indexes("postgres")]
+    dropped_names = dict.fromkeys(_DROPPED_INDEX.findall(text))
+    # A dropped index may have a successor of the same name.
+    return [name for name in dropped_names if name not in list_indexes("postgres")]
 
 
 def list_pending(engine: Engine, version: StoredVersion, where: str) -> Sequence[Migration]:

@@ -40,10 +40,16 @@ SNIPPET_LENGTH = 160
 _BEFORE_HIT = 48
 """Characters of that part before the first word that was found."""
 
-_PRIVATE = 0xF0000
+_FIRST_PRIVATE = 0xF0000
+"""The first character of a plane for private use, which no text of a person has."""
+
 _LAST_OF_PLANE = 0xFFFF
+"""The last character of the basic plane."""
+
 _SPACE = re.compile(r"\s+")
+
 _PART = re.compile(r"[^\W_]+")
+"""A part of a word as the index of words has it: letters and digits."""
 
 
 class Word(NamedTuple):
@@ -81,57 +87,70 @@ class SearchWords:
 
     def list_beginnings(self) -> list[tuple[Word, str]]:
         """Return the words that are beginnings, each with the beginning of a word in the index."""
-        return [
-            (word, _PART.findall(_fold(word.text))[-1]) for word in self.words if word.is_prefix
-        ]
+        beginnings = list[tuple[Word, str]]()
+        for word in self.words:
+            if word.is_prefix:
+                # The index has its parts; the last of them is the beginning.
+                parts = _PART.findall(_fold(word.text))
+                beginnings.append((word, parts[-1]))
+        return beginnings
 
     def format_fts5(self, owner: str | None, without: Collection[Word]) -> str:
         """Return the expression of SQLite; empty if it has no condition.
 
         Args:
-            owner: the owner of the texts; None: of all.
+            owner: the key of the owner of the texts (`build_owner_key`); None for all texts.
             without: words that the expression leaves out.
         """
-        words = " AND ".join(
-            _quote(word.text) + (" *" if word.is_prefix else "")
+        conditions = list[str]()
+        if owner is not None:
+            conditions.append(f'{{owner}} : "{owner}"')
+
+        words = [
+            f"{_quote(word.text)} *" if word.is_prefix else _quote(word.text)
             for word in self.words
             if word not in without
-        )
-        parts = [] if owner is None else [f'{{owner}} : "{owner}"']
-        return " AND ".join([*parts, f"{{text}} : ({words})"] if words else parts)
+        ]
+        if words:
+            conditions.append(f"{{text}} : ({' AND '.join(words)})")
+        return " AND ".join(conditions)
 
     def format_tsquery(self) -> tuple[str, str]:
         """Return the texts for `plainto_tsquery` and for `to_tsquery` of PostgreSQL."""
-        prefixes = [
-            "'" + word.text.replace("\\", "\\\\").replace("'", "''") + "':*"
-            for word in self.words
-            if word.is_prefix
-        ]
-        plain = " ".join(word.text for word in self.words if not word.is_prefix)
-        return plain, " & ".join(prefixes)
+        whole_words = list[str]()
+        beginnings = list[str]()
+        for word in self.words:
+            if word.is_prefix:
+                quoted = word.text.replace("\\", "\\\\").replace("'", "''")
+                beginnings.append(f"'{quoted}':*")
+            else:
+                whole_words.append(word.text)
+        return " ".join(whole_words), " & ".join(beginnings)
 
     def cut(self, text: str) -> Snippet:
         """Return the part of a found text around the first word in it."""
-        places, words, _ = _build_patterns(self)
+        places, any_word, _ = _build_patterns(self)
         folded = _fold(text)
         hits = (place.search(folded) for place in places)
-        first = min((hit.start() for hit in hits if hit), default=0)
-        first = max(0, first - _BEFORE_HIT)
+        first_hit = min((hit.start() for hit in hits if hit), default=0)
+        begin = max(0, first_hit - _BEFORE_HIT)
+        if begin:
+            # A word is not cut where the text allows it.
+            space = text.find(" ", begin, begin + _BEFORE_HIT // 2)
+            if space >= 0:
+                begin = space + 1
 
-        # A word is not cut where the text allows it; white space becomes one space.
-        if first:
-            space = text.find(" ", first, first + _BEFORE_HIT // 2)
-            first = space + 1 if space >= 0 else first
+        # White space becomes one space, so that a part of twice the length may be needed.
+        end = begin + 2 * SNIPPET_LENGTH
+        line = escape_controls(_SPACE.sub(" ", text[begin:end]).strip())
 
-        line = _SPACE.sub(" ", text[first : first + 2 * SNIPPET_LENGTH]).strip()
-        line = escape_controls(line)
-
-        has_rest = first + 2 * SNIPPET_LENGTH < len(text) or len(line) > SNIPPET_LENGTH
-        before = "…" if first else ""
-        after = "…" if has_rest else ""
-        line = before + line[:SNIPPET_LENGTH] + after
-
-        return Snippet(line, [hit.span() for hit in words.finditer(_fold(line))])
+        has_rest = end < len(text) or len(line) > SNIPPET_LENGTH
+        line = line[:SNIPPET_LENGTH]
+        if begin:
+            line = f"…{line}"
+        if has_rest:
+            line = f"{line}…"
+        return Snippet(line, [hit.span() for hit in any_word.finditer(_fold(line))])
 
 
 def parse_search(text: str, tokenizer: Tokenizer | None) -> SearchWords:
@@ -163,11 +182,15 @@ def parse_search(text: str, tokenizer: Tokenizer | None) -> SearchWords:
         if not any(letter.isalnum() for letter in word):
             continue
 
-        if len(word) < MINIMUM_PART and (is_prefix or tokenizer == "trigram"):
-            what = "a beginning with * must" if is_prefix else "each word must"
+        if len(word) < MINIMUM_PART and is_prefix:
             raise errors.ValidationFailed(
-                f"search: {what} be at least {MINIMUM_PART} characters",
-                hint="leave out the *" if is_prefix else "the tokenizer is trigram",
+                f"search: a beginning with * must be at least {MINIMUM_PART} characters",
+                hint="leave out the *",
+            )
+        if len(word) < MINIMUM_PART and tokenizer == "trigram":
+            raise errors.ValidationFailed(
+                f"search: each word must be at least {MINIMUM_PART} characters",
+                hint="the tokenizer is trigram",
             )
 
         words.append(Word(word, is_prefix))
@@ -205,7 +228,7 @@ def build_owner_key(user_id: str | None) -> str:
     """
     digest = hashlib.sha256(b"" if user_id is None else b"user " + user_id.encode()).digest()
     numbers = (int.from_bytes(digest[at : at + 2]) % 0xFFFE for at in (0, 2, 4))
-    return "".join(chr(_PRIVATE + number) for number in numbers)
+    return "".join(chr(_FIRST_PRIVATE + number) for number in numbers)
 
 
 @lru_cache(64)
@@ -235,9 +258,12 @@ def _build_patterns(
         first = rf"{parts[0]}(?<![^\W_]{parts[0]})"
         end = r"(?![^\W_])"
 
-        is_open = word.is_prefix and longest == parts[-1]
-        places.append(re.compile(place if is_open else place + end))
-        texts.append(r"[\W_]+".join([first, *parts[1:]]) + ("" if word.is_prefix else end))
+        # The last part of a beginning may continue.
+        ends_open = word.is_prefix and longest == parts[-1]
+        places.append(re.compile(place if ends_open else place + end))
+
+        whole = r"[\W_]+".join([first, *parts[1:]])
+        texts.append(whole if word.is_prefix else whole + end)
 
     return places, re.compile("|".join(texts)), [re.compile(text) for text in texts]
 

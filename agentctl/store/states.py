@@ -20,26 +20,41 @@ from agentctl.records.runs import FINAL_STATUSES
 from agentctl.store.database import Sql
 
 Actor = Literal["owner", "any worker", "sweep", "caller"]
-"""`owner` is the worker in the row of the root run, `sweep` the process with the lease of the sweep
-or another process that finds a worker dead, `caller` the server that executes a request."""
+"""The process that makes a transition.
+
+`owner` is the worker in the row of the root run, `sweep` the process with the lease of the sweep or
+another process that finds a worker dead, `caller` the server that executes a request.
+"""
 
 
 class State(NamedTuple):
     """A state of a machine: the stored value, and the columns that are set and that are NULL."""
 
     name: str
+
     value: str | None
+    """The value of the column of the machine. Two states may have the same value."""
+
     meaning: str
+    """The meaning of the state in words, for people."""
+
     present: tuple[str, ...] = ()
+    """The columns that are set."""
+
     absent: tuple[str, ...] = ()
+    """The columns that are NULL."""
+
     more: str = ""
+    """A further condition in SQL; "" without one."""
 
     @property
     def sql(self) -> str:
         """The condition that a row with the value of the state has its columns."""
-        parts = [f"{name} IS NOT NULL" for name in self.present]
-        parts += [f"{name} IS NULL" for name in self.absent]
-        return " AND ".join(parts + ([self.more] if self.more else [])) or "1 = 1"
+        conditions = [f"{name} IS NOT NULL" for name in self.present]
+        conditions += [f"{name} IS NULL" for name in self.absent]
+        if self.more:
+            conditions.append(self.more)
+        return " AND ".join(conditions) or "1 = 1"
 
 
 class Transition(NamedTuple):

@@ -13,7 +13,7 @@ MAXIMUM_LISTS = 4_096
 """Lists of a database that are remembered: those that were read last."""
 
 MAXIMUM_SECONDS = 10.0
-"""Age of a remembered total that new rows could change, or whose removed rows nothing counts
+"""Maximum age of a remembered total of a short list, or of a list whose removed rows nothing counts
 (docs/contract.md "Lists")."""
 
 

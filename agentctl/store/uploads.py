@@ -118,16 +118,19 @@ class Uploads:
 
     @contextlib.contextmanager
     def _reserve(self, owner: str) -> Iterator[None]:
-        own = self._receiving[owner]
-        all_ = self._receiving.total()
-        if all_ >= MAXIMUM_UPLOADS or own >= MAXIMUM_UPLOADS // 2:
+        """Count an upload of a caller while the block lasts; Unavailable if there are too many."""
+        uploads_of_all = self._receiving.total()
+        uploads_of_owner = self._receiving[owner]
+        if uploads_of_all >= MAXIMUM_UPLOADS or uploads_of_owner >= MAXIMUM_UPLOADS // 2:
             raise Unavailable("Too many files are uploaded at once", hint="try again later")
+
         self._receiving[owner] += 1
         try:
             yield
         finally:
             self._receiving[owner] -= 1
-            self._receiving += Counter()  # forget callers without uploads
+            # An addition forgets the callers without uploads.
+            self._receiving += Counter()
 
 
 class _IncomingFile:
@@ -145,13 +148,16 @@ class _IncomingFile:
         self._type = TypeReader()
 
     def write(self, piece: bytes) -> None:
+        """Append a piece; the first call creates the file."""
         with self._lock:
             if self._is_discarded:
                 return
+
             if self._file is None:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 self._file = open(descriptor, "wb")  # noqa: PTH123, SIM115 - see `discard`
+
             self._file.write(piece)
             self._hash.update(piece)
             self._type.feed(piece)
@@ -164,16 +170,20 @@ class _IncomingFile:
             return self._hash.hexdigest(), self._type.find(self.path, name, announced)
 
     def discard(self) -> None:
+        """Close and remove the file, unless the store has moved it; nothing is written after."""
         with self._lock:
             self._is_discarded = True
             if self._file is not None:
-                with contextlib.suppress(OSError):  # a full disk: the bytes are not needed
+                # On a full disk the close fails; the bytes are not needed.
+                with contextlib.suppress(OSError):
                     self._file.close()
             self.path.unlink(missing_ok=True)
 
 
 def _remove_older(folder: Path, before: int) -> None:
-    for path in folder.iterdir() if folder.exists() else ():
+    if not folder.exists():
+        return
+    for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime_ns // 1_000 < before:
                 path.unlink()

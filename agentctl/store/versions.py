@@ -21,9 +21,11 @@ def read_version() -> Steps[StoredVersion]:
     ((compatible_from,),) = yield Statement(_COMPATIBLE_FROM)
     if compatible_from < CLOSED_FROM:
         return StoredVersion(number, compatible_from)
-    ((role, other),) = yield Statement(_COPY)
-    place = {"moved_to" if role == "source" else "copied_from": other}
-    return StoredVersion(number, compatible_from, **place)
+
+    ((role, other_place),) = yield Statement(_COPY)
+    if role == "source":
+        return StoredVersion(number, compatible_from, moved_to=other_place)
+    return StoredVersion(number, compatible_from, copied_from=other_place)
 
 
 @unit

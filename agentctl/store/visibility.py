@@ -19,11 +19,10 @@ class Visibility:
     """The data scope of a caller: all data, the data of one user, or the data without an owner."""
 
     everyone: bool
-    """The data of all users is visible."""
+    """True if the data of all users is visible."""
 
     user_id: str | None = None
-    """Without `everyone`, the only owner whose data is visible; None: only data without an
-    owner."""
+    """The only owner whose data is visible, without `everyone`; None for data without an owner."""
 
     def sees(self, user_id: str | None) -> bool:
         """Return True if the data of `user_id` is visible."""
@@ -31,7 +30,9 @@ class Visibility:
 
     def narrow(self, user_id: str | None) -> Visibility:
         """Return the data of one user, also if the caller does not see it; None: no change."""
-        return self if user_id is None else Visibility(everyone=False, user_id=user_id)
+        if user_id is None:
+            return self
+        return Visibility(everyone=False, user_id=user_id)
 
     def parameters(self) -> dict[str, Value]:
         """Return the parameters of the condition `IS_VISIBLE`."""

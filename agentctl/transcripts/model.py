@@ -149,7 +149,7 @@ class DrawnCall(NamedTuple):
     """The length of the whole result if the server has cut it, else 0."""
 
     decision: str
-    """What a person has decided about it, or that it waits; empty without a question."""
+    """The decision of a person about it, or that it waits; empty without a question."""
 
     @classmethod
     def of(cls, item: ToolCallItem) -> DrawnCall:

@@ -237,7 +237,7 @@ class OriginText(NamedTuple):
     run_id: str
 
     place: str
-    """What the run begins with: `after its message 4`, `from the beginning`."""
+    """The place in the origin: `after its message 4`, `from the beginning`."""
 
 
 def describe_origin(run: Record) -> OriginText | None:

@@ -206,16 +206,16 @@ class RunFiles:
 
     Args:
         uploads: receives the files that the runs of the process save, and has their store.
-
-    Attributes:
-        folder: has the copies of files, and is removed after the leg; None without copies.
     """
+
+    folder: TemporaryDirectory[str] | None
+    """Has the copies of files, and is removed after the leg; None without copies."""
 
     def __init__(self, run: ExecutedRun, uploads: Uploads, quotas: Quotas) -> None:
         self._run = run
         self._uploads = uploads
         self._quotas = quotas
-        self.folder: TemporaryDirectory[str] | None = None
+        self.folder = None
 
     async def find(self, file_ids: Iterable[str]) -> dict[str, FileReference]:
         work = files.get_all([*file_ids], EVERYONE)

@@ -18,13 +18,11 @@ class RunTracer(Protocol):
     """Gives runs their place in a trace, and exports their spans.
 
     No method waits, and none of them raises: a run does not depend on its trace.
-
-    Attributes:
-        dropped: number of spans that were not exported, of the server and of libraries.
     """
 
     @property
-    def dropped(self) -> int: ...
+    def dropped(self) -> int:
+        """The number of spans that were not exported, of the server and of libraries."""
 
     def install(self) -> None:
         """Export the spans of libraries and of agents in code too, which are imported already."""

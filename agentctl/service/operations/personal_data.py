@@ -75,7 +75,7 @@ _KEPT_UNCOUNTED = {
 """The data that an erasure leaves and that is not counted, with the reason."""
 
 _ERASURES = {table.name: table.erasure for table in PERSONAL_TABLES}
-"""What an erasure does with the rows of a table."""
+"""The fate of the rows of a table in an erasure."""
 
 _PartPage = tuple[list[dict[str, Any]], str | None]
 """Rows of a page, and the position of the next page; None on the last page."""
