@@ -143,17 +143,20 @@ class RemoteOperations(Operations):
         """Yield the events of a run up to the last one of this leg.
 
         A server that stops ends its streams, and another server continues a durable run: the stream
-        is resumed there. `source` has the ids of the component and of the run; None to take them
-        from the first event. `resumed_by` is the operation that resumes the stream; None for
-        `runs.resume`.
+        is resumed there.
+
+        Args:
+            after: place of the last event that the caller has.
+            source: the ids of the component and of the run; None to take them from the first event.
+            resumed_by: the operation that resumes the stream; None for `runs.resume`.
         """
         event: StreamEvent | None = None
         session_id: str | None = None
         retries = self.connection.retries
-        failed = 0
+        failure_count = 0
 
         while True:
-            before = after
+            seq_before = after
             failure: errors.AgentctlError | None = None
             try:
                 async with contextlib.aclosing(self._events(request, after)) as events:
@@ -179,7 +182,7 @@ class RemoteOperations(Operations):
             limit = retries
             is_safe = request.is_repeatable and event is None
             if source is not None and session_id is not None:
-                if retries or failed or failure is None:
+                if retries or failure_count or failure is None:
                     # The run itself is known: a stream of it is resumed more often than a request.
                     limit = max(RESUMES, retries)
                 failure = _build_early_end_error(failure)
@@ -192,15 +195,24 @@ class RemoteOperations(Operations):
                 declared = resumed_by or find_declaration(RunsFamily.resume, kind)
                 request = build_request(declared, arguments)
 
-            failed = 1 if after > before else failed + 1
+            # A stream that has brought further events has made progress.
+            failure_count = 1 if after > seq_before else failure_count + 1
+            failure = failure or _build_early_end_error(None)
             await self.connection.wait_to_repeat(
-                failure or _build_early_end_error(None), failed, is_safe=is_safe, limit=limit
+                failure, failure_count, is_safe=is_safe, limit=limit
             )
 
     async def _events(self, request: Request, after: int) -> AsyncGenerator[StreamEvent]:
+        """Yield the events of one stream. An event without a number follows the one before it.
+
+        Raises:
+            errors.Unavailable: the server sends an event or a comment too slowly, in however many
+                pieces.
+        """
         async with self.connection.stream(request) as chunks:
             parser = EventParser()
             blocks = 0
+            # Begin of the event or comment that is incomplete.
             began = time.monotonic()
 
             async for chunk in chunks:
@@ -231,7 +243,11 @@ class RemoteOperations(Operations):
 def _find_source(
     kind: ComponentKind, event: StreamEvent, source_so_far: tuple[str, str] | None
 ) -> tuple[tuple[str, str] | None, str | None]:
-    """Return the ids of the component and of the run that an event names, and its session."""
+    """Return the ids of the component and of the run that an event names, and its session.
+
+    Both are None for an event of a member before the ids of its root run are known. The session is
+    None for a malformed event.
+    """
     try:
         data = orjson.loads(event.data)
         source = source_so_far or (data[f"{kind}_id"], data["run_id"])

@@ -278,16 +278,22 @@ class Connection:
             yield self.read_chunks(response)
 
     async def _request(self, request: Request) -> httpx2.Response:
-        failed = 0
+        """Send a request, again after failures that allow it; return the complete response."""
+        failure_count = 0
         while True:
             try:
                 return await self._exchange(request)
             except (errors.Unavailable, errors.TooManyRequests) as failure:
-                failed += 1
-                await self.wait_to_repeat(failure, failed, is_safe=request.is_repeatable)
+                failure_count += 1
+                await self.wait_to_repeat(failure, failure_count, is_safe=request.is_repeatable)
 
     async def wait_to_repeat(
-        self, failure: errors.AgentctlError, failed: int, *, is_safe: bool, limit: int | None = None
+        self,
+        failure: errors.AgentctlError,
+        failure_count: int,
+        *,
+        is_safe: bool,
+        limit: int | None = None,
     ) -> None:
         """Wait before a failed request is sent again, or raise its failure.
 
@@ -295,24 +301,28 @@ class Connection:
         nothing: such a request is always repeated.
 
         Args:
-            failed: the number of failures so far.
+            failure_count: the number of failures so far.
             is_safe: the request may be repeated although it may have been executed.
             limit: the number of repeats, if it is not `retries`.
         """
         import random
 
-        asked_wait = failure.retry_after
-        has_executed_nothing = isinstance(failure, errors.TooManyRequests | errors.NotConnected)
-
-        if failed > (self.retries if limit is None else limit) or asked_wait is None:
+        requested_wait = failure.retry_after
+        if requested_wait is None or requested_wait > LONGEST_WAIT:
             raise failure
-        if not (is_safe or has_executed_nothing) or asked_wait > LONGEST_WAIT:
+
+        if failure_count > (self.retries if limit is None else limit):
+            raise failure
+
+        is_rate_limited = isinstance(failure, errors.TooManyRequests)
+        has_executed_nothing = is_rate_limited or isinstance(failure, errors.NotConnected)
+        if not is_safe and not has_executed_nothing:
             raise failure
 
         # Clients that one failure has interrupted do not return all at once.
-        pause = min(FIRST_PAUSE * 2 ** (failed - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.0)
-        is_asked = isinstance(failure, errors.TooManyRequests)
-        await asyncio.sleep(max(pause, asked_wait) if is_asked else pause)
+        longest_pause = min(FIRST_PAUSE * 2 ** (failure_count - 1), LONGEST_PAUSE)
+        pause = longest_pause * random.uniform(0.5, 1.0)
+        await asyncio.sleep(max(pause, requested_wait) if is_rate_limited else pause)
 
     async def _exchange(self, request: Request) -> httpx2.Response:
         wait = None if request.extra_wait is None else self._timeouts.read + request.extra_wait

@@ -201,13 +201,16 @@ def _explain_connect_error(address: Address, error: Exception) -> tuple[str, str
 
 
 def _walk_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, and each exception that it comes from."""
     waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()
+    # Chains may be cyclic.
+    seen_ids: set[int] = set()
     while waiting:
         step = waiting.pop()
-        if step is None or id(step) in seen:
+        if step is None or id(step) in seen_ids:
             continue
-        seen.add(id(step))
+        seen_ids.add(id(step))
+
         yield step
         waiting += [step.__cause__, step.__context__]
         if isinstance(step, BaseExceptionGroup):
@@ -224,18 +227,22 @@ def parse_object(content: bytes) -> dict[str, object] | None:
 
 
 def _join_details(body: dict[str, object]) -> dict[str, object]:
+    """Return the body of an error with one text, where FastAPI has a list of faults."""
     details = body.get("detail")
     if not isinstance(details, list):
         return body
 
-    texts = []
+    texts: list[str] = []
     for detail in details:
         if not isinstance(detail, dict) or not isinstance(detail.get("msg"), str):
             continue
+        text = detail["msg"]
         place = detail.get("loc")
-        names = [str(part) for part in place[1:]] if isinstance(place, list) else []
-        message = detail["msg"]
-        texts.append(f"{'.'.join(names)}: {message}" if names else message)
+        if isinstance(place, list) and len(place) > 1:
+            # The first part of a place is `body`, `query` or `path`.
+            name = ".".join(str(part) for part in place[1:])
+            text = f"{name}: {text}"
+        texts.append(text)
 
     return {**body, "detail": "; ".join(texts)} if texts else body
 

@@ -140,14 +140,14 @@ def _build_memory_query(filter: MemoryFilter) -> Pairs:
 def query_of(value: DataclassInstance, *, without: Collection[str] = ()) -> Pairs:
     """Build a query from the fields of a request, without those that have their default value.
 
-    `without` names fields that the operation does not have as parameters.
+    Args:
+        without: names of fields that the operation does not have as parameters.
     """
-    return tuple(
-        pair
-        for parameter, item in list_request_values(value)
-        if item != parameter.default and parameter.name not in without
-        for pair in _query_pairs(parameter, item)
-    )
+    pairs: list[tuple[str, str]] = []
+    for parameter, item in list_request_values(value):
+        if item != parameter.default and parameter.name not in without:
+            pairs += _query_pairs(parameter, item)
+    return tuple(pairs)
 
 
 def body_of(value: DataclassInstance) -> dict[str, Any]:
@@ -161,20 +161,28 @@ def body_of(value: DataclassInstance) -> dict[str, Any]:
 
 
 def _query_pairs(parameter: Parameter, value: Any) -> Pairs:
+    """Return the pairs of one argument: a list is repeated, or joined by commas."""
     if is_time(parameter.annotation):
         value = format_rfc3339(value)
+
     query = find_declared(parameter.annotation, Query)
     if query is not None and query.max_items is not None:
         return tuple((parameter.name, item) for item in value)
-    return build_query(**{parameter.name: ",".join(value) if isinstance(value, tuple) else value})
+
+    if isinstance(value, tuple):
+        value = ",".join(value)
+    return build_query(**{parameter.name: value})
 
 
 def _body_value(value: Any) -> Any:
+    """Return a value of a request as JSON."""
     if isinstance(value, tuple):
         return [_body_value(item) for item in value]
     if isinstance(value, Ruling):
         return body_of(value)
-    return dataclasses.asdict(value) if isinstance(value, Grant) else value
+    if isinstance(value, Grant):
+        return dataclasses.asdict(value)
+    return value
 
 
 def build_query(**values: object) -> Pairs:

@@ -39,6 +39,8 @@ PREFIX = "agentctl"
 _REQUEST_LABELS = ("operation", "method", "status")
 
 Labels = tuple[str, ...]
+"""The values of the labels of a sample, in the order of their names."""
+
 Numbers = Iterable[tuple[Labels, float]]
 
 
@@ -49,7 +51,9 @@ class ServerMetrics:
     requests: RequestCounters
     lag: LoopLag
     engine: Engine
+
     observer: WorkerMonitor
+    """Has read the heartbeats of all processes, if this process sweeps."""
 
     opened: Callable[[], Mapping[str, Database]]
     """Returns the open databases by id."""
@@ -74,65 +78,83 @@ class ServerMetrics:
         yield from self._database_metrics()
         yield from self._mcp_metrics()
         yield from self._webhook_metrics()
+
         text = "Time of the jobs of this process; some run in the process that sweeps only."
         yield _build_histogram("job_seconds", text, ("job", "end"), self.jobs.times.items())
+
         text = "Sampled delay of the event loop."
-        lag = self.lag.samples
-        yield _build_histogram("loop_lag_seconds", text, (), [((), lag)])
+        yield _build_histogram("loop_lag_seconds", text, (), [((), self.lag.samples)])
+
         yield from ProcessCollector(namespace=PREFIX, registry=None).collect()
 
     def _request_metrics(self) -> Iterator[Metric]:
-        kinds = list(self.requests.by_kind())
-        counts = [(tuple(kind), counted.count) for kind, counted in kinds]
+        durations = list(self.requests.by_kind())
+
+        counts = [(tuple(kind), histogram.count) for kind, histogram in durations]
         text = "Finished requests, including those whose client disconnected."
         yield _build_counter("requests", text, _REQUEST_LABELS, counts)
+
         text = "Time from the header of a request to the end of its response."
-        yield _build_histogram("request_seconds", text, _REQUEST_LABELS, kinds)
+        yield _build_histogram("request_seconds", text, _REQUEST_LABELS, durations)
 
     def _run_metrics(self) -> Iterator[Metric]:
         counters = self.engine.counters
+
         # Zeros are included, because a rate needs the first value too.
         started = [((kind,), counters.started[kind]) for kind in KINDS]
         yield _build_counter("runs_started", "Runs that were started.", ("kind",), started)
+
         ended = [
-            ((kind, end.lower()), counters.finished[kind, end])
+            ((kind, status.lower()), counters.finished[kind, status])
             for kind in KINDS
-            for end in get_args(FinalStatus)
+            for status in get_args(FinalStatus)
         ]
-        yield _build_counter(
-            "runs_ended", "Runs with a stored final status.", ("kind", "status"), ended
-        )
-        kinds = Counter(run.spec.component_type for run in self.engine.live_runs())
-        live = [((kind,), kinds[kind]) for kind in KINDS]
-        yield _build_gauge("runs_live", "Live runs of this process.", ("kind",), live)
-        members = sum(run.parent is not None for run in self.engine.live_runs())
-        text = "Live runs of members and steps of this process."
-        yield _build_gauge("members_live", text, (), [((), members)])
-        text = "Members of teams that wait for a slot ."
-        yield _build_gauge("members_waiting", text, (), [((), self.engine.waiting_members)])
+        text = "Runs with a stored final status."
+        yield _build_counter("runs_ended", text, ("kind", "status"), ended)
+
+        yield from self._live_metrics()
         yield from self._approval_metrics()
-        models = self.engine.model_counters
-        text = "Repetitions of model calls after temporary failures."
-        retries = [((model,), count) for model, count in models.retries.items()]
-        yield _build_counter("model_retries", text, ("model",), retries)
-        text = "Model calls that were passed to the fallback of a model."
-        passed = [((model,), count) for model, count in models.fallbacks.items()]
-        yield _build_counter("model_fallbacks", text, ("model",), passed)
         yield from self._model_metrics()
+
         text = "Rows that were deleted for their age, by their kind."
         deleted = [((kind,), float(count)) for kind, count in counters.deleted.items()]
         yield _build_counter("rows_expired", text, ("kind",), deleted)
+
         text = "Time from the request of a cancel to the stored final status."
         yield _build_histogram("cancel_seconds", text, (), [((), counters.cancel_seconds)])
 
+    def _live_metrics(self) -> Iterator[Metric]:
+        kinds = Counter(run.spec.component_type for run in self.engine.live_runs())
+        live = [((kind,), kinds[kind]) for kind in KINDS]
+        yield _build_gauge("runs_live", "Live runs of this process.", ("kind",), live)
+
+        members = sum(run.parent is not None for run in self.engine.live_runs())
+        text = "Live runs of members and steps of this process."
+        yield _build_gauge("members_live", text, (), [((), members)])
+
+        text = "Members of teams that wait for a slot ."
+        yield _build_gauge("members_waiting", text, (), [((), self.engine.waiting_members)])
+
     def _model_metrics(self) -> Iterator[Metric]:
-        calls = self.engine.model_counters.calls
+        models = self.engine.model_counters
+
+        text = "Repetitions of model calls after temporary failures."
+        retries = [((model,), count) for model, count in models.retries.items()]
+        yield _build_counter("model_retries", text, ("model",), retries)
+
+        text = "Model calls that were passed to the fallback of a model."
+        passed = [((model,), count) for model, count in models.fallbacks.items()]
+        yield _build_counter("model_fallbacks", text, ("model",), passed)
+
+        calls = models.calls
         times = [((model,), counters.seconds) for model, counters in calls.items()]
         text = "Time of model calls, each attempt for itself."
         yield _build_histogram("model_seconds", text, ("model",), times)
+
         times = [((model,), counters.first_token_seconds) for model, counters in calls.items()]
         text = "Time from the start of a model call to the first part of its answer."
         yield _build_histogram("model_first_token_seconds", text, ("model",), times)
+
         tokens = [
             ((model, kind), float(count))
             for model, counters in calls.items()
@@ -202,22 +224,29 @@ class ServerMetrics:
         text = "1 if the MCP server is connected, else 0."
         yield _build_gauge("mcp_connected", text, ("server",), states)
 
-        counts = {name: server.counters for name, server in servers.items()}
+        counters_by_server = {name: server.counters for name, server in servers.items()}
+
         text = "Opened connections to MCP servers."
-        opened = [((name,), float(count.connections)) for name, count in counts.items()]
+        opened = [
+            ((name,), float(counters.connections)) for name, counters in counters_by_server.items()
+        ]
         yield _build_counter("mcp_connections", text, ("server",), opened)
+
         text = "Failed attempts to connect to MCP servers, and lost connections."
-        failed = [((name,), float(count.failures)) for name, count in counts.items()]
+        failed = [
+            ((name,), float(counters.failures)) for name, counters in counters_by_server.items()
+        ]
         yield _build_counter("mcp_failures", text, ("server",), failed)
 
         ends = [
-            ((name, end), float(count.calls[end]))
-            for name, count in counts.items()
+            ((name, end), float(counters.calls[end]))
+            for name, counters in counters_by_server.items()
             for end in CALL_ENDS
         ]
         yield _build_counter("mcp_calls", "Ended calls of MCP tools.", ("server", "end"), ends)
+
         text = "Time of calls of MCP tools."
-        times = [((name,), count.call_seconds) for name, count in counts.items()]
+        times = [((name,), counters.call_seconds) for name, counters in counters_by_server.items()]
         yield _build_histogram("mcp_call_seconds", text, ("server",), times)
 
     def _database_metrics(self) -> Iterator[Metric]:
@@ -279,10 +308,10 @@ def _build_histogram(
     name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, DurationHistogram]]
 ) -> Metric:
     family = HistogramMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
-    for label_values, counted in values:
+    for label_values, histogram in values:
         buckets = [
             ("+Inf" if bound == float("inf") else str(bound), float(count))
-            for bound, count in counted.cumulative_counts()
+            for bound, count in histogram.cumulative_counts()
         ]
-        family.add_metric(label_values, buckets, counted.total)
+        family.add_metric(label_values, buckets, histogram.total)
     return family

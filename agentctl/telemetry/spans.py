@@ -214,18 +214,30 @@ class EndedLeg:
     session_id: str
     user_id: str | None
     input: str
+
     purpose: str | None
+    """The purpose of background work; None for a run that a caller has started."""
+
     is_root: bool
+    """False for the run of a member or a step."""
+
     attempt: int
+    """Number of the leg in its run, from 1."""
+
     kind: str
+    """Kind of the component."""
+
     component_id: str
     component_name: str
 
     model: str
-    """The id of the model of its component; empty without one."""
+    """The id of the model of its component; `""` without a model."""
 
     ending: LegEnd
+
     finished_at: int
+    """In microseconds since 1970."""
+
     transcript: Transcript
 
     calls: Sequence[Span]
@@ -274,9 +286,11 @@ class SpanBuilder:
 
         if leg.kind == "workflow":
             attributes[SPAN_KIND] = "CHAIN"
+
         model = self._models.get(leg.model)
         if model is not None:
             attributes |= {PROVIDER: model.provider, REQUEST_MODEL: model.name}
+
         if leg.purpose is not None:
             attributes[RUN_PURPOSE] = leg.purpose
         if leg.is_recovered:

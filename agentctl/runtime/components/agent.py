@@ -67,16 +67,19 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
         context, runner.actions, rules=runner.rules, repeats=repeats, publishes=publishes
     )
     turns = _Turns(runner, conversation, output)
+
+    # A broadcast that waits for its members has reports, and has not called the model yet.
     state = context.leg.state if context.leg is not None else None
+    has_ended = False
     if state is not None and "reports" not in state:
         has_ended = not await turns.resume(state)
     else:
-        has_ended = False
         if state is None:
             conversation.add_prompt(runner.system)
             await _add_knowledge(runner, conversation)
         else:
             conversation.restore(state["conversation"])
+
         prompt = context.spec.input
         if component.kind == "team" and component.team.mode == "broadcast":
             prompt = await collect_reports(catalog.members(component), conversation, state)
@@ -86,8 +89,10 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
     if context.leg is not None and context.leg.has_new_version:
         conversation.replace_instructions(runner.system)
         await _add_knowledge(runner, conversation)
+
     if not has_ended:
         await turns.take()
+
     if conversation.routed_answer is not None:
         conversation.set_answer(conversation.routed_answer)
     elif runner.routes:
@@ -136,12 +141,19 @@ class _Turns:
             call["id"] for message in earlier_messages for call in message.get("tool_calls", ())
         }
 
+        # Number of the model calls of the run.
         self._count = 0
+        # True once the model was asked to correct its output.
         self._corrected = False
+
+        # The parts of the transcript and of the messages that the journal has.
         self._journal = context.journal
         self._mark = TranscriptMark()
-        self._kept = self._own
-        self._known: Mapping[str, Mapping[str, Any]] = {}
+        self._stored_count = self._own
+
+        # The results of the last answer's calls that an earlier process has made, by id, and
+        # whether it has left their events to this process.
+        self._known_results: Mapping[str, Mapping[str, Any]] = {}
         self._announces = True
 
     async def take(self) -> None:
@@ -208,32 +220,37 @@ class _Turns:
             Paused: all other calls have ended, and these wait.
         """
         conversation = self._conversation
-        results = {**results, **self._repeat_results(calls, waiting)}
-        pending = [call for call in calls if call["id"] not in results]
+        ended_results = {**results, **self._repeat_results(calls, waiting)}
+
+        pending_calls = [call for call in calls if call["id"] not in ended_results]
         texts = await _gather(
-            conversation.resume_call(call["id"], call["name"], call["arguments"], waits)
-            if (waits := waiting.get(call["id"])) is not None
-            else conversation.call(call["id"], call["name"], call["arguments"])
-            for call in pending
+            self._perform_call(call, waiting.get(call["id"])) for call in pending_calls
         )
-        ended = {
-            call["id"]: text for call, text in zip(pending, texts, strict=True) if text is not None
-        }
-        ended |= results
+        for call, text in zip(pending_calls, texts, strict=True):
+            if text is not None:
+                ended_results[call["id"]] = text
 
         if conversation.is_parked:
             raise Parked
         if conversation.waiting:
-            raise Paused(conversation.asks, self._keep(calls, ended))
+            raise Paused(conversation.asks, self._keep(calls, ended_results))
         if conversation.routed_answer is not None:
             return False
 
-        self.messages += [
-            build_result(call["id"], call["name"], ended[call["id"]])
-            | build_files(conversation.result_files.get(call["id"]))
-            for call in calls
-        ]
+        for call in calls:
+            result = build_result(call["id"], call["name"], ended_results[call["id"]])
+            files = build_files(conversation.result_files.get(call["id"]))
+            self.messages.append(result | files)
         return True
+
+    def _perform_call(
+        self, call: dict[str, Any], waiting: WaitingCall | None
+    ) -> Coroutine[Any, Any, str | None]:
+        """Perform a call, or continue with it after a pause. Its text is None if it waits."""
+        arguments = (call["id"], call["name"], call["arguments"])
+        if waiting is not None:
+            return self._conversation.resume_call(*arguments, waiting)
+        return self._conversation.call(*arguments)
 
     def _repeat_results(
         self, calls: Sequence[dict[str, Any]], waiting: Mapping[str, WaitingCall]
@@ -243,7 +260,7 @@ class _Turns:
         The calls that it has begun, and that continue, are opened.
         """
         conversation = self._conversation
-        stored_results = self._known
+        stored_results = self._known_results
 
         conversation.announces = self._announces
 
@@ -266,7 +283,7 @@ class _Turns:
         transcript = self._conversation.context.transcript
 
         new_messages = [
-            message for message in self.messages[self._kept :] if message["role"] != "tool"
+            message for message in self.messages[self._stored_count :] if message["role"] != "tool"
         ]
         conversation_state = {**conversation.keep(), "context": self._fitter.keep()}
         if self._mark.messages:
@@ -282,7 +299,7 @@ class _Turns:
         }
 
         self._mark = transcript.mark()
-        self._kept = len(self.messages)
+        self._stored_count = len(self.messages)
 
         is_parking = journal.is_parking
         await journal.add_answer(body, () if is_parking else conversation.list_effects(calls))
@@ -326,14 +343,20 @@ class _Turns:
             self._call_ids |= {call["id"] for call in message.get("tool_calls", ())}
             self.messages.append(load_message(message, self._runner.models))
 
-        self._known = state.get("known", {})
+        self._known_results = state.get("known", {})
         self._announces = state.get("announces", True)
         self._mark = self._conversation.context.transcript.mark()
-        self._kept = len(self.messages)
+        self._stored_count = len(self.messages)
 
         return await self.perform_calls(state["calls"], state["results"], waiting)
 
     def _keep(self, calls: Sequence[dict[str, Any]], results: Mapping[str, str]) -> dict[str, Any]:
+        """Return a JSON object from which another process continues; see `resume`.
+
+        Args:
+            calls: the calls of the last answer.
+            results: the results of the calls that have ended, by id.
+        """
         own_messages = self.messages[self._own :]
 
         return {
@@ -390,6 +413,7 @@ def _build_prompt(text: str) -> dict[str, Any]:
 
 
 async def _gather(calls: Iterable[Coroutine[Any, Any, str | None]]) -> list[str | None]:
+    """Perform calls concurrently; if one raises, the rest is abandoned."""
     pending = list(calls)
     if len(pending) == 1:
         return [await pending[0]]

@@ -130,7 +130,7 @@ class Catalog:
         return self._components[kind].get(component_id)
 
     def list_sides(self, component: Component) -> list[Component]:
-        """Return a component, and with `next` the same one with the table of that."""
+        """Return a component, and with the key `next` its other side: the same id, its table."""
         following = self.get(component.kind, component.spec.next)
         if following is None:
             return [component]
@@ -144,9 +144,11 @@ class Catalog:
         """
         if not component.spec.percent:
             return component
+
         place = f"{component.kind}/{component.id}/{session_id}"
         bucket = int.from_bytes(hashlib.sha256(place.encode()).digest()[:8]) % 100
-        return self.list_sides(component)[-1 if bucket < component.spec.percent else 0]
+        sides = self.list_sides(component)
+        return sides[-1] if bucket < component.spec.percent else sides[0]
 
     def members(self, team: Component) -> dict[str, Component]:
         """Return the members of a team by id, in its database and the configured order."""
@@ -220,8 +222,11 @@ class Catalog:
         A tool that is not known here, such as one of an agent in code, is taken as present.
         """
         component = self.get(kind, component_id)
-        sides = [] if component is None else self.list_sides(component)
-        return any(self.has_tool(side, tool_name) is not False for side in sides)
+        if component is None:
+            return False
+        return any(
+            self.has_tool(side, tool_name) is not False for side in self.list_sides(component)
+        )
 
     def is_hosted(self, component: Component) -> bool:
         """Return True for an agent in code: an object executes it, not a configured model."""
@@ -373,11 +378,10 @@ class Catalog:
 
         from agentctl.runtime.mcp.definitions import build_public_name
 
-        servers = filter(None, map(parse_mcp_reference, component.worker.tools))
-        return {
-            *self._build_actions(component)[1],
-            *(f"{build_public_name(reference.server, '')}*" for reference in servers),
-        }
+        _, actions, _ = self._build_actions(component)
+        references = filter(None, map(parse_mcp_reference, component.worker.tools))
+        patterns = (f"{build_public_name(reference.server, '')}*" for reference in references)
+        return {*actions, *patterns}
 
     async def open_runner(self, agent: Component) -> Runner:
         """Return the runner of an agent in code, opened once. Runs that arrive meanwhile wait.
@@ -427,6 +431,7 @@ class Catalog:
         from agentctl.runtime.components.configured import build_actions
         from agentctl.runtime.tools.call_rules import build_component_rules
 
+        """Return the instructions, the actions and the rules of a configured component."""
         members = self.members(component) if component.kind == "team" else {}
         external = self.external_tools(component)
         schemas = {name: self.find_input_schema(member) for name, member in members.items()}
@@ -435,13 +440,8 @@ class Catalog:
         instructions, actions = build_actions(
             component, self.tools(component), external, members, inputs
         )
-
-        has_approvers = self.settings.has_approvers
-        return (
-            instructions,
-            actions,
-            build_component_rules(component, actions, has_approvers=has_approvers),
-        )
+        rules = build_component_rules(component, actions, has_approvers=self.settings.has_approvers)
+        return instructions, actions, rules
 
     def find_policy(self, component: Component, tool_name: str) -> ApprovalPolicy | None:
         """Return who approves the calls of a tool now; None if they do not wait, or it is gone."""
@@ -453,9 +453,11 @@ class Catalog:
         if key not in self._policies:
             policy = find_policy(component.worker.approve, tool_name)
             if not self.is_hosted(component):
+                # The code of a tool may ask for more than the configuration.
                 with contextlib.suppress(InvalidConfiguration):
-                    rule = self._build_actions(component)[2].get(tool_name)
-                    policy = policy if rule is None else rule.policy
+                    _, _, rules = self._build_actions(component)
+                    if tool_name in rules:
+                        policy = rules[tool_name].policy
             self._policies[key] = policy
         return self._policies[key]
 
@@ -494,12 +496,13 @@ class Catalog:
         """Return the runner of a component for one run, with tools of MCP servers and callers."""
         from agentctl.runtime.components.configured import add_actions
 
-        if references := (runner := self.runner(component)).references:
+        runner = self.runner(component)
+        if runner.references:
             from agentctl.runtime.mcp.calls import get_user
             from agentctl.runtime.tools.call_rules import build_mcp_rules
 
             mcp_actions = await self.mcp.build_actions(
-                references, get_user(context), runner.actions
+                runner.references, get_user(context), runner.actions
             )
             rules = build_mcp_rules(component, runner.actions, mcp_actions, self._unmatched)
             runner = add_actions(runner, mcp_actions, rules)
@@ -522,9 +525,11 @@ class Catalog:
     async def close(self) -> None:
         """Close the connections to models and MCP servers, and the runners of agents in code."""
         await self.mcp.close()
+
         self._runners.clear()
         if self._connections is not None:
             await self._connections.close()
+
         hosted = self._hosted
         self._hosted = {}
         for opening in self._openings.values():
@@ -542,6 +547,7 @@ def _require(component: T | None, owner: Component, what: str, name: str) -> T:
 
 
 async def _contain(work: Coroutine[Any, Any, None]) -> None:
+    """Do work of the code of users, which must not end the process with `sys.exit`."""
     try:
         await work
     except (SystemExit, KeyboardInterrupt) as error:

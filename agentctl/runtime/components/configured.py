@@ -41,7 +41,7 @@ class ConfiguredRunner:
     """The tools that the model may call, by name."""
 
     rules: Mapping[str, CallRule]
-    """The rules of those whose calls wait for a person, by name."""
+    """The rules of the tools whose calls wait for a person, by name."""
 
     references: Sequence[str]
     """The tools of MCP servers that it names, which each run looks up."""

@@ -126,12 +126,17 @@ def _parse_changes(answer: str) -> dict[str, Any]:
 
 
 def _list_of(value: object, kind: type) -> list[Any]:
+    """Return the items of a list that have a type, at most `MAXIMUM_CHANGES`."""
     if not isinstance(value, list):
         return []
     return [item for item in value if isinstance(item, kind)][:MAXIMUM_CHANGES]
 
 
 async def _try(change: Any, run_id: str, *arguments: Any) -> bool:
+    """Make a change of memories that a model has named. Return True if it was made.
+
+    The arguments come from the model: one of a wrong type skips the change.
+    """
     if not isinstance(arguments[0], str):
         return False
     try:
@@ -240,6 +245,7 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
     output, first, run_id = _find_start(context, len(steps))
     recorder = context.recorder
     journal = context.journal
+
     for index, (name, worker) in enumerate(steps[first:], start=first):
         await context.wait_while_halted()
         context.checkpoint()
@@ -263,6 +269,7 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
             raise Parked
         if result.status == "PAUSED":
             raise Paused([], {"step": index, "input": output, "run_id": result.run_id})
+
         run_id = None
         span.end(SPAN_STATUSES[result.status])
         if result.status != "COMPLETED":

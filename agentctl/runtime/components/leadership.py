@@ -54,19 +54,20 @@ def build_leader_instructions(
     Args:
         inputs: the schemas of the members whose task is an object, by the id of the member.
     """
-    roster = "\n".join(
-        f"- {member.id} ({member.name})" + (f": {member.description}" if member.description else "")
-        for member in members.values()
-    )
+    lines = ["Members:"]
+    for member in members.values():
+        description = f": {member.description}" if member.description else ""
+        lines.append(f"- {member.id} ({member.name}){description}")
 
     if team.team.mode == "coordinate":
-        roster += "".join(
-            f"\nThe task of {name} is the JSON text of an object with this JSON Schema:"
-            f" {json.dumps(inputs[name].schema, ensure_ascii=False)}"
-            for name in inputs
-        )
+        for member_id, input_schema in inputs.items():
+            schema = json.dumps(input_schema.schema, ensure_ascii=False)
+            lines.append(
+                f"The task of {member_id} is the JSON text of an object with this JSON Schema:"
+                f" {schema}"
+            )
 
-    parts = [team.team.instructions, _DUTIES[team.team.mode], f"Members:\n{roster}"]
+    parts = [team.team.instructions, _DUTIES[team.team.mode], "\n".join(lines)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -92,9 +93,10 @@ def share_context(task: str, context: RunEnvironment) -> str:
 
 
 def build_member_outcome(member: Component, result: MemberResult) -> CallOutcome:
-    """Return the result of a member's run for the leader. A failure is not one of the tool.
+    """Return the result of a member's run for the leader.
 
-    The state of a call that waits is the id of the member's run.
+    A failure of the member is no failure of the tool. The state of a call that waits is the id of
+    the member's run.
     """
     if result.status in ("PAUSED", "PARKED"):
         is_parked = result.status == "PARKED"

@@ -341,14 +341,18 @@ def hash_text(text: str) -> str:
 
 def describe_tool(configuration: Mapping[str, Any], name: str) -> Any:
     """Return the part of a configuration that decides what a call of a tool does."""
-    own_tool = configuration.get("tools", {}).get(name)
-    return [configuration.get("code"), configuration.get("mcp") if own_tool is None else own_tool]
+    definition = configuration.get("tools", {}).get(name)
+    if definition is None:
+        # A tool of an MCP server, of which the configuration has the place.
+        definition = configuration.get("mcp")
+    return [configuration.get("code"), definition]
 
 
 def find_changes(before: Any, after: Any, path: str = "") -> list[ChangeRecord]:
     """Return the differences of two configurations: the path and both values, None if missing."""
     if not (isinstance(before, dict) and isinstance(after, dict)):
         return [] if before == after else [{"path": path, "before": before, "after": after}]
+
     changes: list[ChangeRecord] = []
     for name in sorted(before.keys() | after.keys()):
         place = f"{path}.{name}" if path else name

@@ -41,7 +41,6 @@ _log = logging.getLogger("agentctl.runtime")
 _TOOL_GRACE_SECONDS = 0.05
 """Time that a cancelled asynchronous tool has to clean up before it is abandoned."""
 
-
 THREAD_START_SECONDS = 0.05
 """Maximum time from a look for halts to the call of the function, on a busy machine."""
 
@@ -132,9 +131,9 @@ class ToolAction:
                 scope.cancel()
             raise
 
+        # The tool itself has raised these: they must not end the run.
         if task.cancelled():
             raise _ToolFailed("CancelledError")
-
         if isinstance(task.exception(), GeneratorExit):
             raise _ToolFailed("GeneratorExit")
 
@@ -147,9 +146,16 @@ class ToolAction:
         host: RunHost,
         checks_only: bool,
     ) -> str:
+        """Call the function in its thread or task, and return the text of its result.
+
+        Raises:
+            _ToolFailed, NotSerializable: it raised an exception, or gave a result without a JSON
+                form. The log has the exception.
+            InvalidArguments, TooManyAbandonedThreads, HeldBack: it was not called.
+        """
         tool = self.tool
         limit = context.limits.tool_result_bytes
-        filled = {name: build_run_context(context, host) for name in tool.contexts}
+        run_contexts = {name: build_run_context(context, host) for name in tool.contexts}
 
         try:
             if tool.is_async:
@@ -158,7 +164,7 @@ class ToolAction:
                     return ""
                 # Nothing awaits between this and the first step of the function.
                 _check_halt(context, tool.name)
-                return result_to_text(await tool.function(**values, **filled), limit)
+                return result_to_text(await tool.function(**values, **run_contexts), limit)
 
             def call() -> str:
                 values = tool.convert(arguments)
@@ -166,8 +172,8 @@ class ToolAction:
                     return ""
                 with context.starting(THREAD_START_SECONDS):
                     _check_halt(context, tool.name)
-                    begun = tool.function(**values, **filled)
-                return result_to_text(begun, limit)
+                    result = tool.function(**values, **run_contexts)
+                return result_to_text(result, limit)
 
             return await run_in_thread(call, tool.name, context.transcript.unstopped)
         except (
@@ -200,15 +206,15 @@ async def _call_inside(scope: CodeScope, call: Awaitable[str]) -> str:
 
 
 Patterns = Mapping[str, ApprovalPolicy]
-"""The key `approve` of a component."""
+"""The key `approve` of a component: patterns of names of tools with their policies."""
 
 
 def choose_strictest(policies: Iterable[ApprovalPolicy | None]) -> ApprovalPolicy | None:
-    """Return the strictest of some policies; None if there is none."""
-    found_policies = set(policies)
-    if "other" in found_policies:
+    """Return the strictest of some policies; None without policies."""
+    distinct_policies = set(policies)
+    if "other" in distinct_policies:
         return "other"
-    return "user" if "user" in found_policies else None
+    return "user" if "user" in distinct_policies else None
 
 
 def find_policy(patterns: Patterns, name: str) -> ApprovalPolicy | None:
@@ -260,20 +266,27 @@ def list_unmatched(patterns: Patterns, names: Iterable[str]) -> dict[str, Approv
 def may_match(pattern: str, prefix: str) -> bool:
     """Return True if a pattern matches any name that begins with a prefix."""
     # The positions in the pattern that are reached after each character of the prefix.
-    reached = _skip_stars(pattern, {0})
+    positions = _skip_stars(pattern, {0})
     for character in prefix:
-        after = {at for at in reached if at < len(pattern) and pattern[at] == "*"}
-        after |= {at + 1 for at in reached if at < len(pattern) and pattern[at] in (character, "?")}
-        reached = _skip_stars(pattern, after)
-    return bool(reached)
+        next_positions: set[int] = set()
+        for position in positions:
+            if position == len(pattern):
+                continue
+            if pattern[position] == "*":
+                next_positions.add(position)
+            if pattern[position] in (character, "?"):
+                next_positions.add(position + 1)
+        positions = _skip_stars(pattern, next_positions)
+    return bool(positions)
 
 
 def _skip_stars(pattern: str, positions: set[int]) -> set[int]:
+    """Return positions, and those that are reached from them if stars match nothing."""
     reached = set(positions)
-    for at in positions:
-        while at < len(pattern) and pattern[at] == "*":
-            at += 1
-            reached.add(at)
+    for position in positions:
+        while position < len(pattern) and pattern[position] == "*":
+            position += 1
+            reached.add(position)
     return reached
 
 
@@ -324,7 +337,7 @@ def build_mcp_rules(
     """Return the rules of the tools of MCP servers for one run.
 
     Args:
-        known: the names of the other tools.
+        known_names: the names of the other tools of the component.
         reported: component and pattern of the warnings so far; new warnings are added.
     """
     patterns = component.worker.approve
@@ -356,6 +369,7 @@ def build_mcp_rules(
 
 
 def _report(component: Component, pattern: str, reported: set[tuple[str, str]]) -> None:
+    """Log once in a process that a pattern may name a tool that a server has renamed."""
     owner = component.label
     if (owner, pattern) not in reported:
         reported.add((owner, pattern))
@@ -368,12 +382,10 @@ def _report(component: Component, pattern: str, reported: set[tuple[str, str]]) 
 
 
 def _may_match_server(pattern: str, references: Iterable[str]) -> bool:
+    """Return True if a pattern may match a tool of the MCP servers in the key `tools`."""
     for reference in filter(None, map(parse_mcp_reference, references)):
         name = build_public_name(reference.server, reference.tool)
-        if reference.tool:
-            is_matched = find_policy({pattern: "user"}, name) is not None
-        else:
-            is_matched = may_match(pattern, name)
+        is_matched = fnmatchcase(name, pattern) if reference.tool else may_match(pattern, name)
         if is_matched:
             return True
 

@@ -69,8 +69,8 @@ class Tool:
     """The parameters without a default."""
 
     contexts: tuple[str, ...] = ()
-    """The parameters that the server fills with a `RunContext`. They are not among the others, and
-    not in the schema."""
+    """The parameters that the server fills with a `RunContext`. They are neither in `arguments` nor
+    in the schema."""
 
     options: ToolOptions = ToolOptions()
 
@@ -83,12 +83,15 @@ class Tool:
         Raises:
             InvalidArguments: one is missing, unknown or of another type; the text names it.
         """
-        unknown = [name for name in values if name not in self.arguments]
-        missing = [name for name in self.arguments if name in self.required and name not in values]
-        if unknown or missing:
-            faults = [f"{name} is unknown" for name in unknown]
-            faults += [f"{name} is missing" for name in missing]
+        faults = [f"{name} is unknown" for name in values if name not in self.arguments]
+        faults += [
+            f"{name} is missing"
+            for name in self.arguments
+            if name in self.required and name not in values
+        ]
+        if faults:
             raise InvalidArguments(", ".join(faults))
+
         return {name: self._convert(name, value) for name, value in values.items()}
 
     def _convert(self, name: str, value: object) -> Any:
