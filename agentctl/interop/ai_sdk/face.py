@@ -87,8 +87,9 @@ class AiStream(PageStream):
     ) -> None:
         super().__init__(thread_id, after=after, shown=shown)
         self._message_id = message_id
-        self._undecided_ids = {approval["approval_id"] for approval in asked_approvals}
-        self._answered_call_ids = {*answered_call_ids}
+        # The stream of a run adds the approvals that it asks for, and the calls it has answered.
+        self._asked = {approval["approval_id"]: approval for approval in asked_approvals}
+        self._answered = {*answered_call_ids}
         self._denied_call_ids: set[str] = set()
         self._running_call_ids: set[str] = set()
         # True if the open step has results of calls.
@@ -206,10 +207,8 @@ class AiStream(PageStream):
     def _continue(self, event: Event) -> Iterator[PageEvent]:
         """Yield the decisions about approvals that the page knows."""
         for decision in event.data.get("approvals") or ():
-            approval_id = decision["approval_id"]
             call_id = build_call_id(event.run_id, decision["tool_call_id"])
-            is_known = approval_id in self._undecided_ids
-            self._undecided_ids.discard(approval_id)
+            is_known = self._asked.pop(decision["approval_id"], None) is not None
             if is_known and call_id in self._shown:
                 yield from self._build_decision(decision, call_id)
 
@@ -222,7 +221,7 @@ class AiStream(PageStream):
         is_approved = status not in ("rejected", "expired", "cancelled")
 
         if decision["kind"] == "input":
-            if call_id in self._answered_call_ids:
+            if call_id in self._answered:
                 return
             if is_approved:
                 yield {"type": "tool-output-available", "output": status, "toolCallId": call_id}
