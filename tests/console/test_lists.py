@@ -21,6 +21,13 @@ SELLER = "seller-of-the-department-for-gardens"
 USER = "ada.lovelace@department.example"
 FAILURES = 45
 
+SHOWN = {
+    "sessions": ["tbody tr"],
+    "overview": ["[data-groups] tbody tr"],
+    "transcript": [".markdown strong", "button.attach"],
+}
+"""Elements of the first pages that show that all their modules are loaded."""
+
 MAXIMUM_NODES = 475
 """Elements of a page with a long list."""
 
@@ -135,10 +142,10 @@ def test_page_loads_the_files_of_its_budget(
     start(server, "agents/echo", "small", "a **bold** answer")
     page = modules[0].removeprefix("pages/").removesuffix(".js")
     place = {"transcript": "#/sessions/small"}.get(page, f"#/{page}")
-    reader = token(server, *READS, "usage:read")
-    with open_console(browser, server.url, place, token=reader, fresh=True) as shown:
-        ready = {"transcript": ".markdown strong", "overview": "[data-groups] tbody tr"}
-        shown.page.locator(ready.get(page, "tbody tr")).first.wait_for(state="attached")
+    key = token(server, *READS, *RUNS, "sessions:write", "usage:read")
+    with open_console(browser, server.url, place, token=key, fresh=True) as shown:
+        for part in SHOWN[page]:
+            shown.page.locator(part).first.wait_for(state="attached")
         urls = [url for url in shown.requests if "/console" in url]
         assert len(urls) == len(set(urls))
         names = [urlsplit(url).path.split("/", 4)[4:] for url in urls]
