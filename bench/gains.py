@@ -27,6 +27,7 @@ _SMALL = "The service fits a smaller machine, or more services fit the same one.
 _HOSTED = "The same graph streams to more people at once, and its runs are stored."
 _CANCELLED = "A hung run stops at once, and stops costing money."
 _COMMAND = "A command is there before one has to wait for it, also in scripts."
+_LOCAL = "A local read costs little beside the check of the configuration."
 
 GAINS = (
     Gain("session detail, 10,000 runs", "The longest conversation is sent as fast as a short one."),
@@ -56,6 +57,7 @@ GAINS = (
     Gain("1,000 streams at once: first event", "In a rush, everybody sees that their run begins."),
     Gain("1,000 streams at once", "A thousand people can follow their answers on one core."),
     Gain("CPU of an idle server", "A service that nobody uses leaves the machine to others."),
+    Gain("agentctl", _LOCAL, "bare Typer that reads"),
     Gain("agentctl", _COMMAND),
     Gain("40 streams", _STREAMS),
     Gain("10 streams", _FAST),

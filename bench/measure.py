@@ -78,7 +78,7 @@ class Row:
             needs no database, or is that of both.
         postgres_ratio: ratio of that to agentctl on SQLite, by CPU time where the row has it.
         other_work: share of the cores that other programs used during the measurement.
-        timed: False for figures that other work does not change, such as sizes.
+        timed: False for figures that other work hardly changes, such as sizes and CPU time.
         failure: the reason why there is no figure.
     """
 

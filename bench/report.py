@@ -66,6 +66,9 @@ counts), or if a limit was not that of the server.
   is in the row, because all servers have costs for each answer. The pass-through is Starlette with
   httpx2, which checks and stores nothing. Model and client are separate processes on the same
   cores.
+- Commands: the CPU time of a command, with the start of Python. The bare programs use the same
+  Typer; the second one also checks the configuration of agentctl and reads a row, which a local
+  read cannot do without.
 - {langgraph}: in memory, without authorization, `--n-jobs-per-worker 50`; its queue
   is polled about once a second, so that only CPU time can be compared. agentctl hosts the same
   graph, with ChatOpenAI and with a model of the configuration, and stores runs and events in

@@ -3,8 +3,9 @@
     git worktree add ../before REVISION
     python -m bench.revisions ../before [ROUNDS]
 
-Both servers run with the installed libraries and take turns: plain runs, and tokens that are
-streamed. A ratio above 1 means that this checkout takes more CPU time.
+Both servers run with the installed libraries and take turns: plain runs, tokens that are streamed,
+the record of a session, and cancels of an ended run. A ratio above 1 means that this checkout takes
+more CPU time.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from pathlib import Path
 
 import uvloop
 
-from bench.client import encode_form
+from bench.client import Client, encode_form
 from bench.measure import Row, build_ratio_row, format_text, run_rounds
-from bench.reads import AGENT
+from bench.reads import AGENT, repeat_cancel
 from bench.servers import RunningServer, serve_endpoint
 from bench.streams import raise_file_limit
 from bench.tokens import FAST, PACED, build_run_side, run_load
@@ -29,7 +30,11 @@ from tests.process import base_environment, serve_config
 
 ROUNDS = 9
 
-RUN_SECONDS = 2
+LOAD_SECONDS = 2
+
+SESSION = "revisions"
+SESSION_RUNS = 100
+"""The session whose record is read, and the number of its runs."""
 
 
 def measure_rows(before: Path, folder: Path, model_url: str, rounds: int) -> Iterator[Row]:
@@ -44,6 +49,8 @@ def measure_rows(before: Path, folder: Path, model_url: str, rounds: int) -> Ite
             server = stack.enter_context(serve_config(config, environment=environment))
             places.append(RunningServer(server.port, server.process.pid, work))
         yield _compare("plain run", places, _measure_run, rounds)
+        yield _compare(f"session of {SESSION_RUNS} runs", places, _measure_session, rounds)
+        yield _compare("cancel of an ended run", places, _measure_cancel, rounds)
         for load in (PACED, FAST):
             yield _compare(
                 f"token, {load.title}",
@@ -56,7 +63,21 @@ def measure_rows(before: Path, folder: Path, model_url: str, rounds: int) -> Ite
 
 
 def _measure_run(place: RunningServer) -> Callable[[], float]:
-    load = place.post(f"/agents/{AGENT}/runs", encode_form(stream=False), seconds=RUN_SECONDS)
+    load = place.post(f"/agents/{AGENT}/runs", encode_form(stream=False), seconds=LOAD_SECONDS)
+    return lambda: 1e6 / load.by_processor()
+
+
+def _measure_session(place: RunningServer) -> Callable[[], float]:
+    with Client(place.port, place.headers) as client:
+        for _ in range(SESSION_RUNS):
+            client.run(AGENT, SESSION)
+    load = place.get(f"/sessions/{SESSION}", seconds=LOAD_SECONDS)
+    return lambda: 1e6 / load.by_processor()
+
+
+def _measure_cancel(place: RunningServer) -> Callable[[], float]:
+    load = repeat_cancel(place)
+    load.seconds = LOAD_SECONDS
     return lambda: 1e6 / load.by_processor()
 
 
