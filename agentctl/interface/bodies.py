@@ -468,7 +468,7 @@ class PruneBody(BodyRecord):
     idle_days: Annotated[
         int,
         Field(
-            "Only sessions that were not used for this number of days are removed",
+            "Only sessions that have not been used for this number of days are removed",
             ge=1,
             le=MAXIMUM_IDLE_DAYS,
         ),

@@ -49,7 +49,7 @@ MAXIMUM_NOTE_LENGTH = 500
 class ApprovalSummary(TypedDict):
     """An approval in the record of its run, and of the root run of its tree.
 
-    `tool_call_id` is that of the entry in `tools` of the run `run_id`. `created_at` is the time of
+    `tool_call_id` names the entry in `tools` of the run `run_id`. `created_at` is the time of
     the pause.
     """
 
@@ -72,9 +72,9 @@ class ApprovalRecord(TypedDict):
     """One thing that a paused run waits for, or waited for.
 
     `arguments_hash` identifies what an approver has seen: a decision names it. `approved_arguments`
-    are those of an edit, null without one; `approved_arguments_hash` is their hash. `schema` is the
-    JSON Schema of the arguments, or of the answer. `result` is the result of the call: as text of
-    a call that was made, or as the caller gave it.
+    are the edited arguments, null without an edit; `approved_arguments_hash` is their hash.
+    `schema` is the JSON Schema of the arguments, or of the answer. `result` is the result of the
+    call: as text of a call that was made, or as the caller gave it.
     """
 
     approval_id: str

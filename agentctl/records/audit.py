@@ -30,13 +30,13 @@ class AuditRecord(TypedDict):
     operation id, `authenticate`, `expire_audit`, `expire_sessions` or `expire_approvals`.
     `resource` names the resources, `agent:writer,run:019a...`: ids only, percent-encoded, cut at
     1,000 characters; many of them have a hash of their ids, `sessions:sha256:...`. `outcome` is
-    `allowed`; `denied`, by the policy; or `failed`, for another reason. `status` is that of the
-    response; `reason` has the required scopes or the error code. An operation whose entry was
-    committed before its change, and that failed, has two entries. `count` is the number of
+    `allowed`; `denied`, by the policy; or `failed`, for another reason. `status` is the HTTP status
+    of the response; `reason` has the required scopes or the error code. An operation whose entry
+    was committed before its change, and that failed, has two entries. `count` is the number of
     requests: denials and rejected credentials of one minute are one entry; or that of the resources
-    with a hash. `resource` and `reason`
-    of such an entry are null if they differ, and `request_id` and `trace_id` are null. `trace_id`
-    is that of the caller, or of the run that the request has started.
+    with a hash. `resource` and `reason` of such an entry are null if they differ, and `request_id`
+    and `trace_id` are null. `trace_id` is the trace of the caller, or of the run that the request
+    has started.
     """
 
     seq: int

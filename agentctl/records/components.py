@@ -106,7 +106,8 @@ class StepRecord(TypedDict):
 class WorkflowRecord(TypedDict):
     """A configured workflow.
 
-    `input_schema` is that of its first step, as of an agent; so is `on_busy`.
+    `input_schema` and `on_busy` are the same as for an agent; the schema is the input of its first
+    step.
     """
 
     workflow_id: str

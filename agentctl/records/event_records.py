@@ -131,7 +131,7 @@ class MessageDeliveredEvent(EventFields):
 
 
 class BudgetWarningEvent(EventFields):
-    """A budget has reached the level of its warning (docs/budgets.md): once in a period."""
+    """A budget has reached its warning level (docs/budgets.md). Sent once per period."""
 
     event: Literal["BudgetWarning", "TeamBudgetWarning"]
     budget_id: str

@@ -60,10 +60,10 @@ class OmissionRecord(TypedDict):
 class TextItem(TypedDict):
     """A text of the component, its thinking, or a message that it received besides the input.
 
-    `role` is that of a message: `system` or `user`; `message_id` is the id of one that was sent to
-    the run while it works. `compacted` is a line about the messages that
-    do not fit into the context window of the model, `omissions` names them. A
-    `notice` is a fact about the run, such as that it has saved `file`.
+    `role` is the role of a message: `system` or `user`; `message_id` is the id of a message that
+    was sent to the run while it worked. `compacted` is a line about the messages that do not fit
+    into the context window of the model, `omissions` names them. A `notice` is a fact about the
+    run, such as that it has saved `file`.
     """
 
     type: Literal["text", "thinking", "prompt", "compacted", "notice"]

@@ -46,8 +46,8 @@ class CauseRecord(TypedDict):
     """The cause of a failure: an exception of the code of an agent or a tool, or the response of a
     model provider, whose `type` is `ModelFailure`.
 
-    `run_id` and the component are those of the run that failed: the requested one, or one below it.
-    `tool_name` is null for code other than that of a tool. `place` is the innermost line of the
+    `run_id` and the component name the run that failed: the requested one, or one below it.
+    `tool_name` is null if the code is not a tool. `place` is the innermost line of the
     user's code, `FILE:LINE in FUNCTION`, with a path relative to the folder of the configuration;
     null if no line is known.
     """
@@ -131,8 +131,8 @@ class RunRecord(TypedDict):
     `queue_position` its place there while it waits, from 1; both are null without a wait.
     `paused_at` is the time of its last pause, and `approvals` are what it waits or waited for, with
     those of its members. `spans` are the parts of the run with their times, open ones in a live
-    run. `request_id` is that of the request that started it, members' runs included. `trace_id` is
-    the trace of its first leg; null if it was not traced. `version` is that of the component that
+    run. `request_id` names the request that started it or its root run. `trace_id` is the trace of
+    its first leg; null if it was not traced. `version` is the version of the component that
     answered; null if it is not known. `version_changes` are those while it waited: it went on with
     another version. `input` is the message, or without one the JSON text of `input_object`; `files`
     are its files, and those that the run has made. `input_object` is the object `input` of the
@@ -254,7 +254,8 @@ class FailurePage(TypedDict):
 class SessionExport(TypedDict):
     """A session with all its runs, the elements of an export.
 
-    `model_calls` are those of the runs that have some, by the id of the run, if they are requested.
+    `model_calls` are the model calls by run id, if they are requested; a run without any is
+    missing.
     """
 
     session: SessionDetail
@@ -292,7 +293,7 @@ class FoundTurn(NamedTuple):
 class CancelRecord(TypedDict):
     """The result of a cancel: `stopped` only if the run ended as CANCELLED.
 
-    `stopped_at` and `holding` are those of the run record: work may continue after the end.
+    `stopped_at` and `holding` are the same as in the run record: work may continue after the end.
     """
 
     run_id: str

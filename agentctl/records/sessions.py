@@ -131,7 +131,7 @@ SessionDetail = AgentSessionDetailSchema | TeamSessionDetailSchema | WorkflowSes
 class LastRun(TypedDict):
     """The newest run of a session that has no parent, with its end and the end of its work.
 
-    The fields are those of the run record; `phase` is that of `view=phase`.
+    The fields are the same as in the run record; `phase` is the same as with `view=phase`.
     """
 
     run_id: str
@@ -257,7 +257,7 @@ class SessionRow(SummaryRow):
 
 
 class IdleSession(TypedDict):
-    """A session that was not used for a time.
+    """A session that has not been used for a given period.
 
     The one of `agent_id`, `team_id` and `workflow_id` that `session_type` names is filled.
     `run_count` counts all runs, `bytes` the texts of the session and of its runs.
@@ -276,7 +276,7 @@ class IdleSession(TypedDict):
 
 
 class IdlePage(TypedDict):
-    """A page of idle sessions, those that were not used for longest first."""
+    """A page of idle sessions, the longest unused first."""
 
     data: list[IdleSession]
     meta: CursorMeta

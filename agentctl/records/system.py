@@ -128,7 +128,7 @@ class MeRecord(TypedDict):
     """The response of GET `/auth/me`: the principal of the caller and its scopes.
 
     `principal` is `anonymous` for a token without `sub`, and when authorization is off.
-    `scope_origins` are those of the scopes of a JWT, empty for another credential.
+    `scope_origins` are the origins of the scopes of a JWT; empty for another credential.
     `operations` are the ids of the operations that the caller may call, for every resource or for
     some, without public ones. `trace_url` is the page about a trace, with `{trace_id}` in place of
     its id; null without one.
@@ -196,9 +196,9 @@ class ConfigRecord(TypedDict):
 class WorkerRecord(TypedDict):
     """A process that executes runs, of any server of the deployment.
 
-    `schema_version` is that of its program. `live_runs` are those that it executes now. A worker is
-    `working` as well while the work of an ended run goes on. `reason` is the evidence that it is
-    dead.
+    `schema_version` is the version that its program expects. `live_runs` are the runs that it
+    executes now. A worker is also `working` while the work of an ended run continues. `reason` is
+    the evidence that it is dead.
     """
 
     worker_id: str
@@ -224,7 +224,7 @@ class FindingRecord(TypedDict):
 class DeploymentRecord(TypedDict):
     """The response of GET `/deployment`.
 
-    `version` and `schema_version` are those of the server that answers. `findings` are about the
+    `version` and `schema_version` belong to the server that answers. `findings` are about the
     workers, and about the databases and free space as this server sees them.
     """
 

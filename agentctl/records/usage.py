@@ -151,12 +151,12 @@ class OverviewRecord(TypedDict):
 class BudgetRecord(TypedDict):
     """A budget in its present period, with what one user, one component or the server has used.
 
-    `user_id` is that of a budget per user, null without a user; `component_id` that of a budget per
-    component, or the only component that counts; null for all. `limit`, `used` and `live` are
-    tokens, or US dollars. `live` is the part of `used` of runs that have not ended. `state` is
-    `warning` from `warn_at` on, or from 80% of the limit on. `limit` is the higher one that a
-    person has approved, if any. `unpriced_tokens` do not count for a cost: their price is not
-    known.
+    `user_id` is the user of a budget per user, else null. `component_id` is the component of a
+    budget per component, or the only component that counts; null for all. `limit`, `used` and
+    `live` are tokens, or US dollars. `live` is the part of `used` of runs that have not ended.
+    `state` is `warning` from `warn_at` on, or from 80% of the limit on. `limit` is the higher one
+    that a person has approved, if any. `unpriced_tokens` do not count for a cost: their price is
+    not known.
     """
 
     budget_id: str

@@ -67,7 +67,7 @@ class DeliveryPage(TypedDict):
 
 
 class WebhookTestRecord(TypedDict):
-    """The outcome of a test: `status` is that of the response, null without one."""
+    """The outcome of a test: `status` is the HTTP status of the response, null without one."""
 
     webhook_id: str
     event_id: str

@@ -136,7 +136,7 @@ def _row(parameter: Any) -> tuple[str, str, str]:
         name = ", ".join(code(flag) for flag in long_first) + (f" {code(value)}" if value else "")
     text = [sentence(parameter.help)] if parameter.help else []
     text += ["Required."] if parameter.required else []
-    text += ["May be repeated."] if parameter.multiple and "repeated" not in str(text) else []
+    text += ["May be repeated."] if parameter.multiple and "repeat" not in str(text) else []
     text += [_bounds(parameter)] if _bounds(parameter) else []
     return name, " ".join(text), code(_default(parameter))
 

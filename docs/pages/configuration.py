@@ -147,7 +147,7 @@ _MEANINGS = {
     "budgets.on_exceed": '"refuse": no further run starts; "stop": live runs end as well; "ask": a'
     " person is asked to continue",
     "budgets.warn_at": "a part of the limit, below 1, or an amount, from which on the budget warns",
-    "budgets.unknown": 'of a cost, models without a known price: "refuse" or "allow"',
+    "budgets.unknown": 'for a cost: "refuse" or "allow" models without a known price',
     "webhooks.id": "id in commands and records",
     "webhooks.url": "address of the receiver, https; its path may be a secret and is shown nowhere",
     "webhooks.events": "events that the endpoint gets ([webhooks](../webhooks.md#events))",

@@ -1722,7 +1722,8 @@ export interface components {
          * @description A configured agent. `model` is null for an agent in code.
          *
          *     `input_schema`, of a single agent and not of a list, is the JSON Schema of the object `input`
-         *     of its runs; null if it takes none, or any object.
+         *     of its runs; null if it takes none, or any object. A single agent also has `on_busy`: what
+         *     becomes of a request for a run of a busy session.
          */
         AgentRecord: {
             agent_id: string;
@@ -1734,6 +1735,8 @@ export interface components {
             } | null;
             model: components["schemas"]["ModelRecord"] | null;
             name: string;
+            /** @enum {string} */
+            on_busy?: "allow" | "reject" | "enqueue" | "steer";
             session_table: string;
             tools: components["schemas"]["ToolRecord"][];
         };
@@ -1784,9 +1787,9 @@ export interface components {
          * @description One thing that a paused run waits for, or waited for.
          *
          *     `arguments_hash` identifies what an approver has seen: a decision names it. `approved_arguments`
-         *     are those of an edit, null without one; `approved_arguments_hash` is their hash. `schema` is the
-         *     JSON Schema of the arguments, or of the answer. `result` is the result of the call: as text of
-         *     a call that was made, or as the caller gave it.
+         *     are the edited arguments, null without an edit; `approved_arguments_hash` is their hash.
+         *     `schema` is the JSON Schema of the arguments, or of the answer. `result` is the result of the
+         *     call: as text of a call that was made, or as the caller gave it.
          */
         ApprovalRecord: {
             answer: unknown;
@@ -1833,7 +1836,7 @@ export interface components {
         /**
          * @description An approval in the record of its run, and of the root run of its tree.
          *
-         *     `tool_call_id` is that of the entry in `tools` of the run `run_id`. `created_at` is the time of
+         *     `tool_call_id` names the entry in `tools` of the run `run_id`. `created_at` is the time of
          *     the pause.
          */
         ApprovalSummary: {
@@ -1910,13 +1913,13 @@ export interface components {
          *     operation id, `authenticate`, `expire_audit`, `expire_sessions` or `expire_approvals`.
          *     `resource` names the resources, `agent:writer,run:019a...`: ids only, percent-encoded, cut at
          *     1,000 characters; many of them have a hash of their ids, `sessions:sha256:...`. `outcome` is
-         *     `allowed`; `denied`, by the policy; or `failed`, for another reason. `status` is that of the
-         *     response; `reason` has the required scopes or the error code. An operation whose entry was
-         *     committed before its change, and that failed, has two entries. `count` is the number of
+         *     `allowed`; `denied`, by the policy; or `failed`, for another reason. `status` is the HTTP status
+         *     of the response; `reason` has the required scopes or the error code. An operation whose entry
+         *     was committed before its change, and that failed, has two entries. `count` is the number of
          *     requests: denials and rejected credentials of one minute are one entry; or that of the resources
-         *     with a hash. `resource` and `reason`
-         *     of such an entry are null if they differ, and `request_id` and `trace_id` are null. `trace_id`
-         *     is that of the caller, or of the run that the request has started.
+         *     with a hash. `resource` and `reason` of such an entry are null if they differ, and `request_id`
+         *     and `trace_id` are null. `trace_id` is the trace of the caller, or of the run that the request
+         *     has started.
          */
         AuditRecord: {
             /** Format: date-time */
@@ -1938,12 +1941,12 @@ export interface components {
         /**
          * @description A budget in its present period, with what one user, one component or the server has used.
          *
-         *     `user_id` is that of a budget per user, null without a user; `component_id` that of a budget per
-         *     component, or the only component that counts; null for all. `limit`, `used` and `live` are
-         *     tokens, or US dollars. `live` is the part of `used` of runs that have not ended. `state` is
-         *     `warning` from `warn_at` on, or from 80% of the limit on. `limit` is the higher one that a
-         *     person has approved, if any. `unpriced_tokens` do not count for a cost: their price is not
-         *     known.
+         *     `user_id` is the user of a budget per user, else null. `component_id` is the component of a
+         *     budget per component, or the only component that counts; null for all. `limit`, `used` and
+         *     `live` are tokens, or US dollars. `live` is the part of `used` of runs that have not ended.
+         *     `state` is `warning` from `warn_at` on, or from 80% of the limit on. `limit` is the higher one
+         *     that a person has approved, if any. `unpriced_tokens` do not count for a cost: their price is
+         *     not known.
          */
         BudgetRecord: {
             budget_id: string;
@@ -1969,7 +1972,7 @@ export interface components {
             user_id: string | null;
             warn_at: number | null;
         };
-        /** @description A budget has reached the level of its warning (docs/budgets.md): once in a period. */
+        /** @description A budget has reached its warning level (docs/budgets.md). Sent once per period. */
         BudgetWarningEvent: {
             agent_id?: string;
             agent_name?: string;
@@ -1999,7 +2002,7 @@ export interface components {
         /**
          * @description The result of a cancel: `stopped` only if the run ended as CANCELLED.
          *
-         *     `stopped_at` and `holding` are those of the run record: work may continue after the end.
+         *     `stopped_at` and `holding` are the same as in the run record: work may continue after the end.
          */
         CancelRecord: {
             /** @enum {string} */
@@ -2041,8 +2044,8 @@ export interface components {
          * @description The cause of a failure: an exception of the code of an agent or a tool, or the response of a
          *     model provider, whose `type` is `ModelFailure`.
          *
-         *     `run_id` and the component are those of the run that failed: the requested one, or one below it.
-         *     `tool_name` is null for code other than that of a tool. `place` is the innermost line of the
+         *     `run_id` and the component name the run that failed: the requested one, or one below it.
+         *     `tool_name` is null if the code is not a tool. `place` is the innermost line of the
          *     user's code, `FILE:LINE in FUNCTION`, with a path relative to the folder of the configuration;
          *     null if no line is known.
          */
@@ -2314,7 +2317,7 @@ export interface components {
         /**
          * @description The response of GET `/deployment`.
          *
-         *     `version` and `schema_version` are those of the server that answers. `findings` are about the
+         *     `version` and `schema_version` belong to the server that answers. `findings` are about the
          *     workers, and about the databases and free space as this server sees them.
          */
         DeploymentRecord: {
@@ -2579,13 +2582,13 @@ export interface components {
             /** @description Reason, shown to administrators */
             reason: string;
         };
-        /** @description A page of idle sessions, those that were not used for longest first. */
+        /** @description A page of idle sessions, the longest unused first. */
         IdlePage: {
             data: components["schemas"]["IdleSession"][];
             meta: components["schemas"]["CursorMeta"];
         };
         /**
-         * @description A session that was not used for a time.
+         * @description A session that has not been used for a given period.
          *
          *     The one of `agent_id`, `team_id` and `workflow_id` that `session_type` names is filled.
          *     `run_count` counts all runs, `bytes` the texts of the session and of its runs.
@@ -2658,7 +2661,7 @@ export interface components {
         /**
          * @description The newest run of a session that has no parent, with its end and the end of its work.
          *
-         *     The fields are those of the run record; `phase` is that of `view=phase`.
+         *     The fields are the same as in the run record; `phase` is the same as with `view=phase`.
          */
         LastRun: {
             cancel_requested_at: string | null;
@@ -2674,7 +2677,7 @@ export interface components {
          * @description The response of GET `/auth/me`: the principal of the caller and its scopes.
          *
          *     `principal` is `anonymous` for a token without `sub`, and when authorization is off.
-         *     `scope_origins` are those of the scopes of a JWT, empty for another credential.
+         *     `scope_origins` are the origins of the scopes of a JWT; empty for another credential.
          *     `operations` are the ids of the operations that the caller may call, for every resource or for
          *     some, without public ones. `trace_url` is the page about a trace, with `{trace_id}` in place of
          *     its id; null without one.
@@ -2794,15 +2797,15 @@ export interface components {
         /**
          * @description One attempt at a call of a model.
          *
-         *     `id` is that of its span. `model` is the id of the model in the configuration, or the name that
-         *     a library reports. `response_model` and `response_id` are what the provider has reported about
-         *     its answer. `attempt` counts the attempts at this call with this model from 1. `message_count`
-         *     and `characters` are the size of the request. `tools` is a hash of the tools with their schemas.
-         *     `cost` is in US dollars, and null if the price or the use of a cache is not known.
-         *     `omissions` are the parts of the conversation that are left out. `references` are the messages
-         *     of the request in their order, as ranges of the numbers of stored messages: those of the earlier
-         *     runs together (`history`), of the run, and of texts that nothing else stores (`added`). Unknown
-         *     members are null.
+         *     `id` is the id of its span. `model` is the id of the model in the configuration, or the name
+         *     that a library reports. `response_model` and `response_id` are what the provider has reported
+         *     about its answer. `attempt` counts the attempts at this call with this model from 1.
+         *     `message_count` and `characters` are the size of the request. `tools` is a hash of the tools
+         *     with their schemas. `cost` is in US dollars, and null if the price or the use of a cache is not
+         *     known. `omissions` are the parts of the conversation that are left out. `references` are the
+         *     messages of the request in their order, as ranges of the numbers of stored messages: those of
+         *     the earlier runs together (`history`), of the run, and of texts that nothing else stores
+         *     (`added`). Unknown members are null.
          */
         ModelCallRecord: {
             attempt: number;
@@ -3174,7 +3177,7 @@ export interface components {
         };
         /** @description Sessions to remove if they are still idle. */
         PruneBody: {
-            /** @description Only sessions that were not used for this number of days are removed */
+            /** @description Only sessions that have not been used for this number of days are removed */
             idle_days: number;
             /** @description Ids of the sessions */
             session_ids: string[];
@@ -3636,8 +3639,8 @@ export interface components {
          *     `queue_position` its place there while it waits, from 1; both are null without a wait.
          *     `paused_at` is the time of its last pause, and `approvals` are what it waits or waited for, with
          *     those of its members. `spans` are the parts of the run with their times, open ones in a live
-         *     run. `request_id` is that of the request that started it, members' runs included. `trace_id` is
-         *     the trace of its first leg; null if it was not traced. `version` is that of the component that
+         *     run. `request_id` names the request that started it or its root run. `trace_id` is the trace of
+         *     its first leg; null if it was not traced. `version` is the version of the component that
          *     answered; null if it is not known. `version_changes` are those while it waited: it went on with
          *     another version. `input` is the message, or without one the JSON text of `input_object`; `files`
          *     are its files, and those that the run has made. `input_object` is the object `input` of the
@@ -3645,7 +3648,8 @@ export interface components {
          *     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
          *     that run (steps of a workflow) that it began with. `damaged` names the fields whose stored
          *     values are damaged (docs/databases.md "Damaged data"): they are null, empty or zero. `match` is
-         *     in the results of a search only.
+         *     in the results of a search only. `sent_message` is in the response to a start that became a
+         *     message of a run that works (`on_busy = "steer"`).
          */
         RunRecord: {
             agent_id?: string;
@@ -3690,6 +3694,7 @@ export interface components {
             reasoning_content: string | null;
             request_id: string | null;
             run_id: string;
+            sent_message?: components["schemas"]["RunMessageRecord"];
             session_id: string;
             session_state: {
                 [key: string]: unknown;
@@ -3714,8 +3719,8 @@ export interface components {
         /**
          * @description One run without its content, messages and tool calls, as `view=summary` returns it.
          *
-         *     `input` has at most 200 characters. `tool_calls` is null until the run has ended, and if it is
-         *     not known.
+         *     `input` has at most 200 characters. `tool_calls` and `first_token_at` are null until the run has
+         *     ended, and if they are not known.
          */
         RunSummary: {
             agent_id?: string;
@@ -3825,7 +3830,8 @@ export interface components {
         /**
          * @description A session with all its runs, the elements of an export.
          *
-         *     `model_calls` are those of the runs that have some, by the id of the run, if they are requested.
+         *     `model_calls` are the model calls by run id, if they are requested; a run without any is
+         *     missing.
          */
         SessionExport: {
             model_calls?: {
@@ -4041,6 +4047,8 @@ export interface components {
          * @description A configured team: metadata, the leader's model and tools, and the member roster.
          *
          *     `knowledge` is null, because this server has no knowledge bases; other servers may send one.
+         *     `on_busy`, of a single team and not of a list, is what becomes of a request for a run of a busy
+         *     session.
          */
         TeamRecord: {
             async_mode: boolean;
@@ -4057,6 +4065,8 @@ export interface components {
             mode: string;
             model: components["schemas"]["ModelRecord"];
             name: string;
+            /** @enum {string} */
+            on_busy?: "allow" | "reject" | "enqueue" | "steer";
             session_table: string;
             team_id: string;
             tools: components["schemas"]["ToolRecord"][];
@@ -4095,10 +4105,10 @@ export interface components {
         /**
          * @description A text of the component, its thinking, or a message that it received besides the input.
          *
-         *     `role` is that of a message: `system` or `user`; `message_id` is the id of one that was sent to
-         *     the run while it works. `compacted` is a line about the messages that
-         *     do not fit into the context window of the model, `omissions` names them. A
-         *     `notice` is a fact about the run, such as that it has saved `file`.
+         *     `role` is the role of a message: `system` or `user`; `message_id` is the id of a message that
+         *     was sent to the run while it worked. `compacted` is a line about the messages that do not fit
+         *     into the context window of the model, `omissions` names them. A `notice` is a fact about the
+         *     run, such as that it has saved `file`.
          */
         TextItem: {
             file?: components["schemas"]["RunFileRecord"];
@@ -4371,7 +4381,7 @@ export interface components {
             waiting: number;
             webhook_id: string;
         };
-        /** @description The outcome of a test: `status` is that of the response, null without one. */
+        /** @description The outcome of a test: `status` is the HTTP status of the response, null without one. */
         WebhookTestRecord: {
             delivered: boolean;
             error: string | null;
@@ -4383,9 +4393,9 @@ export interface components {
         /**
          * @description A process that executes runs, of any server of the deployment.
          *
-         *     `schema_version` is that of its program. `live_runs` are those that it executes now. A worker is
-         *     `working` as well while the work of an ended run goes on. `reason` is the evidence that it is
-         *     dead.
+         *     `schema_version` is the version that its program expects. `live_runs` are the runs that it
+         *     executes now. A worker is also `working` while the work of an ended run continues. `reason` is
+         *     the evidence that it is dead.
          */
         WorkerRecord: {
             heartbeat_at: string;
@@ -4406,7 +4416,12 @@ export interface components {
             id: string;
             name: string;
         };
-        /** @description A configured workflow. `input_schema` is that of its first step, as of an agent. */
+        /**
+         * @description A configured workflow.
+         *
+         *     `input_schema` and `on_busy` are the same as for an agent; the schema is the input of its first
+         *     step.
+         */
         WorkflowRecord: {
             db_id: string;
             description: string;
@@ -4415,6 +4430,8 @@ export interface components {
                 [key: string]: unknown;
             } | null;
             name: string;
+            /** @enum {string} */
+            on_busy?: "allow" | "reject" | "enqueue" | "steer";
             steps: components["schemas"]["StepRecord"][];
             workflow_id: string;
         };
@@ -6007,7 +6024,7 @@ export interface operations {
     get_idle_sessions: {
         parameters: {
             query?: {
-                /** @description Only sessions that were not used for this number of days */
+                /** @description Only sessions that have not been used for this number of days */
                 idle_days?: number;
                 /** @description Only sessions of this type */
                 component_type?: components["schemas"]["SessionType"] | null;

@@ -454,15 +454,15 @@ class ReferenceRecord(TypedDict):
 class ModelCallRecord(TypedDict):
     """One attempt at a call of a model.
 
-    `id` is that of its span. `model` is the id of the model in the configuration, or the name that
-    a library reports. `response_model` and `response_id` are what the provider has reported about
-    its answer. `attempt` counts the attempts at this call with this model from 1. `message_count`
-    and `characters` are the size of the request. `tools` is a hash of the tools with their schemas.
-    `cost` is in US dollars, and null if the price or the use of a cache is not known.
-    `omissions` are the parts of the conversation that are left out. `references` are the messages
-    of the request in their order, as ranges of the numbers of stored messages: those of the earlier
-    runs together (`history`), of the run, and of texts that nothing else stores (`added`). Unknown
-    members are null.
+    `id` is the id of its span. `model` is the id of the model in the configuration, or the name
+    that a library reports. `response_model` and `response_id` are what the provider has reported
+    about its answer. `attempt` counts the attempts at this call with this model from 1.
+    `message_count` and `characters` are the size of the request. `tools` is a hash of the tools
+    with their schemas. `cost` is in US dollars, and null if the price or the use of a cache is not
+    known. `omissions` are the parts of the conversation that are left out. `references` are the
+    messages of the request in their order, as ranges of the numbers of stored messages: those of
+    the earlier runs together (`history`), of the run, and of texts that nothing else stores
+    (`added`). Unknown members are null.
     """
 
     id: str

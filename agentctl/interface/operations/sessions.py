@@ -257,7 +257,7 @@ class SessionsFamily(Family):
     async def list_idle(self, filter: IdleFilter) -> Document[IdlePage]:
         """List idle sessions.
 
-        One page of the sessions that were not used for some days, with their sizes.
+        One page of the sessions that have not been used for some days, with their sizes.
         """
 
     @operation(

@@ -234,7 +234,9 @@ class IdleFilter:
     idle_days: Annotated[
         int,
         Query(
-            "Only sessions that were not used for this number of days", ge=1, le=MAXIMUM_IDLE_DAYS
+            "Only sessions that have not been used for this number of days",
+            ge=1,
+            le=MAXIMUM_IDLE_DAYS,
         ),
     ] = 90
     component_type: Annotated[ComponentKind | None, Query("Only sessions of this type")] = None

@@ -184,7 +184,7 @@ async def copy(
     """Move a SQLite database to PostgreSQL.
 
     Stop the servers of the database first. All rows are copied and compared, and then the source is
-    closed: no server starts with it any more. If the command ends before, the source is unchanged:
+    closed: no server starts with it any more. If the command ends early, the source is unchanged:
     run it again. Exit code 1 if the store of [files] lacks bytes of files.
     """
     if target is None:

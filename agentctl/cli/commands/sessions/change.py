@@ -239,7 +239,7 @@ async def prune_sessions(
     yes: options.Yes = False,
     db: options.DbId = None,
 ) -> None:
-    """Remove sessions that were not used for some days, with their runs.
+    """Remove sessions that have not been used for some days, with their runs.
 
     Held sessions and sessions with a live or paused run are kept. With --export, each file is
     written to disk and read back before its sessions are removed; `sessions import` reads it. A ZIP
