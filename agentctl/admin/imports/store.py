@@ -28,7 +28,7 @@ class ImportReport:
     """Numbers of imported and skipped rows, by name."""
 
     left: list[tuple[str, str]] = field(default_factory=list)
-    """What is left out: pairs of the id of a session or run, and the reason."""
+    """Rows that are left out: pairs of the id of a session or run, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ImportedSession:
 
 @dataclass(frozen=True, slots=True)
 class _StoredSession:
-    """What became of a session and its runs."""
+    """The outcome of a session and its runs."""
 
     is_new: bool
     """False if the session existed."""
