@@ -198,17 +198,21 @@ class GivenTables:
                 given_table = given_table[step]
 
         table_key = self._name_key(path)
+        table_place = self._build_place(table_key, path)
         for field in dataclasses.fields(table):
             key = f"{table_key}.{field.name}"
-            place = self._build_place(key, (*path, field.name))
-            value = getattr(table, field.name)
             if field.name not in given_table:
-                place = dataclasses.replace(place, given=False)
-            elif dataclasses.is_dataclass(value):
+                # Most keys are defaults: each has the line of the table, which was found once.
+                line = table_place.line
+                self.places[key] = Place(self._file, key, line, table_place.variable, given=False)
+                continue
+
+            value = getattr(table, field.name)
+            if dataclasses.is_dataclass(value):
                 self.add_places(value, (*path, field.name))
             elif isinstance(value, tuple):
                 self._add_items(value, field, (*path, field.name))
-            self.places[key] = place
+            self.places[key] = self._build_place(key, (*path, field.name))
 
     def _add_items(
         self, items: tuple[Any, ...], field: dataclasses.Field[Any], path: KeyPath
