@@ -32,7 +32,6 @@ from agentctl.interface.requests import MessageRequest, ResumeRequest, RunReques
 from agentctl.records.text import new_id
 
 if TYPE_CHECKING:
-    import asyncio
     from types import FrameType
 
     from agentctl.interface.requests import StreamEvent
