@@ -83,15 +83,16 @@ class Source(Protocol):
         ...
 
 
-async def judge_world(world: World, *, tools_fail: bool = False) -> Counter[str]:
+async def judge_world(world: World, *, code_fails: bool = False) -> Counter[str]:
     """Return the violations in a world in which nothing works any more, with their numbers.
 
     Args:
-        tools_fail: True if tools of the workload raise errors, which servers log with tracebacks.
+        code_fails: True if tools or agents in code raise errors, which servers log with
+            tracebacks.
     """
     found = await judge_rows(world)
     found += await _find_inconsistent(world)
-    if not tools_fail:
+    if not code_fails:
         found += _judge_logs(world)
     return found
 

@@ -68,7 +68,7 @@ async def judge_rows(world: World) -> Counter[str]:
         return not await world.rows(f"SELECT 1 FROM runs WHERE {LIVE}")
 
     await wait_until(has_ended)
-    return await judge_world(world, tools_fail=True)
+    return await judge_world(world, code_fails=True)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -80,7 +80,8 @@ async def search(plan: Plan) -> Outcome:
             return not await world.rows(f"SELECT 1 FROM runs WHERE {LIVE}")
 
         await wait_until(has_ended)
-        for violation, count in (await judge_world(world)).items():
+        # The libraries of agents raise what their models answer wrongly.
+        for violation, count in (await judge_world(world, code_fails=True)).items():
             outcome.report(f"{count} times: {violation}")
     return outcome
 
