@@ -1,6 +1,6 @@
 """`agentctl` that kills itself with SIGKILL before a statement of its database.
 
-    AGENTCTL_KILL_AT=7 python tests/kills/killed_server.py serve --config …
+    AGENTCTL_KILL_AT=7 python tests/lab/killed_server.py serve --config …
 
 Statements are counted from the decision of an approval on: it is the first statement of a leg.
 AGENTCTL_KILL_FROM is the beginning of another first statement. The code of agentctl is unchanged:

@@ -256,7 +256,7 @@ allow_private = true
 
 AGENT = "async def answer(message, context):\n    return message\n"
 
-PROGRAM = (sys.executable, str(Path(__file__).parents[1] / "kills" / "killed_server.py"))
+PROGRAM = (sys.executable, str(Path(__file__).parents[1] / "lab" / "killed_server.py"))
 
 # The end of a run writes: its row, its session, the delivery, COMMIT.
 STATEMENTS = range(1, 9) if LONG else (2, 4)
