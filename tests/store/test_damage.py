@@ -28,6 +28,8 @@ from tests.conditions import PATIENCE
 from tests.process import without_coverage
 from tests.store.rows import a_session
 
+pytestmark = pytest.mark.usefixtures("without_copies")
+
 SESSIONS = [f"s{n:03}" for n in range(300)]
 
 KILLED_PROCESS = """
@@ -37,7 +39,6 @@ from agentctl.store.repositories import sessions
 from tests.process import without_coverage
 from tests.store.rows import a_session
 
-pytestmark = pytest.mark.usefixtures("without_copies")
 database = databases.open_sqlite("main", sys.argv[1], create=True)
 database.write_blocking(sessions.create(a_session("s1")))
 os._exit(0)
