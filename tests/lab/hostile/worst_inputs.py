@@ -258,6 +258,11 @@ CASES: dict[str, Case] = {
             "store.repositories.usage_reads.MAXIMUM_GROUPS",
         ),
     ),
+    "usage by session": Case(
+        get("/usage?by=session&limit=1000"),
+        OK,
+        ("store.repositories.usage_reads.MAXIMUM_RUNS",),
+    ),
     "long session": Case(
         get("/sessions/history"),
         OK,
