@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["BLAMED", "FAILURES", "Action", "Failure", "Reply"]
+__all__ = ["BLAMED", "FAILURES", "OF_CALL", "Action", "Failure", "Reply"]
 
 Reply = dict[str, Any]
 """A reply of the endpoint, by its keys:
@@ -288,7 +288,7 @@ def _list_calls() -> Iterator[Failure]:
     late = {*OF_CALL, "RUN_TIMEOUT"}
     yield Failure("calls-hundred", ({"calls": [CALL] * 100}, DONE), late)
     yield Failure("calls-two-hundred", ({"calls": [CALL] * 200}, DONE), late)
-    limits = {*OF_CALL, "AGENT_FAILED", "RUN_TIMEOUT"}
+    limits = {*OF_CALL, "AGENT_FAILED", "MODEL_CALLS_EXCEEDED", "RUN_TIMEOUT"}
     yield Failure("calls-without-end", (*({"calls": [CALL]} for _ in range(60)), DONE), limits)
 
 

@@ -14,7 +14,7 @@ import httpx2
 
 from tests.conditions import PATIENCE, wait_until
 from tests.lab.failures.damage import STATE, StoredColumn, find_read_problems, list_reads
-from tests.lab.failures.table import BLAMED, SECRET, Failure
+from tests.lab.failures.table import BLAMED, OF_CALL, SECRET, Failure
 from tests.lab.failures.world import IN_CODE, KINDS, find_component
 from tests.lab.world import World
 
@@ -313,6 +313,9 @@ class Clients:
             trial.kind in IN_CODE and "TOOL_FAILED" in codes
         ):
             codes.add("AGENT_FAILED")
+        if trial.kind in IN_CODE and OF_CALL.issubset(codes):
+            # A library sends a wrong call back as the model has made it. The provider refuses it.
+            codes.add("MODEL_REJECTED")
         if status not in (*FINAL, "refused"):
             trial.problems.append(f"the run is {status}")
         elif trial.ended not in codes and trial.kind not in BLAMED.get(trial.failure.name, ()):

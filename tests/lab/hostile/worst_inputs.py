@@ -259,9 +259,7 @@ CASES: dict[str, Case] = {
         ),
     ),
     "usage by session": Case(
-        get("/usage?by=session&limit=1000"),
-        OK,
-        ("store.repositories.usage_reads.MAXIMUM_RUNS",),
+        get("/usage?by=session&limit=1000"), OK, ("store.repositories.usage_reads.MAXIMUM_RUNS",)
     ),
     "long session": Case(
         get("/sessions/history"),
