@@ -289,11 +289,8 @@ def _add_variable_elements(
     authorization: Authorization, environ: Mapping[str, str], file: Path
 ) -> Authorization:
     """Return the table with the elements of `ADDING_VARIABLES`."""
-    for variable, key in ADDING_VARIABLES.items():
-        text = environ.get(variable, "")
-        if not text.strip():
-            continue
-
+    for variable, text in _list_added_texts(environ).items():
+        key = ADDING_VARIABLES[variable]
         place = Place(str(file), f"authorization.{key}", variable=variable)
         (element,) = validate_value(Authorization, key, [text], place, file.parent)
         # The variable may repeat an element of the file.
@@ -302,13 +299,17 @@ def _add_variable_elements(
     return authorization
 
 
+def _list_added_texts(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts of the variables in `ADDING_VARIABLES` that are set, by their names."""
+    texts = {variable: environ.get(variable, "") for variable in ADDING_VARIABLES}
+    return {variable: text for variable, text in texts.items() if text.strip()}
+
+
 def _list_sources(places: Mapping[str, Place], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the source of each key: the file, a variable, a provider, or `default`."""
     sources = {name: place.source for name, place in places.items() if "[" not in name}
-    for variable, key in ADDING_VARIABLES.items():
-        if not environ.get(variable, "").strip():
-            continue
-        name = f"authorization.{key}"
+    for variable in _list_added_texts(environ):
+        name = f"authorization.{ADDING_VARIABLES[variable]}"
         source = f"env {variable}"
         sources[name] = source if sources[name] == "default" else f"{sources[name]}, {source}"
     return sources

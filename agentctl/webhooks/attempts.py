@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from agentctl import __version__
 from agentctl.config.webhooks import Webhook
 from agentctl.records.times import now, read_retry_after
+from agentctl.records.tls import describe_tls_failure
 from agentctl.webhooks.signing import Signer
 
 if TYPE_CHECKING:
@@ -273,16 +274,6 @@ def plan_next(attempts: int, outcome: Outcome) -> float | None:
 
 
 def _describe(error: Exception) -> str:
-    """Return the failure of a request for operators, by the error that was its first cause."""
-    cause: BaseException = error
-    while True:
-        earlier_error = cause.__cause__ or cause.__context__
-        if earlier_error is None:
-            break
-        cause = earlier_error
-
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return "the certificate of the server is not valid"
-    if isinstance(cause, ssl.SSLError):
-        return "the TLS connection failed: use TLS 1.2 or later"
-    return "the server cannot be reached, or closed the connection"
+    """Return the failure of a request for operators."""
+    unreachable = "the server cannot be reached, or closed the connection"
+    return describe_tls_failure(error) or unreachable

@@ -21,13 +21,12 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     scenarios = parser.add_subparsers(dest="scenario", metavar="SCENARIO")
-    for name, scenario in SCENARIOS.items():
-        module = import_module(scenario.module)
-        description = module.__doc__
-        each = scenarios.add_parser(
-            name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    modules = {name: import_module(scenario.module) for name, scenario in SCENARIOS.items()}
+    for name, module in modules.items():
+        scenario_parser = scenarios.add_parser(
+            name, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        module.add_options(each)
+        module.add_options(scenario_parser)
     options = parser.parse_args()
     if options.scenario is None:
         print(format_scenarios())
@@ -35,8 +34,7 @@ def main() -> int:
 
     # SIGTERM raises KeyboardInterrupt, so that servers and the database are stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    module = import_module(SCENARIOS[options.scenario].module)
-    violations = asyncio.run(module.run(options))
+    violations = asyncio.run(modules[options.scenario].run(options))
     if not violations:
         print("no violations")
         return 0

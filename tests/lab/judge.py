@@ -130,15 +130,18 @@ async def _judge_events(source: Source) -> Counter[str]:
     """Check that the stored events of each run have no gap, and end with its end."""
     found: Counter[str] = Counter()
     ends: dict[str, tuple[str, int]] = {}
+    events_by_run: dict[str, list[Event]] = {}
     for *values, status, attempt in await source.rows(_EVENTS):
         row = EventRow(*values)
         ends[row.run_id] = status, attempt
-        if len(parse_row(row)) != row.last_seq - row.first_seq + 1:
+        row_events = parse_row(row)
+        events_by_run.setdefault(row.run_id, []).extend(row_events)
+        if len(row_events) != row.last_seq - row.first_seq + 1:
             found["batches of another length"] += 1
 
     unordered: list[str] = []
     endless: list[str] = []
-    for run_id, events in (await read_events(source)).items():
+    for run_id, events in events_by_run.items():
         status, attempt = ends[run_id]
         if not is_in_order(events, attempt):
             unordered.append(f"{run_id} {[event.number for event in events]}")

@@ -32,6 +32,7 @@ from agentctl.records.hosts import is_loopback_host
 from agentctl.records.proxies import build_proxy_options, find_proxy_variable
 from agentctl.records.strict import NotStrict, parse_document
 from agentctl.records.times import format_span
+from agentctl.records.tls import describe_tls_failure
 
 if TYPE_CHECKING:
     import httpx2
@@ -183,18 +184,9 @@ async def _open_client(url: str) -> AsyncIterator[httpx2.AsyncClient]:
 
 def _build_connection_error(url: str, error: BaseException) -> FetchError:
     """Build the error of a failed connection to the server of a URL, or to the proxy before it."""
-    # The HTTP library wraps the error of TLS in several of its own: the first one names the cause.
-    first_error = error
-    while True:
-        earlier = first_error.__cause__ or first_error.__context__
-        if earlier is None:
-            break
-        first_error = earlier
-
-    if isinstance(first_error, ssl.SSLCertVerificationError):
-        return FetchError("tls", "the certificate of the server is not valid")
-    if isinstance(first_error, ssl.SSLError):
-        return FetchError("tls", "the TLS connection failed: use TLS 1.2 or later")
+    tls_fault = describe_tls_failure(error)
+    if tls_fault is not None:
+        return FetchError("tls", tls_fault)
 
     proxy = find_proxy_variable(url)
     if proxy is not None:

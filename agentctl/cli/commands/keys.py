@@ -276,11 +276,9 @@ def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]
     for number, raw_entry in enumerate(file.entries, start=1):
         entry = raw_entry if isinstance(raw_entry, dict) else {}
         reason = reasons.get(number)
-        removal_time = _format_removal(times, entry_thumbprint(entry))
-
-        shown_thumbprint = entry_thumbprint(entry)
-        if entry.get("kty") == "oct":
-            shown_thumbprint = None
+        thumbprint = entry_thumbprint(entry)
+        # A shared secret shows none: its hash would help to guess it.
+        shown_thumbprint = None if entry.get("kty") == "oct" else thumbprint
 
         kid = entry.get("kid")
         algorithm = entry.get("alg")
@@ -295,7 +293,7 @@ def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]
             thumbprint=shown_thumbprint,
             reason=reason,
             use=entry.get("use"),
-            removable_at=removal_time,
+            removable_at=_format_removal(times, thumbprint),
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
 from agentctl import errors
@@ -114,6 +114,19 @@ class Canceller:
         if is_final(state.status):
             return CancelResult("already_final", state)
         return CancelResult("requested", state)
+
+    async def cancel_several(
+        self, database: Database, run_ids: Iterable[str], *, actor: str, reason: str, wait: float
+    ) -> None:
+        """Cancel runs together, and wait up to `wait` seconds for the end of all of them.
+
+        A run that cannot be cancelled raises nothing: read afterwards which runs are still open.
+        """
+        cancels = [
+            self.cancel(database, run_id, actor=actor, reason=reason, wait=wait)
+            for run_id in run_ids
+        ]
+        await asyncio.gather(*cancels, return_exceptions=True)
 
     @contextlib.asynccontextmanager
     async def cancelling_on_leave(

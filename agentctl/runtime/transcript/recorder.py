@@ -170,10 +170,7 @@ class RunRecorder:
         if origin != self._origin:
             self.end_text()
             self._origin = origin
-        # As `check_room` does, which would cost each token another call.
-        if self.kept_bytes + len(piece) > self._limit:
-            raise build_too_large()
-
+        self.check_room(len(piece))
         text = self._text_pieces.add(piece)
         if text:
             self._accept_text(text)

@@ -242,6 +242,7 @@ def _append_lines(file: Path, copy_end: _CopyEnd, tokens: Sequence[str]) -> None
         # A crash has cut the first of these lines: continue it.
         text = text.removeprefix(copy_end.rest)
     elif copy_end.rest:
+        # Any other incomplete line is ended.
         text = f"\n{text}"
 
     with file.open("a", encoding="ascii") as lines:

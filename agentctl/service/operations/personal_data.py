@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -262,15 +261,13 @@ class PersonalDataOperations(OperationFamily, UsersFamily):
                 raise errors.Conflict(f"The user has live or paused runs: {', '.join(open_runs)}")
 
             await call.commit_first(database)
-            canceller = self.hosting.canceller
-            actor = self.principal.actor
-            reason = "The data of the user is erased"
-
-            cancels = [
-                canceller.cancel(database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT)
-                for run_id in open_runs
-            ]
-            await asyncio.gather(*cancels, return_exceptions=True)
+            await self.hosting.canceller.cancel_several(
+                database,
+                open_runs,
+                actor=self.principal.actor,
+                reason="The data of the user is erased",
+                wait=DELETION_WAIT,
+            )
 
             still_open = await database.read(work, size="unknown")
             left_runs = sorted(set(open_runs).intersection(still_open))

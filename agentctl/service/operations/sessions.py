@@ -175,20 +175,16 @@ class SessionOperations(SessionReads, OperationFamily):
                 if open_runs:
                     # The cancels are part of the deletion, whose entry is committed before them.
                     await call.commit_first(database)
-                await self._cancel_runs(database, open_runs)
+                # The deletion itself checks which runs have ended.
+                await self.hosting.canceller.cancel_several(
+                    database,
+                    open_runs,
+                    actor=self.principal.actor,
+                    reason="The session is deleted",
+                    wait=DELETION_WAIT,
+                )
 
             await call.write(database, self._delete([session_id], where))
-
-    async def _cancel_runs(self, database: Database, run_ids: list[str]) -> None:
-        """Cancel the runs of a session that is deleted. The deletion itself checks the result."""
-        canceller = self.hosting.canceller
-        actor = self.principal.actor
-        reason = "The session is deleted"
-        cancels = [
-            canceller.cancel(database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT)
-            for run_id in run_ids
-        ]
-        await asyncio.gather(*cancels, return_exceptions=True)
 
     async def delete_several(self, deletion: BulkDeletion) -> None:
         async with self.audit("delete_sessions") as call:
