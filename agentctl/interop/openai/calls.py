@@ -111,8 +111,9 @@ def _read_choice(choice: object, nested: bool) -> str:
 
     if isinstance(choice, dict) and choice.get("type") == "function":
         function = choice.get("function") if nested else choice
-        if isinstance(function, dict) and isinstance(function.get("name"), str):
-            return str(function["name"])
+        name = function.get("name") if isinstance(function, dict) else None
+        if isinstance(name, str):
+            return name
 
     raise RefusedParameter(
         "tool_choice must be auto, none, required, or name one function; tools of other types"

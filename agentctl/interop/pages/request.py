@@ -176,12 +176,12 @@ def build_call_id(run_id: str, tool_call_id: str) -> str:
 
 def build_question(approval: AskedApproval) -> str:
     """Return the question of an approval, with a note if another person has to decide."""
-    question = approval["question"]
+    question: str | None = approval["question"]
     if not question:
         question = _QUESTIONS[approval["kind"]].format(approval["tool_name"])
     if approval["policy"] == "other":
         return f"{question} (an approver decides; it cannot be answered here)"
-    return str(question)
+    return question
 
 
 def is_interrupt(approval: AskedApproval) -> bool:

@@ -224,7 +224,7 @@ class EventTranslator:
 
         if run.kind != "workflow":
             pending = self._asked if run is self._root else approvals
-            body |= write_pause(run.kind, run_id, pending, self._directory)
+            body |= write_pause(run_id, pending, self._directory)
             return
 
         executor = None

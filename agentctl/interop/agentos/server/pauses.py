@@ -110,9 +110,7 @@ def write_requirement(approval: AskedApproval, root_run_id: str, directory: Dire
     }
 
 
-def write_pause(
-    kind: ComponentKind, run_id: str, approvals: Iterable[AskedApproval], directory: Directory
-) -> Built:
+def write_pause(run_id: str, approvals: Iterable[AskedApproval], directory: Directory) -> Built:
     """Return the members of a paused agent or team run, or of the event of its pause.
 
     Args:

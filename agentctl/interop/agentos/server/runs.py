@@ -11,7 +11,7 @@ from agentctl.interop.agentos.mapping import write_messages, write_tool
 from agentctl.interop.agentos.server.directory import Directory, get_kind
 from agentctl.interop.agentos.server.pauses import write_pause, write_workflow_pause
 from agentctl.interop.agentos.values import Built, to_seconds, write_counters
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import KINDS
 from agentctl.records.times import parse_rfc3339
 
 Run = Mapping[str, Any]
@@ -137,7 +137,7 @@ class RunBuilder:
         built |= self._build_details(run)
 
         if self._pending and run["status"] == "PAUSED":
-            built |= self._build_pause(kind, run, built["tools"])
+            built |= self._build_pause(run, built["tools"])
 
         built["input"] = {"input_content": run["input"], **_build_media(run)}
         if kind == "team":
@@ -145,13 +145,13 @@ class RunBuilder:
             built["member_responses"] = [self.build_response(child) for child in children]
         return _drop_null(built)
 
-    def _build_pause(self, kind: ComponentKind, run: Run, tools: list[Built]) -> Built:
+    def _build_pause(self, run: Run, tools: list[Built]) -> Built:
         pending = [
             approval
             for approval in self._pending
             if self._is_below(approval["run_id"], run["run_id"])
         ]
-        pause = write_pause(kind, run["run_id"], pending, self._directory)
+        pause = write_pause(run["run_id"], pending, self._directory)
 
         waiting_ids = {tool["tool_call_id"] for tool in pause["tools"]}
         other_tools = [tool for tool in tools if tool["tool_call_id"] not in waiting_ids]
