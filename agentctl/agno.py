@@ -181,6 +181,7 @@ def _convert_messages(messages: Sequence[Message]) -> NeutralMessages:
     for message in messages:
         files = _read_files(message)
         text = message.get_content_string() if message.content is not None else ""
+
         if message.role in ("system", "developer"):
             converted.add_system(text)
         elif message.role == "assistant":
@@ -194,6 +195,7 @@ def _convert_messages(messages: Sequence[Message]) -> NeutralMessages:
             converted.add_result(message.tool_call_id or "", text, message.tool_name or "")
         else:
             converted.add_user(text, files)
+
     return converted
 
 

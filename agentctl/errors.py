@@ -466,17 +466,21 @@ def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlErro
     """
     detail = body.get("detail")
     text = detail if isinstance(detail, str) else f"The server responded with status {status}"
+
     if status == Forbidden.status:
         scopes = body.get("required_scopes")
         names = tuple(str(scope) for scope in scopes) if isinstance(scopes, list) else ()
         kind = FourEyes if body.get("error_code") == FourEyes.error_code else Forbidden
         return kind(text, required_scopes=names)
+
     if body.get("error_code") == NeedsConfirmation.error_code:
         plan = body.get("plan")
         return NeedsConfirmation(text, plan=plan if isinstance(plan, Mapping) else {})
+
     if body.get("error_code") == Held.error_code:
         held = body.get("session_ids")
         return Held(text, session_ids=map(str, held) if isinstance(held, list) else ())
+
     for refusal in (
         QuotaExceeded,
         RateLimited,
@@ -487,9 +491,11 @@ def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlErro
     ):
         if body.get("error_code") == refusal.error_code:
             return refusal(text)
-    by_status = {
-        kind.status: kind for kind in reversed([*iter_error_classes()]) if kind.status != 500
-    } | {401: Unauthenticated}
-    if status in by_status:
-        return by_status[status](text)
+
+    for error_class in iter_error_classes():
+        # The first class of a status is the general one. 500 is also the status of the classes that
+        # no server sends.
+        if error_class.status == status and status != InternalError.status:
+            return error_class(text)
+
     return Unavailable(text) if status in (502, 504) else InternalError(text)

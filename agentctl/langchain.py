@@ -275,6 +275,7 @@ def _convert_messages(messages: Sequence[BaseMessage]) -> NeutralMessages:
             converted.add_user(text, _read_files(message))
         else:
             raise ValueError(f"agentctl.langchain.ChatModel takes no {type(message).__name__}")
+
     return converted
 
 

@@ -77,6 +77,7 @@ class Model(BaseModel):  # type: ignore[misc]
             tools=[],
             parallel_tool_calls=True,
         )
+
         number = 0
         yield ResponseCreatedEvent(
             response=response, sequence_number=number, type="response.created"
@@ -85,6 +86,7 @@ class Model(BaseModel):  # type: ignore[misc]
         async with aclosing(answering.stream_answer(request)) as pieces:
             async for piece in pieces:
                 number += 1
+
                 if isinstance(piece, answering.Answered):
                     response.output = _build_items(piece)
                     response.model = piece.model
@@ -118,6 +120,7 @@ class Model(BaseModel):  # type: ignore[misc]
                 sequence_number=number,
                 type="response.output_item.done",
             )
+
         yield ResponseCompletedEvent(
             response=response, sequence_number=number + 1, type="response.completed"
         )

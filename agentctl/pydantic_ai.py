@@ -187,9 +187,13 @@ def _convert_settings(values: Mapping[str, Any], thinking: Any) -> dict[str, Any
     if "stop" in settings:
         settings["stop"] = tuple(settings["stop"])
 
-    if thinking is not None:
-        effort = "none" if thinking is False else str(thinking)
-        settings["reasoning_effort"] = None if thinking is True else effort
+    if thinking is True:
+        settings["reasoning_effort"] = None
+    elif thinking is False:
+        settings["reasoning_effort"] = "none"
+    elif thinking is not None:
+        settings["reasoning_effort"] = str(thinking)
+
     return settings
 
 
@@ -311,6 +315,7 @@ def _convert_messages(messages: Sequence[ModelMessage]) -> NeutralMessages:
                 converted.add_user(part.model_response())
             else:
                 raise UserError(f"agentctl.pydantic_ai.Model takes no {type(part).__name__}")
+
     return converted
 
 

@@ -264,14 +264,17 @@ class RunContext(WaitingContext):
             if fraction is not None:
                 raise TypeError("the fraction is given twice")
             fraction = update
+
         if fraction is None and text is None:
             raise TypeError("progress needs a text or a fraction")
+
         if fraction is not None:
             if isinstance(fraction, bool) or not isinstance(fraction, int | float):
                 raise TypeError("the fraction must be a number")
             if not 0 <= fraction <= 1:
                 raise ValueError("the fraction must be from 0 to 1")
             fraction = float(fraction)
+
         if self._host is not None:
             self._host.report_progress(text, fraction)
 

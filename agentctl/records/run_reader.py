@@ -141,20 +141,9 @@ class RunReader:
             case EventKind.TOOL_CALL_COMPLETED:
                 changes += _complete_call(run, event)
             case EventKind.STEP_STARTED:
-                name = str(event.data.get("step_name"))
-                step: RunItem = {
-                    "type": "step",
-                    "run_id": None,
-                    "name": name,
-                    "task": None,
-                    "run": None,
-                }
-                changes.append(run.add(step))
+                changes.append(_start_step(run, event))
             case EventKind.PROGRESS:
-                run.record["progress"] = {
-                    name: event.data.get(name) for name in ("text", "fraction")
-                }
-                changes.append(RunChange(event.run_id, None))
+                changes.append(_set_progress(run, event))
             case EventKind.PAUSED:
                 changes += self._pause_run(run, event)
             case EventKind.CONTINUED:
@@ -249,11 +238,13 @@ def _start_record(event: Event) -> dict[str, Any]:
         *(names.id_field for names in KINDS.values()),
     )
     record = {name: event.data[name] for name in fields if event.data.get(name)}
+
     if event.kind is EventKind.QUEUED:
         queued = {name: event.data.get(name) for name in ("queued_at", "queue_position")}
         record |= {"status": "PENDING", **queued}
     else:
         record |= {"status": "RUNNING", "started_at": event.at}
+
     return {**record, "phase": describe_run(record)}
 
 
@@ -336,6 +327,22 @@ def _names_damage(note: Mapping[str, Any]) -> bool:
     return any(
         str(omission["kind"]).startswith("damaged_") for omission in note.get("omissions") or ()
     )
+
+
+def _start_step(run: RunSoFar, event: Event) -> RunChange:
+    step: RunItem = {
+        "type": "step",
+        "run_id": None,
+        "name": str(event.data.get("step_name")),
+        "task": None,
+        "run": None,
+    }
+    return run.add(step)
+
+
+def _set_progress(run: RunSoFar, event: Event) -> RunChange:
+    run.record["progress"] = {name: event.data.get(name) for name in ("text", "fraction")}
+    return RunChange(event.run_id, None)
 
 
 def _start_call(run: RunSoFar, event: Event) -> RunChange:

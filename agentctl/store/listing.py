@@ -483,8 +483,10 @@ def build_page_sql(
         )
     else:
         sql = build_rows_sql(listing, columns, *parts)
+
     if listing.joined is None:
         return Sql(f"{tables}{sql}")
+
     return Sql(
         f"{tables}SELECT page.*, {listing.joined.columns}{further} FROM ({sql}) AS page"
         f" {listing.joined.join} ORDER BY page.{sort} {order}, page.{listing.id} {order}"

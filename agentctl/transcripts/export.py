@@ -270,14 +270,17 @@ async def _write_json(
         query = SessionRunsQuery(where, after=after)
         page = await operations.sessions.list_runs(session_id, query)
         runs = page.value
+
         if runs:
             # The elements of the page, without its brackets.
             comma = b"," if after else b""
             yield comma + page.raw[1:-1]
+
         run_ids += [run["run_id"] for run in runs]
         if len(runs) < query.limit:
             break
         after = run_ids[-1]
+
     yield b"]"
 
     if model_calls:

@@ -35,8 +35,9 @@ async def cancel_until_stopped(
 
     end = time.monotonic() + request.wait
     left = request.wait
-    failed = 0
+    failures = 0
     is_requested = False
+
     while True:
         part = replace(request, wait=min(max(left, 0.0), MAXIMUM_CANCEL_WAIT))
         try:
@@ -44,9 +45,9 @@ async def cancel_until_stopped(
         except Unavailable as failure:
             if wait_to_repeat is None:
                 raise
-            failed = failed + 1
+            failures += 1
             is_requested = True
-            await wait_to_repeat(failure, failed)
+            await wait_to_repeat(failure, failures)
             left = end - time.monotonic()
             continue
 
@@ -54,8 +55,10 @@ async def cancel_until_stopped(
         is_final = record["cancel"] == "already_final"
         if is_final and is_requested and record["status"] == "CANCELLED":
             return build_document({**record, "cancel": "stopped"})
+
         left = end - time.monotonic()
         if record["cancel"] != "requested" or left < POLL_SECONDS:
             return document
+
         is_requested = True
         await asyncio.sleep(POLL_SECONDS)

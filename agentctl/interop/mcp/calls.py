@@ -63,9 +63,11 @@ async def run(
         base: the URL of the server, for links to files.
     """
     call = _RunCall(tool, operations, arguments, client, base)
+
     # In a separate task: a cancelled scope of the SDK would interrupt the end of the stream, too.
     work = asyncio.ensure_future(call.execute())
     disconnect = asyncio.ensure_future(client.disconnected.wait())
+
     try:
         await asyncio.wait({work, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
@@ -198,20 +200,24 @@ class _RunCall:
         """Yield the events after a pause, once a process continues the run."""
         self._continues = True
         self._progress.note("waits for an answer")
+
         tool = self._tool
         while True:
             request = ResumeRequest(self.session_id, self._last_seq)
             events = await self._operations.runs.open_stream(
                 "resume", tool.kind, tool.component_id, self.run_id, request
             )
+
             has_events = False
             async with contextlib.aclosing(events):
                 async for portion in events:
                     has_events = True
                     yield portion
+
             # The stream of a run that is still paused ends without events.
             if has_events:
                 return
+
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _read(self, events: Events) -> Result | None:

@@ -79,6 +79,11 @@ class ModernServer:
         capabilities = session.client_capabilities
         elicitation = capabilities.elicitation if capabilities is not None else None
 
+        takes_forms = False
+        if elicitation is not None:
+            # A client that names no mode has the form mode only (protocol 2025-11-25).
+            takes_forms = elicitation.form is not None or elicitation.url is None
+
         async def report(number: int, text: str) -> None:
             await session.report_progress(number, message=text)
 
@@ -87,15 +92,16 @@ class ModernServer:
             disconnected=call.scope[_DISCONNECTED_KEY],
             detaches=self._settings.server.on_disconnect == "detach",
             report=report if context.meta and "progress_token" in context.meta else None,
-            takes_questions=elicitation is not None
-            and (elicitation.form is not None or elicitation.url is None),
+            takes_questions=takes_forms,
             state=params.request_state,
             answers={key: to_json(answer) for key, answer in answers.items()},
         )
+
         try:
             result = await self._call(call, params.name, params.arguments, client)
         except NoSuchTool:
             raise MCPError(types.INVALID_PARAMS, NoSuchTool.TEXT) from None
+
         if "inputRequests" in result:
             return types.InputRequiredResult.model_validate(result)
         return types.CallToolResult.model_validate(result)

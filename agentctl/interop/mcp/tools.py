@@ -176,6 +176,7 @@ def is_allowed(principal: Principal, tool: Tool) -> bool:
     else:
         operation = tool.operation
         path = {}
+
     try:
         authorize(principal, operation, path)
     except Forbidden:

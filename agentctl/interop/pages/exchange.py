@@ -212,6 +212,7 @@ class PageExchange(Generic[RequestT]):
         run_id = resumed.run_id
         after = set(resumed.decided)
         portions: Portions | None = None
+
         if resumed.decisions:
             request = ContinueRequest(
                 tuple(resumed.decisions),
@@ -223,9 +224,11 @@ class PageExchange(Generic[RequestT]):
             )
             if continued is not None:
                 portions = self.operations.runs.follow_continuation(continued)
-            if continued is not None and continued.after == requests.BEFORE_FIRST_EVENT:
-                # The page has the events before these decisions.
-                after |= {ruling.approval_id for ruling in resumed.decisions if ruling.approval_id}
+                if continued.after == requests.BEFORE_FIRST_EVENT:
+                    # The page has the events before these decisions.
+                    after |= {
+                        ruling.approval_id for ruling in resumed.decisions if ruling.approval_id
+                    }
         else:
             portions = await self.resume(run_id, page_request.thread_id)
 

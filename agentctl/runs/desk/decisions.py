@@ -373,6 +373,7 @@ async def rule(
 
     check_pending(row)
     _check_fields(row, ruling)
+
     at = now()
     status = _STATUSES[ruling.decision]
     change = DecisionChange(status=status, decided_at=at, decided_by=actor, note=ruling.note)

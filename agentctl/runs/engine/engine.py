@@ -253,6 +253,7 @@ class Engine:
         finally:
             if not is_followed:
                 self._starts.end(run.run_id)
+
         return run
 
     def check_open(self, database: Database) -> None:

@@ -203,6 +203,7 @@ class BudgetPeriods:
         component_id = budget.component or None
         if budget.per == "agent":
             component_id = run.component.id
+
         warned = WarnedBudget(
             budget_id=budget.id,
             per=budget.per,
@@ -216,10 +217,12 @@ class BudgetPeriods:
             since=format_rfc3339(period.since),
             resets_at=format_rfc3339(period.before),
         )
+
         system = self._databases.system
         write = partial(system.write, _write_warning(system, key, warned, now()))
         is_first = await retry_while_unavailable(write, stopped=run.stop_requested)
         self._remember(key)
+
         if is_first:
             system.outbox.wake()
             run.emit(BudgetWarned(budget.id, budget.period, warned.unit, warned.limit, level))

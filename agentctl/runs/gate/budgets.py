@@ -299,6 +299,7 @@ class Budgets:
             )
             amount = measure(budget, used)
             await self.periods.warn(budget, period, amount, run)
+
             if budget.on_exceed == "ask":
                 ask = None
                 if may_ask is not None:
@@ -308,6 +309,7 @@ class Budgets:
             elif is_bound and amount >= budget.limit:
                 detail = describe_exceeded(budget, period, budget.limit)
                 raise ExecutionError("BUDGET_EXCEEDED", detail)
+
         return None
 
     async def measure(self, run: ExecutedRun) -> tuple[int, int, str | None]:

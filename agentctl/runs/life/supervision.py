@@ -193,8 +193,10 @@ class Supervision:
             ending = await self._execute(run)
             # Before its results are read: abandoned work may still report.
             run.detach()
+
             if run.is_handed_over and ending == run.requested_end:
                 ending = HandOver(lost=True)
+
             ending = _keep_state(run, ending)
             stored_ending = await self._store(run, ending)
         except asyncio.CancelledError:
@@ -204,6 +206,7 @@ class Supervision:
             if interrupted.reason == CLIENT_DISCONNECTED:
                 # The task of its request was cancelled as well; the client may still wait.
                 interrupted = _INTERRUPTED
+
             run.stop(interrupted)
             run.detach()
             self._run_tasks.start(self._store(run, interrupted))

@@ -158,6 +158,7 @@ class RunJournal:
     ) -> None:
         begun_row = self._begun.get(call.call_id)
         at = now()
+
         # The run of a member, or what `begin_call` has stored, belongs to the end as well.
         body: dict[str, Any] | None = None
         if begun_row is not None and (more is not None or begun_row.kind == "member"):
@@ -168,6 +169,7 @@ class RunJournal:
         else:
             state = "failed" if outcome.failed else "done"
             body = {**(body or {}), **dump_outcome(outcome), **(more or {})}
+
             # A function makes its changes again when it runs again.
             if call.kind != "step":
                 changes = self._run.state.find_changes()
@@ -184,11 +186,13 @@ class RunJournal:
             stored_body: str | None = None
             if body is not None:
                 stored_body = to_json({**body, "arguments": call.arguments})
+
             new_row = self._build_row(call.kind, call, state, at, stored_body)
             if begun_row is not None:
                 new_row.seq = begun_row.seq
                 new_row.started_at = begun_row.started_at
             new_row.ended_at = at
+
             self._begun[call.call_id] = new_row
             step_end = steps.keep(self._run.run_id, self._run.attempt, [new_row])
 
@@ -199,6 +203,7 @@ class RunJournal:
                 approved.approval_id, self._run.run_id, state, text, at
             )
             end = _end_both(approval_end, step_end)
+
         await self._write(lambda: end)
 
     def _is_working(self, row: StepRow) -> bool:

@@ -210,6 +210,7 @@ async def execute_component(
             # It has waited as long as a run may. Its end says so, and is stored when it can be.
             _log.warning("run %s cannot go on: %s", context.spec.run_id, error)
             raise
+
         _log.exception("run %s failed with an internal error", context.spec.run_id)
         context.keep_cause(error)
         raise ExecutionError("INTERNAL") from error

@@ -255,6 +255,7 @@ async def _list_parts(
     files: list[FileReference] = []
     for part in result["content"]:
         text = _describe_part(part)
+
         data = _find_data(part)
         if data is not None and access is not None and len(files) < MAXIMUM_FILES:
             name = _name_file(tool, data.uri, data.media_type, len(files) + 1)
@@ -267,6 +268,7 @@ async def _list_parts(
             else:
                 files.append(file)
                 text = f"[file {file.name} ({file.media_type}), {file.size} bytes, {file.file_id}]"
+
         texts.append(text)
 
     return texts, files

@@ -312,12 +312,14 @@ class McpConnection:
         """
         self._task = asyncio.create_task(self._hold(), name="mcp connection")
         opened = asyncio.create_task(self._opened.wait())
+
         try:
             await asyncio.wait(
                 {self._task, opened}, timeout=CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
             if self._opened.is_set():
                 return
+
             if not self._task.done():
                 raise McpUnavailable(f"it did not answer within {CONNECT_SECONDS:g} seconds")
             raise McpUnavailable(self.lost.result() if self.lost.done() else "it did not answer")
@@ -383,6 +385,7 @@ class McpConnection:
             McpUnavailable: the connection ended; the call may have been executed.
         """
         call.check()
+
         token = current_call.set(call)
         self.in_use += 1
         try:

@@ -217,6 +217,7 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
     with outside_run():
         work = asyncio.create_task(call_model(attempts, build_call, arriving, fitter))
     work.add_done_callback(arriving.wake)
+
     try:
         while deltas := await arriving.take(work):
             for delta in deltas:

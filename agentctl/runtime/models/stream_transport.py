@@ -380,23 +380,29 @@ class _Exchange:
     def receive(self, data: bytes) -> None:
         assert self._parser is not None
         self._unparsed_bytes += len(data)
+
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse("the response is not valid HTTP")
             return
+
         if self._unparsed_bytes > MAXIMUM_HEAD_BYTES and not self.is_complete:
             self._refuse("a header line of the response is too long")
             return
+
         if self.is_complete and not self._has_body and not _HEAD_END.endswith(data[-4:]):
             # The start of a body where none may be; the parser reports no part of a chunk's size.
             self._keeps_alive = False
+
         if self._interim > MAXIMUM_INTERIM:
             self._refuse("the response has too many interim responses")
             return
+
         if not self.is_complete and self._body_bytes > BUFFER_BYTES and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
+
         self._wake()
 
     def end(self, error: Exception | None) -> None:

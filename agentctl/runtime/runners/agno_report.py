@@ -247,6 +247,7 @@ class AgnoReport:
             text = await report.run.set_result(event.content)
             if text and not report.run.transcript.content:
                 report.run.add_text(text)
+
             if report is self.root:
                 self.keep_state(event.session_state)
             self._end(event.run_id)
@@ -255,9 +256,11 @@ class AgnoReport:
             failure = failure or _to_failure(event, self._failed)
             if failure.code in MODEL_FAILURES:
                 report.fail_model_call(failure.code)
+
             # Without the exception only its text is known.
             cause = self._failed.get(event.run_id) or AgnoError(event.content)
             report.run.environment.keep_cause(cause)
+
             # The library gives this text to the next step of a workflow.
             event.content = failure.detail
             self._end(event.run_id, failure)

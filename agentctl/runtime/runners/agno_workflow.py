@@ -272,11 +272,10 @@ class WorkflowReport:
                 await self._add_member_event(event, calls)
             return
 
-        name = event.event
-
         if event.nested_depth:
             return
 
+        name = event.event
         if name == "StepStarted":
             await self.run.environment.begin_effect()
             self._start_step(event)

@@ -210,19 +210,22 @@ class LangGraphRunner(LibraryRunner):
         if leg is not None:
             # Before the calls are begun: nothing is called if the graph cannot take a decision.
             interrupts = [
-                OpenInterrupt.from_json(checkpoint_report)
-                for checkpoint_report in leg.state["interrupts"]
+                OpenInterrupt.from_json(stored_interrupt)
+                for stored_interrupt in leg.state["interrupts"]
             ]
             takes_results = thread.saver is not None
             resume = build_answers(interrupts, leg, decided, takes_results=takes_results)
             task_calls.add_answers(resume)
+
             # A leg after a death continues from its newest superstep.
             thread.input = Command(resume=resume) if interrupts else None
+
             approved |= find_undone(leg)
             checkpoint_report = leg.state["report"]
 
         outputs = self._graph.output_channels
-        outputs = None if isinstance(outputs, str) else outputs
+        if isinstance(outputs, str):
+            outputs = None
         report = GraphReport(
             run, model_calls, gate, decided, outputs, self._is_public, inbox, checkpoint_report
         )
@@ -252,8 +255,8 @@ class LangGraphRunner(LibraryRunner):
         for decision in approved.values():
             if decision.execution is None:
                 await run.begin_approved(decision.approval_id)
-        events = _stream(thread, control, runtime_context)
 
+        events = _stream(thread, control, runtime_context)
         try:
             async with aclosing(events):
                 async for event in events:
@@ -266,6 +269,7 @@ class LangGraphRunner(LibraryRunner):
                             if journal is None or call_id not in journal.made:
                                 approval_id = approved[call_id].approval_id
                                 await run.environment.end_call(approval_id, text, failed=failed)
+
                     gate.check()
                     await run.take_turn()
         except GraphRecursionError as error:

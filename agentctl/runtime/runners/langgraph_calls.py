@@ -283,6 +283,7 @@ class TaskCalls:
             for space, known_results in self._known.items()
             if space in waiting_spaces
         }
+
         for space in self._ended.keys() & waiting_spaces:
             for call_id, result in self._ended[space].items():
                 try:
@@ -294,6 +295,7 @@ class TaskCalls:
                             "The run cannot wait: a tool was called, and its result could not be"
                             " stored",
                         ) from error
+
                     # Any value of a user's class can fail here. The run waits all the same, and the
                     # node makes this call again, as LangGraph does with each of its calls.
                     _log.warning("call %s: its result cannot be kept", call_id, exc_info=error)

@@ -119,6 +119,7 @@ class GraphReport:
                 # Else the results of the other nodes of this step: they come again when the graph
                 # continues.
                 self._find_space(names, data).add_state(data)
+
             for interrupt in part.get("interrupts", ()):
                 self._add_interrupt(names, interrupt, data)
 

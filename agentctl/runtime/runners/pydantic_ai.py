@@ -219,19 +219,23 @@ class _Execution:
                     async for event in stream:
                         span.mark_first_token()
                         self._add_piece(event)
+
                         if self._streams_json and not self._texts:
                             piece = output.read(event, steps.ctx.deps.tool_manager)
                             self._has_json = self._has_json or bool(piece)
                             self._run.add_text(piece)
+
                         await self._run.take_turn()
                 finally:
                     response = stream.response
                     if response.provider_name == PROVIDER:
                         span.name = response.model_name or span.name
+
                     answer_id = response.provider_response_id
                     reason = response.finish_reason
                     requests = self._run.transcript.requests
                     requests.report(span, response.model_name, answer_id, reason)
+
                     self._set_usage(stream.usage)
         except Exception:
             self._in_model = True

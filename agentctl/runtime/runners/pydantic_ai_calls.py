@@ -371,9 +371,11 @@ class DeferredCalls:
             result = self._run.format_result(result)
 
         value = result.return_value if isinstance(result, ToolReturn) else result
+
         more = None
         if self.journal is not None:
             more = {_KEPT: self._run.hide_files(_dump_result(result))}
+
         await end(CallOutcome(self._run.format_result(value)), more)
         return result
 

@@ -148,9 +148,9 @@ class Replay:
             ExecutionError: REPLAY_MISMATCH.
         """
         main = asyncio.current_task()
-        self._lanes[0].is_claimed = True
         assert main is not None
 
+        self._lanes[0].is_claimed = True
         self._lane_of[main] = self._lanes[0]
 
         try:

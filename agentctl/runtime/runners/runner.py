@@ -158,6 +158,7 @@ async def _execute(
     except BaseException as error:
         if is_store_failure(error):
             raise
+
         # Also SystemExit, which would end the process. The text may contain secrets: it goes to
         # the log, and to those who may read causes.
         if not environment.is_stopping:

@@ -162,6 +162,7 @@ class ToolAction:
                 values = tool.convert(arguments)
                 if checks_only:
                     return ""
+
                 # Nothing awaits between this and the first step of the function.
                 _check_halt(context, tool.name)
                 return result_to_text(await tool.function(**values, **run_contexts), limit)
@@ -170,6 +171,7 @@ class ToolAction:
                 values = tool.convert(arguments)
                 if checks_only:
                     return ""
+
                 with context.starting(THREAD_START_SECONDS):
                     _check_halt(context, tool.name)
                     result = tool.function(**values, **run_contexts)

@@ -51,6 +51,7 @@ def describe_operation(
     summary, description = texts
     requirement = _describe_requirement(name)
     paragraphs = [paragraph for paragraph in (description, requirement) if paragraph]
+
     extra: dict[str, Any] = {}
     if body is not None:
         extra["requestBody"] = _describe_body(body)
@@ -60,6 +61,7 @@ def describe_operation(
         extra["security"] = [{"HTTPBearer": []}]
     if has_tag:
         extra["parameters"] = [_IF_NONE_MATCH]
+
     return {
         "operation_id": name,
         "summary": summary,

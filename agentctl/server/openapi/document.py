@@ -164,15 +164,18 @@ def _add_examples(operation: dict[str, Any]) -> None:
     is_start = "200" in operation["responses"]
     accepted = EXAMPLES["started_run"] if is_start else example
     by_status = {"200": example, "201": example, "202": accepted}
+
     for status, document in by_status.items():
         content = operation["responses"].get(status, {}).get("content", {})
         if JSON in content and document is not None:
             content[JSON]["example"] = document
         else:
             content.pop(JSON, None)
+
         if JSON_LINES in content:
             content[JSON_LINES]["example"] = example[0]
         if EVENT_STREAM in content:
             content[EVENT_STREAM]["example"] = EXAMPLES["event"]
+
     for content in operation.get("requestBody", {}).get("content", {}).values():
         content["example"] = EXAMPLES["request_bodies"][name]

@@ -114,6 +114,7 @@ class _ReloadingSupervisor(Supervisor):
         if self._app is not None:
             folders.insert(0, Path.cwd())
         folder = folders[0]
+
         try:
             async for changes in awatch(
                 *folders,

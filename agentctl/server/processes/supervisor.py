@@ -378,15 +378,19 @@ class WorkerHandle:
         # The worker can import the same modules as this process: `-m` puts the current folder first
         # on the module path; `-P` prevents this, unless this program was started with `-m` too.
         by_name = getattr(sys.modules["__main__"], "__spec__", None) is not None
-        path = [] if by_name and not sys.flags.safe_path else ["-P"]
-        command = [sys.executable, *path, "-m", "agentctl.server.processes.worker_main"]
+        path_options = [] if by_name and not sys.flags.safe_path else ["-P"]
+        command = [sys.executable, *path_options, "-m", "agentctl.server.processes.worker_main"]
 
         own_socket, worker_socket = socket.socketpair()
         own_metrics, worker_metrics = socket.socketpair()
+
         # This process keeps its ends only: the end of the worker closes the channels then.
         with worker_socket, worker_metrics:
             inherited = (listener.fileno(), worker_socket.fileno(), worker_metrics.fileno())
-            arguments = [*map(str, inherited), *filter(None, [app])]
+            arguments = [str(descriptor) for descriptor in inherited]
+            if app:
+                arguments.append(app)
+
             try:
                 process = subprocess.Popen(
                     [*command, *arguments],

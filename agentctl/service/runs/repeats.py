@@ -212,10 +212,11 @@ class RepeatOperations(RunOperations):
         elif kept_messages and kept_messages[-1]["role"] == "user":
             # The last message that is kept is the question: it becomes the message of the run.
             last = messages[request.at - 1]
-            if not last.keys().isdisjoint(("origin_run_id", "message_id")):
+            if "origin_run_id" in last or "message_id" in last:
                 # It is not the message of the run, but one of its origin, or sent while it worked.
                 start = replace(start, message=kept_messages[-1]["content"], input=None)
                 files = kept_messages[-1].get("files", [])
+
             kept_messages = kept_messages[:-1]
         elif kept_messages:
             has_prompt = False
@@ -324,6 +325,7 @@ class RepeatOperations(RunOperations):
         settings = self.hosting.settings
         copies = submission.copies
         at = now()
+
         rows = await self._read_originals(source, submission)
         copied_rows = {
             row.file_id: replace(row, file_id=copies[row.file_id], session_id=None, created_at=at)
@@ -340,6 +342,7 @@ class RepeatOperations(RunOperations):
         ]
         if lost_ids:
             await target.write(file_rows.delete_loose(lost_ids))
+
         copy_ids = [row.file_id for original, row in copied_rows.items() if original in kept_ids]
         try:
             yield replace(submission, files=copy_ids, copies={})

@@ -220,16 +220,19 @@ async def dump_request_tools(
             f"client_tools are for agents and teams with a configured model and for agents of"
             f" pydantic-ai: {name} takes none"
         )
+
     if request.tool_choice is not None and catalog.is_hosted(component):
         raise ValidationFailed(
             f"tool_choice is for agents and teams with a configured model: {name} has its own"
         )
+
     taken_name = find_taken_name(text, names)
     if taken_name is not None:
         raise ValidationFailed(
             f"client_tools: {name} has a tool {taken_name}, or its MCP server can have one:"
             " rename yours"
         )
+
     return text
 
 

@@ -119,15 +119,18 @@ class MessageOperations(RunStarts):
         spec = submission.spec
         if not _is_message_alone(spec):
             return None
+
         found = await self._find_busy_run(database, submission)
         if found is None or await self._changes_state(database, spec):
             return None
+
         if await self.hosting.catalog.find_message_obstacle(submission.component) is not None:
             return None
 
         # The events that follow include its delivery, and the pause of a run that is paused.
         last_seq = await database.read(events.get_last_seq(found.state.run_id))
         call.add_resource("run", found.state.run_id)
+
         # Any server may begin the run that the message becomes. The state is what it is then.
         next_spec = replace(
             spec, session_state=None, background=True, recorded=True, survives_disconnect=True
@@ -144,6 +147,7 @@ class MessageOperations(RunStarts):
         except IdempotentReplay as replayed:
             call.omit_entry()
             return Admission(spec, earlier_run_id=replayed.run_id)
+
         return SteeredRun(row.run_id, row.message_id, max(last_seq - 1, BEFORE_FIRST_EVENT))
 
     async def _find_busy_run(self, database: Database, submission: Submission) -> FoundRun | None:

@@ -247,8 +247,10 @@ class RunOperations(RunReads, MessageOperations):
         """
         last_portion: list[StreamEvent] = []
         is_delivered = False
+
         with _deleted_as_conflict():
             run_id, _ = await self.read_answering_run(database, steered)
+
         if run_id == steered.run_id:
             events = self.follow_events(database, run_id, steered.after)
             async with contextlib.aclosing(events):
@@ -260,8 +262,10 @@ class RunOperations(RunReads, MessageOperations):
                         last_portion = portion
                     if shown:
                         yield shown
+
             if is_delivered:
                 return
+
             run_id, row = await self.read_answering_run(database, steered)
             if run_id == steered.run_id:
                 # The events of some runs are not stored: what is left are content and end.

@@ -210,6 +210,7 @@ class PostgresDatabase:
             except CONFLICTS as error:
                 if not conflict_retries:
                     raise to_public_error(error, self.id) from None
+
                 conflict_retries -= 1
                 await asyncio.sleep(random.uniform(0, 0.01))
             except CONNECTION_LOST as error:
@@ -217,12 +218,14 @@ class PostgresDatabase:
                 # If the server did not answer at all, the caller has waited long enough.
                 if isinstance(error, _NO_ANSWER) or not lost_retries:
                     raise to_public_error(error, self.id) from None
+
                 lost_retries -= 1
             except asyncpg.PostgresError as error:
                 public_error = to_public_error(error, self.id)
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                     # Its server, or the setting of the session, stays read-only after a failover.
                     self._pool.discard_open_connections()
+
                 if run_once == self._write and isinstance(error, _NOTHING_WRITABLE):
                     self._refused_at = time.monotonic()
                 raise public_error from None

@@ -221,8 +221,10 @@ def _count_run(status: str, metrics: str | None, *, is_root: bool) -> Sums:
     for name, count in counters.items():
         if name in COUNTERS:
             setattr(sums, name, count)
+
     sums.cost = round(cost.cost * NANODOLLARS)
     sums.unpriced_tokens = max(sums.total_tokens - cost.priced_tokens, 0)
+
     if not is_root:
         sums.member_runs = 1
     elif status == "COMPLETED":
@@ -231,6 +233,7 @@ def _count_run(status: str, metrics: str | None, *, is_root: bool) -> Sums:
         sums.failed = 1
     else:
         sums.cancelled = 1
+
     return sums
 
 

@@ -132,11 +132,13 @@ def _copy(
     try:
         copy.set_progress_handler(stop, 10_000)
         copy.pragma("synchronous", "OFF")
+
         with copy.backup("main", source, "main") as steps:
             while not steps.step(PAGES):
                 report("pages copied", steps.page_count - steps.remaining, steps.page_count)
                 if stop():
                     raise apsw.InterruptError("the backup was cancelled")
+
         tables, digest = _compare(source, copy, report)
     except apsw.FullError:
         raise _build_write_error(part, OSError(errno.ENOSPC, "")) from None

@@ -160,12 +160,14 @@ def keep_wal_short(connection: apsw.Connection, busy_handler: BusyHandler) -> No
                 connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_PASSIVE)
             else:
                 attempted_pages = pages
+
                 usual_seconds = busy_handler.seconds
                 busy_handler.seconds = RESTART_SECONDS
                 try:
                     connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_RESTART)
                 finally:
                     busy_handler.seconds = usual_seconds
+
         return apsw.SQLITE_OK
 
     connection.set_wal_hook(checkpoint)

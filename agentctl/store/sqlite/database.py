@@ -131,9 +131,11 @@ class Writer:
         connection: apsw.Connection | None = None
         stopping = False
         open_connection = partial(connect_writer, busy_handler=self._busy_handler)
+
         while not stopping or self._late:
             group, stop = self._take()
             stopping = stopping or stop
+
             self.is_busy = True
             try:
                 connection = connection or self._file.connect(open_connection)
@@ -144,6 +146,7 @@ class Writer:
                     group = self._keep_units_in_time(group)
                 self._fail(group, error)
             self.is_busy = False
+
             # After the commit: no caller has a result that a crash could undo.
             _answer_callers(group)
 
