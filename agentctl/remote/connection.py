@@ -305,7 +305,7 @@ class Connection:
             is_safe: the request may be repeated although it may have been executed.
             limit: the number of repeats, if it is not `retries`.
         """
-        import random
+        from agentctl.records.jitter import jitter
 
         requested_wait = failure.retry_after
         if requested_wait is None or requested_wait > LONGEST_WAIT:
@@ -321,7 +321,7 @@ class Connection:
 
         # Clients that one failure has interrupted do not return all at once.
         longest_pause = min(FIRST_PAUSE * 2 ** (failure_count - 1), LONGEST_PAUSE)
-        pause = longest_pause * random.uniform(0.5, 1.0)
+        pause = longest_pause * jitter(0.5, 1.0)
         await asyncio.sleep(max(pause, requested_wait) if is_rate_limited else pause)
 
     async def _exchange(self, request: Request) -> httpx2.Response:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import random
 import socket
 import ssl
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from urllib.parse import urlsplit
 
 from agentctl import __version__
 from agentctl.config.webhooks import Webhook
+from agentctl.records.jitter import jitter
 from agentctl.records.times import now, read_retry_after
 from agentctl.records.tls import describe_tls_failure
 from agentctl.webhooks.signing import Signer
@@ -269,7 +269,7 @@ def plan_next(attempts: int, outcome: Outcome) -> float | None:
     """
     if attempts >= len(SCHEDULE):
         return None
-    seconds = SCHEDULE[attempts] * random.uniform(1 - JITTER, 1 + JITTER)
+    seconds = SCHEDULE[attempts] * jitter(1 - JITTER, 1 + JITTER)
     return max(seconds, outcome.retry_after)
 
 

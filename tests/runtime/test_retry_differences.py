@@ -103,7 +103,7 @@ def test_attempts_are_those_of_tenacity(monkeypatch: pytest.MonkeyPatch) -> None
     now = SimpleNamespace(monotonic=lambda: clock[0])
     monkeypatch.setattr(own_part, "time", now)
     monkeypatch.setattr(own_part, "asyncio", SimpleNamespace(sleep=pause))
-    monkeypatch.setattr(own_part, "random", SimpleNamespace(uniform=uniform))
+    monkeypatch.setattr(own_part, "jitter", uniform)
     monkeypatch.setattr(tenacity, "time", now)
 
     async def observe(calling: Any) -> Outcome:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from abc import ABC, abstractmethod
 from typing import Any, Literal, NamedTuple
 
 from agentctl.config.mcp_table import McpServer
+from agentctl.records.jitter import jitter
 from agentctl.runtime.mcp.calls import (
     CONNECT_SECONDS,
     McpCall,
@@ -236,7 +236,7 @@ class SharedServer(HostedServer):
                 await connection.close()
 
             # Not all processes and servers at once.
-            await asyncio.sleep(pause * random.uniform(0.8, 1.2))
+            await asyncio.sleep(pause * jitter(0.8, 1.2))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _connect(self, connection: McpConnection) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from agentctl.records.jitter import jitter
 from agentctl.records.text import mask_secrets
 from agentctl.records.times import DurationHistogram
 from agentctl.runtime.context import RunSendGate
@@ -314,9 +314,9 @@ class Attempts:
         # All runs that were refused at one time must not return at one time.
         if failure.retry_after is None:
             longest = min(FIRST_BACKOFF_SECONDS * 2 ** (self._failed - 1), MAXIMUM_BACKOFF_SECONDS)
-            seconds = longest * random.uniform(0.5, 1.0)
+            seconds = longest * jitter(0.5, 1.0)
         else:
-            seconds = max(failure.retry_after, 0.0) + random.uniform(0.0, FIRST_BACKOFF_SECONDS)
+            seconds = max(failure.retry_after, 0.0) + jitter(0.0, FIRST_BACKOFF_SECONDS)
 
         remaining_seconds = self._started + RETRY_SECONDS - time.monotonic()
         return seconds if seconds <= remaining_seconds else None

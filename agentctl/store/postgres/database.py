@@ -10,7 +10,6 @@ unknown (decision 27).
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -20,6 +19,7 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
+from agentctl.records.jitter import jitter
 from agentctl.store.database import FAILURE_SECONDS, Load, ReadSize, SecondStatement, Sql, Work
 from agentctl.store.outbox import Outbox
 from agentctl.store.postgres.connection import (
@@ -212,7 +212,7 @@ class PostgresDatabase:
                     raise to_public_error(error, self.id) from None
 
                 conflict_retries -= 1
-                await asyncio.sleep(random.uniform(0, 0.01))
+                await asyncio.sleep(jitter(0, 0.01))
             except CONNECTION_LOST as error:
                 self._pool.discard_open_connections()
                 # If the server did not answer at all, the caller has waited long enough.

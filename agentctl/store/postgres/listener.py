@@ -26,7 +26,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -34,6 +33,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from agentctl.config.settings import Database as Entry
+from agentctl.records.jitter import jitter
 from agentctl.records.logs import RateLimitedLog
 from agentctl.store.database import run_topic, worker_topic
 from agentctl.store.postgres.connection import PooledConnection
@@ -248,7 +248,7 @@ class Listener:
         messages = []
         if self._next_ping <= now:
             self._pinged_at = now
-            self._next_ping = now + PING_SECONDS * random.uniform(0.5, 1)
+            self._next_ping = now + PING_SECONDS * jitter(0.5, 1)
             messages.append(f"{self._schema} ping")
 
         if self._next_send > now or not (self._stored or self._requested):
@@ -293,7 +293,7 @@ class Listener:
         # A message of any server shows that this one would be received as well.
         self._received_at = now
         if self._pinged_at is None:
-            self._next_ping = now + PING_SECONDS * random.uniform(0.5, 1)
+            self._next_ping = now + PING_SECONDS * jitter(0.5, 1)
         else:
             self._changed.set()
 
