@@ -334,8 +334,8 @@ def _find_break(head: Head, last: Head | None, token_before: str | None) -> str 
             return "is the first one and names one before it"
         return None
 
-    is_next = token_before is not None and head.number == last.number + 1
-    if is_next and head.previous != hash_head(str(token_before)):
+    is_next = head.number == last.number + 1
+    if is_next and token_before is not None and head.previous != hash_head(token_before):
         return f"does not name head {last.number} as the one before it"
     if head.number <= last.number:
         return f"comes after head {last.number}"

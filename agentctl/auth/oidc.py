@@ -14,7 +14,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Coroutine, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 from urllib.parse import urlencode, urlsplit
 
 import jwt
@@ -42,6 +42,8 @@ EARLY_SECONDS = 60.0
 
 _SECRET_BYTES = 32
 """256 random bits, for each of the three secrets of a sign-in."""
+
+_NO_CODE = "The provider returned no code to enter, or no page for it"
 
 _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
@@ -208,17 +210,18 @@ class OidcClient:
         device_code = answer.get("device_code")
         user_code = answer.get("user_code")
         url = answer.get("verification_uri")
-        has_codes = _is_plain_text(device_code) and _is_plain_text(user_code)
-        if not has_codes or not self._is_page(url):
-            raise Unavailable("The provider returned no code to enter, or no page for it")
+        if not _is_plain_text(device_code) or not _is_plain_text(user_code):
+            raise Unavailable(_NO_CODE)
+        if not self._is_page(url):
+            raise Unavailable(_NO_CODE)
 
         # Without an interval it is 5 seconds (RFC 8628 3.2).
         interval = _read_number(answer.get("interval", 5), 5.0)
         seconds = _read_number(answer.get("expires_in"), 0.0)
         return DeviceStart(
-            device_code=str(device_code),
-            user_code=str(user_code),
-            url=str(url),
+            device_code=device_code,
+            user_code=user_code,
+            url=url,
             interval=min(max(interval, 1.0), 60.0),
             seconds=min(seconds, DEVICE_SECONDS),
         )
@@ -283,8 +286,8 @@ class OidcClient:
     def _scope(self) -> str:
         return " ".join(dict.fromkeys(("openid", *self._settings.oidc_scopes)))
 
-    def _is_page(self, url: object) -> bool:
-        return _is_plain_text(url) and is_allowed_url(str(url), self._settings.oidc_issuer)
+    def _is_page(self, url: object) -> TypeGuard[str]:
+        return _is_plain_text(url) and is_allowed_url(url, self._settings.oidc_issuer)
 
     def _read_tokens(self, answer: Mapping[str, Any], *, nonce: str | None = None) -> Tokens:
         """Check the response of the token endpoint; with a nonce it must have an ID token."""
@@ -304,14 +307,14 @@ class OidcClient:
         if not _is_plain_text(refresh_token):
             refresh_token = ""
 
-        expires_at = _find_end(str(token), answer)
+        expires_at = _find_end(token, answer)
         renew_at = 0.0
         if expires_at:
             lifetime = max(expires_at - time.time(), 0.0)
             renew_at = expires_at - min(EARLY_SECONDS, lifetime / 4)
 
         return Tokens(
-            token=str(token),
+            token=token,
             refresh_token=refresh_token,
             expires_at=expires_at,
             renew_at=renew_at,
@@ -420,7 +423,7 @@ def _build_unavailable(failure: FetchError) -> Unavailable:
     )
 
 
-def _is_plain_text(value: object) -> bool:
+def _is_plain_text(value: object) -> TypeGuard[str]:
     """Return True for a text of visible ASCII characters that is not longer than any token."""
     if not isinstance(value, str) or not 0 < len(value) <= MAXIMUM_TOKEN:
         return False

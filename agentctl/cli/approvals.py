@@ -85,7 +85,6 @@ _PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
     "array": list,
     "object": dict,
 }
-
 """The types of values by the names of JSON Schema."""
 
 Schema = Mapping[str, Any]
@@ -334,13 +333,12 @@ def ask_value(
     """
     schema = schema or {}
     properties = schema.get("properties")
-    has_properties = isinstance(properties, Mapping) and len(properties) > 0
-    if schema.get("type") != "object" or not has_properties:
+    is_object = schema.get("type") == "object"
+    if not is_object or not isinstance(properties, Mapping) or not properties:
         if present_values is not None:
             return _ask_one(label, {"type": "object"}, dict(present_values), is_optional=False)
         return _ask_one(label, schema, None, is_optional=False)
 
-    assert isinstance(properties, Mapping)
     values = dict(present_values or {})
     required_names = schema.get("required") or ()
     for name, property_schema in properties.items():

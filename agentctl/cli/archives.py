@@ -67,31 +67,41 @@ class Archive:
         """
         from zipfile import ZIP_DEFLATED, ZipFile
 
-        import orjson
-
-        from agentctl import __version__
-
         part = self.file.with_name(f"{self.file.name}.part")
         check_absent(self.file)
+
         with creating_file(part) as stream:
             async with showing_progress(self._counter):
                 with ZipFile(stream, "w", ZIP_DEFLATED) as archive:
                     async with aclosing(members):
                         async for name, pieces in members:
                             self.entries.append(await self._add(archive, name, pieces))
-                    made = {"created_at": format_rfc3339(now()), "agentctl": __version__}
-                    manifest = self._head | made | {"files": self.entries}
-                    if self.missing:
-                        manifest["missing"] = self.missing
-                    text = orjson.dumps(manifest, option=orjson.OPT_INDENT_2).decode()
-                    await self._add(archive, "manifest.json", one_text(text))
+                    # Only now all entries are known.
+                    await self._add(archive, "manifest.json", one_text(self._format_manifest()))
+
         try:
             _verify(part, self.entries)
+            # The rename would replace a file that was created meanwhile.
             check_absent(self.file)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
         publish_file(part, self.file)
+
+    def _format_manifest(self) -> str:
+        import orjson
+
+        from agentctl import __version__
+
+        manifest = {
+            **self._head,
+            "created_at": format_rfc3339(now()),
+            "agentctl": __version__,
+            "files": self.entries,
+        }
+        if self.missing:
+            manifest["missing"] = self.missing
+        return orjson.dumps(manifest, option=orjson.OPT_INDENT_2).decode()
 
     def check_missing(self) -> None:
         """Raise PartFailed if there are files without bytes."""
@@ -106,34 +116,36 @@ class Archive:
     async def _add(self, archive: ZipFile, name: str, pieces: Pieces) -> dict[str, Any]:
         from zipfile import ZIP_DEFLATED, ZipInfo
 
-        digest = hashlib.sha256()
-        rows = 0
-        size = 0
         info = ZipInfo(name, (1980, 1, 1, 0, 0, 0))
         info.compress_type = ZIP_DEFLATED
         info.external_attr = 0o600 << 16
+
+        digest = hashlib.sha256()
+        rows = 0
+        size = 0
         with archive.open(info, "w", force_zip64=True) as member:
             async for data, count in pieces:
                 member.write(data)
                 digest.update(data)
-                rows = rows + count
-                size = size + len(data)
+                rows += count
+                size += len(data)
                 self._counter.done += count
+
         return {"name": name, "rows": rows, "bytes": size, "sha256": digest.hexdigest()}
 
     async def list_files(
-        self, operations: Operations, found: Sequence[FileFilter]
+        self, operations: Operations, filters: Sequence[FileFilter]
     ) -> AsyncGenerator[Member]:
         """Yield `files.jsonl` with the records of files, and a member with the bytes of each."""
-        yield "files.jsonl", _list_records(operations, found)
-        for files in found:
-            contents = self.list_contents(operations, files, name_with_ending)
+        yield "files.jsonl", _list_records(operations, filters)
+        for file_filter in filters:
+            contents = self.list_contents(operations, file_filter, name_with_ending)
             async with aclosing(contents):
                 async for member in contents:
                     yield member
 
     async def list_contents(
-        self, operations: Operations, files: FileFilter, name: Callable[[Row], str]
+        self, operations: Operations, filter: FileFilter, name: Callable[[Row], str]
     ) -> AsyncGenerator[Member]:
         """Yield a member with the bytes of each file; note the files without bytes.
 
@@ -143,9 +155,9 @@ class Archive:
         Raises:
             InvalidResponse: the bytes do not have the hash of the file.
         """
-        async with aclosing(read_rows(operations.files.list, files)) as rows:
+        async with aclosing(read_rows(operations.files.list, filter)) as rows:
             async for row in rows:
-                pieces: Any = operations.files.get_content(row["file_id"], db_id=files.db_id)
+                pieces: Any = operations.files.get_content(row["file_id"], db_id=filter.db_id)
                 async with aclosing(pieces):
                     try:
                         first = await anext(pieces, b"")
@@ -173,25 +185,28 @@ def name_content(row: Row) -> str:
 def name_with_ending(row: Row) -> str:
     """Return the name as `name_content` does, with the ending that programs look at."""
     ending = Path(row["name"]).suffix
-    return name_content(row) + (ending if _ENDING.fullmatch(ending) else "")
+    if not _ENDING.fullmatch(ending):
+        return name_content(row)
+    return name_content(row) + ending
 
 
-async def _list_records(operations: Operations, found: Sequence[FileFilter]) -> Pieces:
+async def _list_records(operations: Operations, filters: Sequence[FileFilter]) -> Pieces:
     import orjson
 
-    for files in found:
-        async with aclosing(read_rows(operations.files.list, files)) as rows:
+    for file_filter in filters:
+        async with aclosing(read_rows(operations.files.list, file_filter)) as rows:
             async for row in rows:
                 yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE), 0
 
 
 async def _check_content(row: Row, first: bytes, pieces: AsyncIterator[bytes]) -> Pieces:
-    hashed = hashlib.sha256(first)
+    digest = hashlib.sha256(first)
     yield first, 0
     async for piece in pieces:
-        hashed.update(piece)
+        digest.update(piece)
         yield piece, 0
-    if hashed.hexdigest() != row["sha256"]:
+
+    if digest.hexdigest() != row["sha256"]:
         raise InvalidResponse(
             f"the content does not match file {row['file_id']}",
             hint="restore them from a backup, or delete the file, and export again",

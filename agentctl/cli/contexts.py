@@ -150,31 +150,38 @@ def _parse(path: Path, text: str) -> Contexts:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         line = _LINE_NUMBER.search(str(error))
-        raise _damaged_file(
-            path, f"line {line[1]} is not TOML" if line else "it is not TOML"
-        ) from None
+        cause = f"line {line[1]} is not TOML" if line else "it is not TOML"
+        raise _damaged_file(path, cause) from None
+
     tables = document.pop("contexts", {})
     current = document.pop("current", None)
     if document or not isinstance(tables, dict) or not isinstance(current, str | None):
         raise _damaged_file(path, 'it has more than "current" and [contexts.NAME] tables')
+
     contexts = Contexts(current)
     for name, table in tables.items():
-        if (
-            not isinstance(table, dict)
-            or set(table) - {"url", "token_file"}
-            or not is_component_id(name)
-        ):
-            raise _damaged_file(path, f"[contexts.{name}] allows url and token_file only")
-        url = table.get("url")
-        file = table.get("token_file")
-        if not isinstance(url, str):
-            raise _damaged_file(path, f"contexts.{name}.url is not a URL")
-        if not (file is None or (isinstance(file, str) and Path(file).is_absolute())):
-            raise _damaged_file(path, f"contexts.{name}.token_file is not an absolute path")
-        contexts.by_name[name] = Context(name, url, None if file is None else Path(file))
+        contexts.by_name[name] = _parse_context(path, name, table)
+
     if current is not None and current not in contexts.by_name:
         raise _damaged_file(path, f"current = {current!r} names no context")
     return contexts
+
+
+def _parse_context(path: Path, name: str, table: object) -> Context:
+    allowed_keys = {"url", "token_file"}
+    if not is_component_id(name) or not isinstance(table, dict) or table.keys() - allowed_keys:
+        raise _damaged_file(path, f"[contexts.{name}] allows url and token_file only")
+
+    url = table.get("url")
+    if not isinstance(url, str):
+        raise _damaged_file(path, f"contexts.{name}.url is not a URL")
+
+    token_file = table.get("token_file")
+    if token_file is None:
+        return Context(name, url, None)
+    if not isinstance(token_file, str) or not Path(token_file).is_absolute():
+        raise _damaged_file(path, f"contexts.{name}.token_file is not an absolute path")
+    return Context(name, url, Path(token_file))
 
 
 def _replace(path: Path, contexts: Contexts) -> None:

@@ -58,17 +58,19 @@ def create_demo(directory: Path) -> Path:
         write_key_pair(private, _ALGORITHM)
     elif not public.exists():
         create_file(public, signing.build_public_pem(read_private_key(private), _ALGORITHM))
+
     for name in ("demo_agents.py", "notes_server.py"):
         if not (directory / name).exists():
             create_file(directory / name, (_TEMPLATES / f"{name}.txt").read_bytes())
-    settings = directory.absolute() / "agentctl.toml"
-    if not settings.exists():
+
+    config_file = directory.absolute() / "agentctl.toml"
+    if not config_file.exists():
         has_mcp = find_spec("mcp") is not None
-        mcp = DEMO_MCP_CONFIG.replace("@python@", sys.executable) if has_mcp else ""
-        create_file(settings, (DEMO_CONFIG + mcp).encode())
+        mcp_config = DEMO_MCP_CONFIG.replace("@python@", sys.executable) if has_mcp else ""
+        create_file(config_file, (DEMO_CONFIG + mcp_config).encode())
         if not has_mcp:
             note(f"the demo has no agent with an MCP server: {build_extra_command('mcp')}")
-    return settings
+    return config_file
 
 
 def list_demo_steps(settings: Settings, path: Path, url: str) -> Iterator[str]:
@@ -111,31 +113,41 @@ def find_model(name: str) -> Model:
     from agentctl.config.settings import Model, Settings
     from agentctl.config.validation import validate_value
 
-    known = [key for key, traits in PROVIDERS.items() if not traits.required and key != "demo"]
-    provider, _, rest = name.partition("/") if "/" in name else ("openai", "", name)
-    if provider not in known or not rest:
-        near = suggest_name(provider, known)
+    providers = [key for key, traits in PROVIDERS.items() if not traits.required and key != "demo"]
+    provider, slash, model_name = name.partition("/")
+    if not slash:
+        provider = "openai"
+        model_name = name
+
+    if provider not in providers or not model_name:
+        similar = suggest_name(provider, providers)
+        hint = "write openai/gpt-5.2-mini"
+        if similar and model_name:
+            hint = f"did you mean {similar}/{model_name}?"
         raise UsageError(
             f"--model must be a model of OpenAI or PROVIDER/MODEL, not {quote_text(name)}",
-            cause=f"the providers are {join_alternatives(tuple(known))}",
-            hint=f"did you mean {near}/{rest}?" if near and rest else "write openai/gpt-5.2-mini",
+            cause=f"the providers are {join_alternatives(tuple(providers))}",
+            hint=hint,
         )
+
     variable = PROVIDERS[provider].variable
     url = os.environ.get(_BASE_URL, "") if provider == "openai" else ""
     base_url = validate_value(Model, "base_url", url, Place(_BASE_URL), Path())
-    real = Model("real", provider, rest, base_url=base_url, api_key_env=variable)
+    real = Model("real", provider, model_name, base_url=base_url, api_key_env=variable)
     try:
         check_models(Settings(models=(real,)), defaultdict(lambda: Place("--model")))
     except InvalidConfiguration as failure:
         failure.hint = f"write the name after its provider: --model {provider}/VENDOR/MODEL"
         raise
+
     if not os.environ.get(variable) and requires_key(real):
-        cause = f"it has the API key of {provider}, which serves {rest}"
+        cause = f"it has the API key of {provider}, which serves {model_name}"
         hint = f"export {variable}=KEY, or leave out --model: the demo then runs offline"
-        if "/" not in name:
+        if not slash:
             cause = f"{name} has no provider before it, so it is taken for a model of OpenAI"
             hint += f"; for another provider write PROVIDER/{name}"
         raise InvalidConfiguration(f"the variable {variable} is not set", cause=cause, hint=hint)
+
     require_extra(real)
     return real
 

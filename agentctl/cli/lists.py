@@ -263,9 +263,10 @@ class ListWriter:
         import asyncio
 
         counter = Counter("rows read")
-        next_cursor = start
         # On a terminal the rows themselves show the progress.
         progress = nullcontext() if current_io().out_is_terminal else showing_progress(counter)
+
+        next_cursor = start
         try:
             async with progress:
                 async for rows, cursor in walk_pages(read, start):
@@ -278,6 +279,7 @@ class ListWriter:
                 row_count = format_count(self._count, "row")
                 note(f"interrupted after {row_count}; continue with: --all {option} {next_cursor}")
             raise
+
         self._finish()
 
     def _add(self, rows: Sequence[Record]) -> None:

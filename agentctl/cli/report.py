@@ -216,9 +216,9 @@ def _report_usage(failure: typer.TyperException) -> int:
 def _explain_extra_words(context: Any, words: str) -> str | None:
     """Return the command line that was probably meant with extra words, or None."""
     command = context.command_path
-    given = context.params
+    values = context.params
     if command == "agentctl runs start":
-        if given.get("agent") or given.get("team") or given.get("workflow"):
+        if values.get("agent") or values.get("team") or values.get("workflow"):
             return f"write the text after --message: --message {shlex.quote(words)}"
         component, _, message = words.partition(" ")
         return f"write: {command} --agent {component} --message {shlex.quote(message or 'TEXT')}"

@@ -131,12 +131,14 @@ class StoredTokens:
 
         if self._ended is not None:
             raise self._ended
+
         try:
             # A thread: a command that is interrupted still stores the next refresh token.
             self._sign_in = await asyncio.to_thread(_renew, self._sign_in.server, refused)
         except Unauthenticated as failure:
             self._ended = failure
             raise
+
         self._renew_after = self._sign_in.renew_at
         return self._sign_in.token
 
@@ -171,8 +173,9 @@ def find_sign_in(url: str) -> SignIn | None:
     secrets = _parse_object(text or "")
     if not all(isinstance(secrets.get(name), str) for name in _SECRETS):
         raise Unavailable(
-            "The keyring does not have the tokens of the sign-in", hint=_hint(sign_in.server)
+            "The keyring does not have the tokens of the sign-in", hint=_build_hint(sign_in.server)
         )
+
     return replace(sign_in, token=secrets["token"], refresh_token=secrets["refresh_token"])
 
 
@@ -192,7 +195,7 @@ def describe_sign_in(url: str) -> SignIn | None:
     except FileNotFoundError:
         return None
     except OSError as failure:
-        raise _unusable(path, failure) from None
+        raise _build_unusable_error(path, failure) from None
 
     with file:
         # Of the open file: the path could name another file by now.
@@ -209,7 +212,7 @@ def describe_sign_in(url: str) -> SignIn | None:
     is_whole = all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items())
     if not is_whole or record["server"] != server:
         raise InvalidConfiguration(
-            f"the sign-in in {path} is damaged", hint=f"remove the file, then {_hint(server)}"
+            f"the sign-in in {path} is damaged", hint=f"remove the file, then {_build_hint(server)}"
         )
     return SignIn(**{name: record[name] for name in _FIELDS})
 
@@ -251,7 +254,7 @@ def changing_sign_in(server: str) -> Iterator[Callable[[SignIn], None]]:
 
                 yield store
         except OSError as failure:
-            raise _unusable(path, failure) from None
+            raise _build_unusable_error(path, failure) from None
 
 
 def forget_sign_in(server: str) -> SignIn | None:
@@ -271,7 +274,7 @@ def forget_sign_in(server: str) -> SignIn | None:
         try:
             path.unlink()
         except OSError as failure:
-            raise _unusable(path, failure) from None
+            raise _build_unusable_error(path, failure) from None
     return sign_in
 
 
@@ -315,29 +318,29 @@ def _renew(server: str, refused: str) -> SignIn:
     with changing_sign_in(server) as store:
         sign_in = find_sign_in(server)
         if sign_in is None:
-            raise _ended(server, "signed out")
+            raise _build_ended_error(server, "signed out")
         if sign_in.token != refused:
             # Another command has renewed it.
             return sign_in
         if not sign_in.refresh_token:
-            raise _ended(server, "the provider gave no refresh token")
+            raise _build_ended_error(server, "the provider gave no refresh token")
 
         client = build_client(sign_in.issuer, sign_in.client_id, sign_in.kind)
         try:
             tokens = asyncio.run(client.refresh(sign_in.refresh_token))
         except BadRequest as failure:
-            raise _ended(server, failure.cause or failure.detail) from None
+            raise _build_ended_error(server, failure.cause or failure.detail) from None
 
         renewed = sign_in.with_tokens(tokens)
         store(renewed)
         return renewed
 
 
-def _ended(server: str, cause: str) -> Unauthenticated:
-    return Unauthenticated("The sign-in has ended", cause=cause, hint=_hint(server))
+def _build_ended_error(server: str, cause: str) -> Unauthenticated:
+    return Unauthenticated("The sign-in has ended", cause=cause, hint=_build_hint(server))
 
 
-def _hint(server: str) -> str:
+def _build_hint(server: str) -> str:
     return f"sign in again: agentctl login --url {server}"
 
 
@@ -351,23 +354,25 @@ def _locked(path: Path) -> Iterator[None]:
     """Exclude other processes from a sign-in. The lock is a file that stays."""
     import fcntl
 
-    until = time.monotonic() + LOCK_SECONDS
+    deadline = time.monotonic() + LOCK_SECONDS
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as failure:
-        raise _unusable(path, failure) from None
+        raise _build_unusable_error(path, failure) from None
+
     try:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise Unavailable(
                         "Another command changes the sign-in", hint="try again in a moment"
                     ) from None
                 time.sleep(0.02)
+
         yield
     finally:
         os.close(lock)
@@ -401,6 +406,7 @@ def _ask_keyring(work: Callable[[Any], T]) -> T:
     thread = threading.Thread(target=ask, name="keyring", daemon=True)
     thread.start()
     thread.join(KEYRING_SECONDS)
+
     if answers:
         return answers[0]
     raise Unavailable(
@@ -418,7 +424,7 @@ def _parse_object(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _unusable(path: Path, failure: OSError) -> InvalidConfiguration:
+def _build_unusable_error(path: Path, failure: OSError) -> InvalidConfiguration:
     return InvalidConfiguration(
         f"the sign-in in {path} cannot be used",
         cause=(failure.strerror or "input or output failed").lower(),

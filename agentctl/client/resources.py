@@ -103,10 +103,12 @@ def _repeating(
     async def call(
         self: calls.Resource[Any], run: Run, /, *args: calls.P.args, **options: calls.P.kwargs
     ) -> Any:
-        built = request(*args, **options)
-        keyed = replace(built, idempotency_key=built.idempotency_key or new_id())
+        repeat = request(*args, **options)
+        repeat = replace(repeat, idempotency_key=repeat.idempotency_key or new_id())
         located = await _locate(self, run)
-        return (await find_method(self._operations)(*located[:3], keyed)).value
+        repeat_run = find_method(self._operations)
+        document = await repeat_run(located.kind, located.component_id, located.run_id, repeat)
+        return document.value
 
     return calls.Method(calls.describe(call, operation, request, "run"))
 
@@ -146,7 +148,9 @@ class RunMethods(calls.Resource[calls.Mode]):
         """Yield the events of a run after the event with the number `after`, as `stream` does."""
         located = await _locate(self, run)
         request = requests.ResumeRequest(located.session_id, after)
-        events: Any = self._operations.runs.follow(*located[:3], request)
+        events: Any = self._operations.runs.follow(
+            located.kind, located.component_id, located.run_id, request
+        )
         async with aclosing(events):
             async for event in events:
                 yield parse_event(event.name, event.data, event.seq)
@@ -164,7 +168,7 @@ class RunMethods(calls.Resource[calls.Mode]):
         connection = self._operations.connection
         document = await cancel_until_stopped(
             self._operations,
-            located[:2],
+            (located.kind, located.component_id),
             located.run_id,
             requests.CancelRequest(located.session_id, wait, reason),
             partial(connection.wait_to_repeat, is_safe=True),
@@ -204,7 +208,10 @@ class RunMethods(calls.Resource[calls.Mode]):
         key = idempotency_key or new_id()
         request = ContinueRequest(tuple(decisions), background, dependencies, key)
         located = await _locate(self, run)
-        return (await self._operations.runs.continue_run(*located[:3], request)).value
+        document = await self._operations.runs.continue_run(
+            located.kind, located.component_id, located.run_id, request
+        )
+        return document.value
 
 
 def _build_run_request(run: RunOptions) -> tuple[ComponentKind, str, requests.RunRequest]:
@@ -214,7 +221,7 @@ def _build_run_request(run: RunOptions) -> tuple[ComponentKind, str, requests.Ru
         raise UsageError("a run needs one of agent, team and workflow")
 
     values["idempotency_key"] = values.get("idempotency_key") or new_id()
-    (kind, component_id), *_ = components
+    kind, component_id = components[0]
     return kind, component_id, requests.RunRequest(**values)
 
 
@@ -296,9 +303,8 @@ class SessionMethods(calls.Resource[calls.Mode]):
     @calls.Method
     async def update(self, session_id: str, changes: dict[str, Any]) -> SessionDetail:
         """Replace any of `session_name`, `session_state` and `metadata` of a session."""
-        return (
-            await self._operations.sessions.update(session_id, requests.SessionPatch(changes))
-        ).value
+        patch = requests.SessionPatch(changes)
+        return (await self._operations.sessions.update(session_id, patch)).value
 
 
 class FileMethods(calls.Resource[calls.Mode]):

@@ -35,6 +35,7 @@ def check_database_url(url: str, base: Path, place: Place) -> str:
 
     if not url.startswith(POSTGRES_SCHEMES):
         place.refuse(f"must be {_SQLITE_FORM}; or {_POSTGRES_FORM}")
+
     try:
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
@@ -47,6 +48,7 @@ def check_database_url(url: str, base: Path, place: Place) -> str:
             "must not contain a password",
             hint="set password_env to the name of a variable, or use a ~/.pgpass file",
         )
+
     # libpq takes its other options from the query, too: they could replace keys of this file.
     unknown_names = query.keys() - {"host", "port", "user"}
     if unknown_names:
@@ -54,7 +56,9 @@ def check_database_url(url: str, base: Path, place: Place) -> str:
             f"must not have {join_quoted(sorted(unknown_names))} in its query",
             hint="it may have host, port and user; tls, search_path and others are separate keys",
         )
-    if parts.fragment or not parts.path.strip("/") or "/" in parts.path[1:] or port > 65_535:
+
+    names_one_database = parts.path.strip("/") != "" and "/" not in parts.path[1:]
+    if parts.fragment or not names_one_database or port > 65_535:
         place.refuse(f"must be {_POSTGRES_FORM}")
     return url
 

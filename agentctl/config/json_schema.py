@@ -18,8 +18,13 @@ DIALECT = "http://json-schema.org/draft-07/schema#"
 """The dialect that editors of TOML understand."""
 
 _SECTION = re.compile(r"^(?:# )?\[\[?([a-z_.]+)\]\]?(?: +# (.+))?")
+"""The header of a table in the sample, which may be commented out: its path and its comment."""
+
 _KEY = re.compile(r"^(?:# )?([a-z_]+) = [^#]*?(?:\"[^\"]*\"[^#]*)*# (.+)$")
+"""A key in the sample, which may be commented out: its name and its comment."""
+
 _MORE = re.compile(r"^(?:# )? {20,}# (.+)$")
+"""A further line of the comment of a key."""
 
 
 def build_json_schema() -> dict[str, Any]:
@@ -28,6 +33,7 @@ def build_json_schema() -> dict[str, Any]:
     for table in schema["definitions"].values():
         # The rest of a docstring is for readers of the code.
         table["description"] = table["description"].partition("\n")[0]
+
     schema["$schema"] = DIALECT
     schema["title"] = "agentctl.toml"
     schema["description"] = (

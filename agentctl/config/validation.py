@@ -89,6 +89,7 @@ def _refuse_tables(given: GivenTables, invalid: ValidationError) -> NoReturn:
     place = given.find_place(path)
     if error["type"] == "json_invalid":
         place.refuse("has lists or tables that are nested too deeply")
+
     if error["type"] in _UNKNOWN_KEY:
         known_names = find_part(schema, path[:-1])["properties"]
         similar_name = suggest_name(str(path[-1]), known_names)
@@ -102,6 +103,7 @@ def _refuse_tables(given: GivenTables, invalid: ValidationError) -> NoReturn:
         if name in ENTRY_TABLES:
             place.refuse(f"must be a list of tables, each written [[{name}]]")
         place.refuse(f"must be a table, written [{name}]")
+
     if error["type"] == _NO_TABLE:
         words = describe_values(find_part(schema, path), schema["$defs"])
         place.refuse(f"must be {words}")
@@ -121,6 +123,7 @@ def validate_value(table: type, name: str, value: str | list[str], place: Place,
     """
     if not all(map(is_storable, value)):
         place.refuse(UNSTORABLE)
+
     adapter = TypeAdapter[Any](get_type_hints(table, include_extras=True)[name], config=_RULES)
     try:
         return adapter.validate_json(_write_json(value), context=base)

@@ -185,6 +185,7 @@ class RemoteOperations(Operations):
                 if retries or failure_count or failure is None:
                     # The run itself is known: a stream of it is resumed more often than a request.
                     limit = max(RESUMES, retries)
+
                 failure = _build_early_end_error(failure)
                 is_safe = True
                 arguments = {

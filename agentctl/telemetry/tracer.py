@@ -38,7 +38,6 @@ QUEUE_VARIABLE = "OTEL_BSP_MAX_QUEUE_SIZE"
 QUEUE_SIZE = 2_048
 """Maximum number of spans that wait, unless the variable has another number."""
 
-
 FLUSH_SECONDS = 2.0
 """Maximum time that the end of a process waits for the collector."""
 
@@ -79,8 +78,11 @@ class SpanQueue(SpanProcessor):
             return
         with self._lock:
             is_full = self._waiting >= self._size
-            self._waiting += not is_full
-            self.dropped += is_full
+            if is_full:
+                self.dropped += 1
+            else:
+                self._waiting += 1
+
         if is_full:
             _rate_limited.log("spans are dropped: the collector of traces is too slow or away")
         else:
@@ -92,11 +94,12 @@ class SpanQueue(SpanProcessor):
         try:
             result = self._exporter.export(spans)
         finally:
-            failed = result is not SpanExportResult.SUCCESS
+            has_failed = result is not SpanExportResult.SUCCESS
             with self._lock:
                 self._waiting -= len(spans)
-                self.dropped += len(spans) if failed else 0
-            if failed:
+                if has_failed:
+                    self.dropped += len(spans)
+            if has_failed:
                 _rate_limited.log("spans are dropped: the collector of traces refused them")
         return result
 
@@ -126,7 +129,9 @@ class _CountingExporter(SpanExporter):
 
 def _read_queue_size() -> int:
     text = os.environ.get(QUEUE_VARIABLE, "")
-    return int(text) if text.isdecimal() and int(text) > 0 else QUEUE_SIZE
+    if not text.isdecimal() or int(text) == 0:
+        return QUEUE_SIZE
+    return int(text)
 
 
 class _Provider(TracerProvider):
@@ -166,6 +171,7 @@ class OtlpTracer:
 
     @property
     def dropped(self) -> int:
+        """Number of spans that were not exported."""
         return self._queue.dropped
 
     def install(self) -> None:

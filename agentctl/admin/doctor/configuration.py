@@ -27,6 +27,7 @@ from agentctl.config.settings import Agent, Authorization, Settings, Team
 from agentctl.errors import InvalidConfiguration, InvalidKey
 from agentctl.records.hosts import is_loopback_host, split_address
 from agentctl.records.system import Finding, from_failure, note, ok, wrong
+from agentctl.records.text import format_count
 from agentctl.records.times import format_rfc3339, now
 
 _EARLIEST = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -38,12 +39,12 @@ _KEYS = "keys"
 def check_configuration(settings: Settings) -> Iterator[Finding]:
     """Check the configuration file, which was loaded."""
     check = "configuration"
-    agents = settings.agents
-    teams = settings.teams
-    workflows = settings.workflows
-    counts = {"agent": len(agents), "team": len(teams), "workflow": len(workflows)}
-    described_counts = ", ".join(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())
-    yield ok(check, f"{settings.path} is valid: {described_counts}")
+    counts = [
+        format_count(len(settings.agents), "agent"),
+        format_count(len(settings.teams), "team"),
+        format_count(len(settings.workflows), "workflow"),
+    ]
+    yield ok(check, f"{settings.path} is valid: {', '.join(counts)}")
 
     try:
         require_verification_key(settings)
@@ -52,6 +53,7 @@ def check_configuration(settings: Settings) -> Iterator[Finding]:
 
     if settings.path is None:
         return
+
     yield from check_permissions(check, settings.path, "the configuration")
     authorization = settings.authorization
     is_in_file = settings.sources.get("authorization.verification_keys", "").startswith("/")
@@ -140,7 +142,8 @@ def _weak(what: str, remedy: str) -> Finding:
 
 def check_clock(present: float | None = None) -> Finding:
     """Check that the clock is between 2026 and 2100; tokens depend on it."""
-    present = time.time() if present is None else present
+    if present is None:
+        present = time.time()
     text = f"it is {format_rfc3339(int(present) * 1_000_000)[:19]}Z"
     if _EARLIEST <= present < _LATEST:
         return ok("clock", text)
@@ -203,7 +206,7 @@ def check_objects(settings: Settings) -> Iterator[Finding]:
                 yield from_failure("agents", failure)
 
     if count:
-        label = "1 agent in code" if count == 1 else f"{count} agents in code"
+        label = format_count(count, "agent in code", "agents in code")
         yield ok("agents", f"{label} can be used")
 
 
@@ -233,7 +236,7 @@ def check_tools(settings: Settings) -> Iterator[Finding]:
                 yield from_failure("tools", failure)
 
     if count:
-        yield ok("tools", "1 tool can be used" if count == 1 else f"{count} tools can be used")
+        yield ok("tools", f"{format_count(count, 'tool')} can be used")
 
 
 async def check_mcp_server(settings: Settings, server: McpServer) -> list[Finding]:
@@ -243,6 +246,7 @@ async def check_mcp_server(settings: Settings, server: McpServer) -> list[Findin
 
     check = f"mcp server {server.id}"
     findings = []
+
     host = urlsplit(server.url).hostname or ""
     if server.url.startswith("http:") and server.headers and not is_loopback_host(host):
         text = f"headers are sent to {host} without encryption"
@@ -274,7 +278,7 @@ async def check_mcp_server(settings: Settings, server: McpServer) -> list[Findin
                 text = f"{component.id} names its tool {parsed.tool}, which it does not have"
                 findings.append(wrong(check, text, f"agentctl mcp tools {server.id}"))
 
-    label = "1 tool" if len(tool_names) == 1 else f"{len(tool_names)} tools"
+    label = format_count(len(tool_names), "tool")
     return [*findings, ok(check, f"it is connected and has {label} ({report['server']})")]
 
 
@@ -299,6 +303,7 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
     if not signing.exists():
         yield ok(_KEYS, f"there is no {signing}: tokens are minted elsewhere")
         return
+
     if not os.access(signing, os.R_OK):
         yield ok(_KEYS, f"this user cannot read {signing}, which a server does not need")
         return
@@ -317,9 +322,9 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
 def _check_verification_keys(settings: Settings, keys: KeySet) -> Iterator[Finding]:
     count = len(keys.keys)
     remote = has_remote_keys(settings.authorization)
-    number = "1 key verifies" if count == 1 else f"{count} keys verify"
     if count or not remote:
-        yield ok(_KEYS, f"{number} {keys.spec.name} tokens")
+        keys_verify = "1 key verifies" if count == 1 else f"{count} keys verify"
+        yield ok(_KEYS, f"{keys_verify} {keys.spec.name} tokens")
     yield from _note_skipped_keys(keys)
     if remote:
         yield from _check_remote_keys(settings)
@@ -336,6 +341,7 @@ def _check_remote_keys(settings: Settings) -> Iterator[Finding]:
     verifier.fetch_remote_keys()
     state = verifier.remote_state
     assert state is not None
+
     if state.error is None:
         yield ok(_KEYS, state.describe(time.time()))
         if verifier.remote_keys is not None:
@@ -349,20 +355,25 @@ def _check_remote_keys(settings: Settings) -> Iterator[Finding]:
 def has_third_party_keys(settings: Settings) -> bool:
     """Return True if the JWKS has keys that are not the current or a replaced signing key."""
     authorization = settings.authorization
-    if not authorization.enabled or has_remote_keys(authorization):
-        return authorization.enabled
+    if not authorization.enabled:
+        return False
+    if has_remote_keys(authorization):
+        return True
     if not authorization.jwks_file:
         return False
 
     try:
         files = read_key_files(authorization)
+        # Only for its error: the server does not start with these files.
         load_key_set(authorization, files)
+
         published_files = open_published_files(authorization, files)
         marks = {
             name: mark
             for path in authorization.jwks_file
             for name, mark in published_files[path].removal_times().items()
         }
+
         key = load_signing_key(
             read_private_key(settings.signing.key_file), get_algorithm(authorization.algorithm)
         )
@@ -396,6 +407,7 @@ def _check_signing_key(settings: Settings, key: SigningKey, keys: KeySet) -> Ite
 
     if marks.pop(thumbprint, None) is not None:
         yield note(_KEYS, "a key rotation was interrupted", "agentctl keys rotate")
+
     for name, mark in marks.items():
         remedy = "agentctl keys rotate --finish"
         if mark <= now():

@@ -32,7 +32,8 @@ from agentctl.store.threads import call_in_thread
 _LARGE_LOG = 4 * WAL_BYTES
 """Bytes; a checkpoint without readers shrinks the log to a quarter of them."""
 
-_AHEAD_SECONDS = 300
+_RECORD_AHEAD_SECONDS = 300
+"""Time that a record may be ahead of the clock of this machine."""
 
 MINIMUM_VERSION = 130_000
 """PostgreSQL 13, as `server_version_num`."""
@@ -40,12 +41,13 @@ MINIMUM_VERSION = 130_000
 EXTRA_CONNECTIONS = 1
 """Connections of a process outside its pool, for the heartbeat and notifications."""
 
-_FAR_AHEAD = 300
-_AHEAD = 2
-"""Seconds; clocks that are synchronized over the network differ by less."""
+_CLOCK_DIFFERENCE_SECONDS = 2
+"""Clocks that are synchronized over the network differ by less."""
+
+_WRONG_CLOCK_SECONDS = 300
+"""Difference of two clocks from which it is a fault."""
 
 _CONSOLE = "as its administrator, in psql: "
-
 
 PAGES_SECONDS = 3.0
 """Maximum time to read the pages of a SQLite file."""
@@ -62,7 +64,11 @@ async def database_exists(entry: Database) -> bool:
 
 
 async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[Finding]:
-    """Check a database of some processes; of a file the pages read within `PAGES_SECONDS`."""
+    """Check a database; of a SQLite file only the pages that are read within `PAGES_SECONDS`.
+
+    Args:
+        processes: the number of processes of a server, each of which opens connections.
+    """
     check = f"database {entry.id}"
     if not is_sqlite_url(entry.url):
         async for finding in _check_server(entry, check, processes):
@@ -72,6 +78,7 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
     path = sqlite_path(entry.url)
     for finding in _check_location(check, path):
         yield finding
+
     if not path.exists() and path.parent.is_dir():
         yield note(check, f"{path} does not exist yet", "agentctl serve creates it")
         return
@@ -126,12 +133,13 @@ async def _check_server(entry: Database, check: str, processes: int) -> AsyncIte
             yield note(check, text, f"{MIGRATE_COMMAND} completes it, unless one is at work")
 
         facts = await read_server_facts(entry)
+        for run_check in SERVER_CHECKS:
+            for finding in run_check(check, facts):
+                yield finding
         needed = processes * (entry.pool_size + EXTRA_CONNECTIONS)
-        for finding in (
-            *(finding for run_check in SERVER_CHECKS for finding in run_check(check, facts)),
-            *_check_connections(check, facts, needed),
-            *_check_encryption(check, facts, entry),
-        ):
+        for finding in _check_connections(check, facts, needed):
+            yield finding
+        for finding in _check_encryption(check, facts, entry):
             yield finding
 
         yield await _check_notifications(entry, check)
@@ -146,8 +154,9 @@ async def _check_newest_record(entry: Database, check: str) -> Finding:
         latest = await database.read(get_newest_time())
     finally:
         await database.close()
+
     ahead = 0.0 if latest is None else (latest - now()) / 1_000_000
-    if ahead > _AHEAD_SECONDS:
+    if ahead > _RECORD_AHEAD_SECONDS:
         text = f"its newest record is {format_span(ahead)} ahead of the clock of this machine"
         return wrong(check, text, "set the clock: timedatectl set-ntp true")
     return ok(check, "no record is ahead of the clock")
@@ -197,13 +206,17 @@ def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:
 
 def _check_clock(check: str, facts: ServerFacts) -> Iterator[Finding]:
     distance = abs(facts.clock_ahead) / 1_000_000
-    if distance < _AHEAD:
+    if distance < _CLOCK_DIFFERENCE_SECONDS:
         yield ok(check, "its clock agrees with the clock of this machine")
         return
+
     direction = "ahead of" if facts.clock_ahead > 0 else "behind"
     text = f"its clock is {format_span(distance)} {direction} the clock of this machine"
-    far = distance >= _FAR_AHEAD
-    yield (wrong if far else note)(check, text, "synchronize both: timedatectl set-ntp true")
+    remedy = "synchronize both: timedatectl set-ntp true"
+    if distance >= _WRONG_CLOCK_SECONDS:
+        yield wrong(check, text, remedy)
+    else:
+        yield note(check, text, remedy)
 
 
 def _check_writable(check: str, facts: ServerFacts) -> Iterator[Finding]:
@@ -226,11 +239,11 @@ def _check_durability(check: str, facts: ServerFacts) -> Iterator[Finding]:
         "full_page_writes": (facts.full_pages, "a crash of its machine can damage the data"),
         "synchronous_commit": (facts.synchronous, "a crash loses committed data"),
     }
-    off = {name: what for name, (on, what) in settings.items() if not on}
-    for name, what in off.items():
+    risks = {name: risk for name, (is_on, risk) in settings.items() if not is_on}
+    for name, risk in risks.items():
         remedy = f"{_CONSOLE}ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()"
-        yield wrong(check, f"{name} is off: {what}", remedy)
-    if not off:
+        yield wrong(check, f"{name} is off: {risk}", remedy)
+    if not risks:
         yield ok(check, "committed data survives a crash")
 
 
@@ -263,13 +276,12 @@ def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[
 
 
 def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterator[Finding]:
-    remedy = f'tls = "verify-full" in [[databases]] {entry.id}'
     parts = urlsplit(entry.url)
     host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
-
     if not host or host.startswith("/") or is_loopback_host(host):
         return
 
+    remedy = f'tls = "verify-full" in [[databases]] {entry.id}'
     if not facts.encrypted:
         yield wrong(check, "the connection over the network is not encrypted", remedy)
     elif not entry.tls.startswith("verify"):

@@ -58,6 +58,7 @@ def _check_demo(settings: Settings) -> Iterator[Finding]:
     if demo:
         text = f"models without a provider, which repeat their input: {', '.join(demo)}"
         yield wrong(_CHECK, text, 'remove the [[models]] with provider = "demo"')
+
     folders = {settings.signing.key_file.parent.parent}
     if settings.path is not None:
         folders.add(settings.path.parent)
@@ -105,8 +106,12 @@ def _check_token(settings: Settings) -> Iterator[Finding]:
     if collect_scopes(claims, rules):
         yield ok(_CHECK, text)
         return
-    unread = find_unread_claims(claims, rules)
-    yield note(_CHECK, text, suggest_setting(unread, rules) if unread else "grant it scopes")
+
+    remedy = "grant it scopes"
+    unread_claims = find_unread_claims(claims, rules)
+    if unread_claims:
+        remedy = suggest_setting(unread_claims, rules)
+    yield note(_CHECK, text, remedy)
 
 
 def _check_files(settings: Settings) -> Iterator[Finding]:
@@ -115,6 +120,7 @@ def _check_files(settings: Settings) -> Iterator[Finding]:
         if mode & stat.S_IROTH:
             text = f"every user may read the configuration {settings.path}"
             yield note(_CHECK, text, f"chmod o-r {shlex.quote(str(settings.path))}")
+
     for entry in settings.databases:
         if is_sqlite_url(entry.url):
             yield from check_private(_CHECK, sqlite_path(entry.url), f"the database {entry.id}")
@@ -145,4 +151,7 @@ def _check_backups(settings: Settings, backups: Path | None) -> Iterator[Finding
         newest = max(copies, key=lambda path: path.stat().st_mtime)
         age = time.time() - newest.stat().st_mtime
         text = f"the newest backup of the database {entry.id} is {format_span(age)} old: {newest}"
-        yield wrong(_CHECK, text, remedy) if age > BACKUP_SECONDS else ok(_CHECK, text)
+        if age > BACKUP_SECONDS:
+            yield wrong(_CHECK, text, remedy)
+        else:
+            yield ok(_CHECK, text)

@@ -81,23 +81,22 @@ async def check_runs(settings: Settings) -> list[Finding]:
         return [from_failure(_CHECK, failure)]
 
     problems = doctor.problems
-    summary = []
-    remedy = f"agentctl doctor --runs --config {shlex.quote(str(settings.path))}"
+    findings = list[Finding]()
     if count < total:
         text = f"checked the newest {count} of about {total} runs, and all that have not ended"
-        summary = [ok(_CHECK, text)]
+        findings.append(ok(_CHECK, text))
     elif not problems:
-        summary = [
-            ok(_CHECK, "1 run is consistent" if count == 1 else f"{count:,} runs are consistent")
-        ]
+        text = "1 run is consistent" if count == 1 else f"{count:,} runs are consistent"
+        findings.append(ok(_CHECK, text))
 
-    kinds = Counter(problem.kind for problem in problems)
-    kind_findings = [
-        (wrong if is_wrong else note)(_CHECK, f"{kinds[kind]} {text}", remedy)
-        for kind, (text, is_wrong) in _DESCRIPTIONS.items()
-        if kinds[kind]
-    ]
-    return [*summary, *kind_findings, jobs]
+    remedy = f"agentctl doctor --runs --config {shlex.quote(str(settings.path))}"
+    counts = Counter(problem.kind for problem in problems)
+    for kind, (description, is_wrong) in _DESCRIPTIONS.items():
+        if counts[kind]:
+            build_finding = wrong if is_wrong else note
+            findings.append(build_finding(_CHECK, f"{counts[kind]} {description}", remedy))
+
+    return [*findings, jobs]
 
 
 async def check_jobs(hosting: Hosting) -> Finding:
@@ -124,13 +123,13 @@ async def check_jobs(hosting: Hosting) -> Finding:
 
     sweeper = await hosting.databases.system.read(workers.get_sweeper(at))
     what = f"worker {sweeper} sweeps" if sweeper else "no server sweeps now"
-
     if not late_texts:
         return ok("jobs", f"{what}, and no work is late")
 
-    find = wrong if sweeper else note
-    remedy = "the log of a server names the reason: agentctl.runs" if sweeper else "agentctl serve"
-    return find("jobs", f"{what}, but {', '.join(late_texts)}", remedy)
+    text = f"{what}, but {', '.join(late_texts)}"
+    if sweeper:
+        return wrong("jobs", text, "the log of a server names the reason: agentctl.runs")
+    return note("jobs", text, "agentctl serve")
 
 
 async def check_budgets(settings: Settings) -> list[Finding]:
@@ -222,12 +221,14 @@ async def check_webhooks(settings: Settings) -> list[Finding]:
 
 
 def _check_waiting(webhook_id: str, row: Waiting, *, is_known: bool) -> list[Finding]:
-    age = (now() - (row.oldest_at or now())) / 1_000_000
     if not is_known:
-        what = f"{format_count(row.count, 'event')} for {webhook_id}, which is not configured"
-        return [
-            note(_WEBHOOKS, what, "configure it again, or wait: they are deleted after 30 days")
-        ]
+        text = f"{format_count(row.count, 'event')} for {webhook_id}, which is not configured"
+        remedy = "configure it again, or wait: they are deleted after 30 days"
+        return [note(_WEBHOOKS, text, remedy)]
+
+    if row.oldest_at is None:
+        return []
+    age = (now() - row.oldest_at) / 1_000_000
     if age > LATE_DELIVERY_SECONDS:
         return [note(_WEBHOOKS, f"an event for {webhook_id} has waited for {format_span(age)}")]
     return []

@@ -150,9 +150,12 @@ class RunsDoctor:
                 page = await database.read(integrity.scan_runs(last, PAGE_SIZE), size="large")
                 if not page:
                     break
+
                 page_problems = list[Problem]()
                 for run in page:
                     page_problems += await _check_ended(database, run)
+
+                # Both at once: an interrupted check continues at the cursor, after whole pages.
                 self.problems += page_problems
                 last = page[-1].run_id
                 self.cursor = f"{db_id}:{last}"

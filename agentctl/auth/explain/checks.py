@@ -314,7 +314,9 @@ def _describe_compared_claim(name: str, setting: str) -> Callable[[CredentialFac
 
 def _diagnose_iss(facts: CredentialFacts, reason: str) -> Diagnosis:
     value = facts.claims.get("iss")
-    expected = str(facts.rules.issuer)
+    expected = facts.rules.issuer
+    # Without an issuer in the configuration the check does not fail.
+    assert expected is not None
     difference = _describe_difference_to(expected, value)
     cause = f"authorization.issuer is {quote_value(expected)}{difference}"
     if value is None:

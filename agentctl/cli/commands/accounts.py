@@ -108,11 +108,13 @@ async def create_account(
     note(f"  grants:  {_format_scopes(record)}")
     note(f"  expires: {_format_expiry(record)}")
     note("  the token is shown once")
+
     token = record.get("token")
     if not isinstance(token, str):
         raise Unavailable(
             "The response has no token", hint="revoke the account and create another one"
         )
+
     if output is None:
         write_line(token)
     else:

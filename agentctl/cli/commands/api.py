@@ -65,20 +65,25 @@ def _build_request(method: str, path: str, query: list[str] | None, body: str | 
     verb = method.upper()
     if verb not in METHODS:
         raise UsageError(f"{method!r} is not an HTTP method", hint=f"use {', '.join(METHODS)}")
+
     parts = urlsplit(path)
     if not path.startswith("/") or path.startswith("//") or parts.fragment:
         raise UsageError(
             f"{path!r} is not a path on the server", hint="it begins with one slash: /sessions"
         )
+
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     for text in query or ():
         key, equals, value = text.partition("=")
         if not (key and equals):
             raise UsageError("--query must be KEY=VALUE")
         pairs.append((key, value))
+
     # Escapes in the path stay unchanged.
-    quoted = quote(parts.path, safe="/%:@!$&'()*+,;=~", errors="surrogateescape")
+    quoted_path = quote(parts.path, safe="/%:@!$&'()*+,;=~", errors="surrogateescape")
+    content = None if body is None else read_text_or_stdin(body, "body")
     # The response of a run in the foreground comes at its end.
     wait = None if verb == "POST" else 0.0
-    content = None if body is None else read_text_or_stdin(body, "body")
-    return Request(verb, quoted, tuple(pairs), parse_object("--body", content), extra_wait=wait)
+    return Request(
+        verb, quoted_path, tuple(pairs), parse_object("--body", content), extra_wait=wait
+    )

@@ -117,62 +117,65 @@ async def tail_audit(
     """
     import asyncio
 
-    newest = (await target.operations.audit.list(AuditFilter(limit=1))).value["data"]
-    last = int(newest[0]["seq"]) if newest else 0
+    newest_rows = (await target.operations.audit.list(AuditFilter(limit=1))).value["data"]
+    last = int(newest_rows[0]["seq"]) if newest_rows else 0
     if out.format == "tsv":
         write_line("\t".join(column.name for column in _ENTRIES.tsv))
-    known = {
-        row["seq"] for row in await _rows_after(target, last - LATE_ROWS) if row["seq"] <= last
-    }
+
+    # The numbers that need not be shown again.
+    earlier_rows = await _read_after(target, last - LATE_ROWS)
+    known_numbers = {row["seq"] for row in earlier_rows if row["seq"] <= last}
     if lines:
-        recent = await _last_rows(target, filter, lines, last)
-        known |= {row["seq"] for row in recent}
-        _write_rows(recent, out)
-    names = ("principal", "operation", "outcome")
+        recent_rows = await _read_last(target, filter, lines, last)
+        known_numbers |= {row["seq"] for row in recent_rows}
+        _write_rows(recent_rows, out)
+
     while True:
         await asyncio.sleep(POLL_SECONDS)
-        rows = await _rows_after_retries(target, last - LATE_ROWS)
-        new = [
-            row
-            for row in rows
-            if row["seq"] not in known
-            and all(getattr(filter, name) in (None, row[name]) for name in names)
-        ]
-        _write_rows(new, out)
+        rows = await _read_after_retries(target, last - LATE_ROWS)
+        new_rows = [row for row in rows if row["seq"] not in known_numbers]
+        _write_rows([row for row in new_rows if _matches(row, filter)], out)
         if rows:
             last = max(last, rows[-1]["seq"])
-            known = {row["seq"] for row in rows}
+            known_numbers = {row["seq"] for row in rows}
 
 
-async def _last_rows(target: Target, filter: AuditFilter, lines: int, last: int) -> list[Row]:
+def _matches(row: Row, filter: AuditFilter) -> bool:
+    names = ("principal", "operation", "outcome")
+    return all(getattr(filter, name) in (None, row[name]) for name in names)
+
+
+async def _read_last(target: Target, filter: AuditFilter, count: int, last: int) -> list[Row]:
+    """Return the newest entries that a filter selects up to the number `last`, oldest first."""
     entries: list[Row] = []
     async with aclosing(read_rows(target.operations.audit.list, filter)) as rows:
         async for row in rows:
-            entries += [row] if row["seq"] <= last else []
-            if len(entries) >= lines:
+            if row["seq"] <= last:
+                entries.append(row)
+            if len(entries) >= count:
                 break
     return entries[::-1]
 
 
-async def _rows_after(target: Target, last: int) -> list[Row]:
+async def _read_after(target: Target, number: int) -> list[Row]:
+    """Return the entries after a number, oldest first."""
     entries: list[Row] = []
-    async with aclosing(
-        read_pages(target.operations.audit.list, AuditFilter(limit=PAGE_SIZE))
-    ) as pages:
+    newest_first = AuditFilter(limit=PAGE_SIZE)
+    async with aclosing(read_pages(target.operations.audit.list, newest_first)) as pages:
         async for rows in pages:
-            new = [row for row in rows if row["seq"] > last]
-            entries += new
+            new_rows = [row for row in rows if row["seq"] > number]
+            entries += new_rows
             check_row_count(entries)
-            if len(new) < len(rows):
+            if len(new_rows) < len(rows):
                 break
     return entries[::-1]
 
 
-async def _rows_after_retries(target: Target, last: int) -> list[Row]:
+async def _read_after_retries(target: Target, number: int) -> list[Row]:
     retries = Retries(target)
     while True:
         try:
-            return await _rows_after(target, last)
+            return await _read_after(target, number)
         except InvalidResponse:
             raise
         except (Unavailable, TooManyRequests) as failure:
@@ -296,9 +299,11 @@ async def _verify_service(
     # Entries that expire between the two reads of a large log look removed: the second time not.
     for _ in range(2):
         tokens = await _read_heads(target)
+
         counter = Counter("entries verified")
         async with showing_progress(counter), aclosing(_read_entries(target, counter)) as entries:
             result = await verify_audit_log(tokens, entries, keys, known_heads)
+
         if all(finding.code != "ENTRIES_CHANGED" for finding in result.findings):
             break
     return result

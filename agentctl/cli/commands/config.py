@@ -15,6 +15,7 @@ from agentctl.cli.show.output import CommandOutput, write_line, write_value
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
 from agentctl.extensions import load_extensions
+from agentctl.records.text import format_count
 
 app = CommandApp(
     help="Show and validate the configuration.", epilog="Example: agentctl config show --sources"
@@ -65,13 +66,16 @@ def check_config(config: Config = None) -> None:
         extension.require_packages(settings)
     Verifier(settings)
     check_proxies(settings)
+
     with contextlib.redirect_stdout(sys.stderr):
         catalog = Catalog.from_settings(settings)
         catalog.load_code()
+
     for agent in catalog.components("agent").values():
         schema = catalog.find_input_schema(agent)
         if schema is not None and schema.is_required:
             note(f"agent {agent.id}: its runs need the object input ({schema.describe()})")
+
     for model in list_used_models(settings):
         require_extra(model)
         variable = model.api_key_env
@@ -79,10 +83,13 @@ def check_config(config: Config = None) -> None:
             note(f"model {model.id}: the variable {variable} with its API key is not set here")
         elif not variable and requires_key(model):
             note(f"model {model.id}: it has no API key; set api_key_env in its entry")
-    lists = {"agent": settings.agents, "team": settings.teams, "workflow": settings.workflows}
-    counts = [(len(components), kind) for kind, components in lists.items()]
-    texts = [f"{count} {kind}{'' if count == 1 else 's'}" for count, kind in counts]
-    note(f"{settings.path} is valid: {', '.join(texts)}")
+
+    counts = [
+        format_count(len(settings.agents), "agent"),
+        format_count(len(settings.teams), "team"),
+        format_count(len(settings.workflows), "workflow"),
+    ]
+    note(f"{settings.path} is valid: {', '.join(counts)}")
 
 
 @app.command("schema", epilog="Example: agentctl config schema > agentctl.schema.json")

@@ -51,6 +51,7 @@ def add_context(
     contexts.check_name(name)
     address = parse_address(url)
     file = _resolve_token_file(token_file) if token_file is not None else None
+
     with contexts.updating() as stored:
         if name in stored.by_name:
             raise Conflict(
@@ -58,13 +59,16 @@ def add_context(
                 hint=f"remove it first: agentctl context remove {name}",
             )
         stored.by_name[name] = contexts.Context(name, address.base, file)
-        stored.current = name if use else stored.current
+        if use:
+            stored.current = name
+
     note(f"added {name} ({address.base}) to {contexts.contexts_path()}")
     if file is not None and not (address.encrypted or address.loopback):
         note("commands need --insecure-http to send its token over plain http")
-    note(
-        f"{name} is the current context" if use else f"select it with: agentctl context use {name}"
-    )
+    if use:
+        note(f"{name} is the current context")
+    else:
+        note(f"select it with: agentctl context use {name}")
 
 
 @app.command("list", epilog="Example: agentctl context list -o json")

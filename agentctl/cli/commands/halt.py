@@ -42,7 +42,7 @@ async def halt(
     When the command returns, no server starts another model call or tool call in the scope. New
     runs are refused; all other work waits.
     """
-    given: dict[HaltScope, str | None] = {
+    scope_ids: dict[HaltScope, str | None] = {
         "agent": agent,
         "team": team,
         "workflow": workflow,
@@ -50,9 +50,12 @@ async def halt(
         "model": model,
         "user": user,
     }
-    scopes: list[HaltScope] = [name for name, value in given.items() if value is not None]
+    scopes: list[HaltScope] = [
+        scope for scope, scope_id in scope_ids.items() if scope_id is not None
+    ]
     if all:
         scopes.append("all")
+
     if len(scopes) != 1:
         problem = "nothing to halt is given"
         if scopes:
@@ -67,7 +70,7 @@ async def halt(
     request = NewHalt(
         scope,
         reason,
-        scope_id=given.get(scope),
+        scope_id=scope_ids.get(scope),
         until=None if until is None else _find_time(until),
         stop_running=stop_running,
     )

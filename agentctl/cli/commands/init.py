@@ -75,19 +75,21 @@ def init(
     private = directory / "keys" / "signing.pem"
     check_absent(*files, private, public_path(private))
     create_directory(directory)
-    written = list[Path]()
+
+    written_files = list[Path]()
     try:
         for path, text in files.items():
             create_file(path, text.encode())
-            written.append(path)
+            written_files.append(path)
         # The environment overrides the new file: a mistake there is reported before it is kept.
         settings = load_settings(directory / _CONFIG)
         pair = write_key_pair(private, "RS256")
     except BaseException:
-        for path in written:
+        for path in written_files:
             path.unlink(missing_ok=True)
         raise
-    for file in (*written, pair.private, pair.public):
+
+    for file in (*written_files, pair.private, pair.public):
         note(f"wrote {file}")
     if component is not None:
         _note_missing_module(directory, component)
@@ -191,7 +193,7 @@ def _build_path_command() -> str:
 
 
 def _is_other_configured(directory: Path) -> bool:
-    """Return whether AGENTCTL_CONFIG names another file than the configuration of a folder."""
+    """Return True if AGENTCTL_CONFIG names another file than the configuration of a folder."""
     named = os.environ.get("AGENTCTL_CONFIG", "")
     return named != "" and Path(named).resolve() != (directory / _CONFIG).resolve()
 

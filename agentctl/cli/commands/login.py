@@ -154,9 +154,11 @@ async def _sign_in_with_browser(client: OidcClient, port: int, *, opens: bool) -
         if opens:
             # A browser in the foreground returns when the user closes it.
             threading.Thread(target=webbrowser.open, args=(started.url,), daemon=True).start()
+
         fields = await listener.wait(started.state, SECONDS)
         if "code" not in fields:
             raise build_refusal(fields.get("error", ""))
+
         end = SignInEnd(
             fields["code"],
             started.code_verifier,

@@ -236,19 +236,21 @@ async def import_memories(
     ]
 
     counter = Counter("memories imported", len(memories))
-    known: dict[str | None, set[str]] = {}
+    known_texts: dict[str | None, set[str]] = {}
     skipped = 0
     async with showing_progress(counter):
         for memory in memories:
-            if memory.user_id not in known:
+            if memory.user_id not in known_texts:
                 async with aclosing(_read_memories(target, memory.user_id)) as stored:
-                    known[memory.user_id] = {str(row["memory"]) async for row in stored}
-            if memory.memory in known[memory.user_id]:
+                    known_texts[memory.user_id] = {str(row["memory"]) async for row in stored}
+
+            if memory.memory in known_texts[memory.user_id]:
                 skipped += 1
             else:
                 await target.operations.memories.create(memory)
-                known[memory.user_id].add(memory.memory)
+                known_texts[memory.user_id].add(memory.memory)
             counter.done += 1
+
     imported = format_count(len(memories) - skipped, "memory", "memories")
     target.report_done(f"imported {imported}, skipped {skipped}")
 

@@ -76,16 +76,20 @@ def serve(
             f"--app and {'--demo' if demo else '--config'} cannot be used together",
             hint="the application names its configuration: agentctl.create_app(PATH)",
         )
+
     real = None if model is None else find_model(model)
     file = create_demo(demo_dir or DEMO_DIRECTORY) if demo else config
-    options = {"host": host, "port": port, "workers": workers}
+
+    # A reload reads the settings again, with the same options.
     read = functools.partial(_read_settings, file) if app is None else _read_settings_of(app)
     if real is not None:
         read = functools.partial(use_model, real, read)
+    options = {"host": host, "port": port, "workers": workers}
     load = functools.partial(
         _load_settings, read, options, insecure_no_auth, reload=reload, skip_broken=skip_broken
     )
     settings = load()
+
     serve_settings = _select_server(settings, load if reload else None)
     from agentctl.server.processes.listener import Announcements
 
@@ -103,6 +107,7 @@ def serve(
             app,
         )
         printed.flush()
+
     note("stopped")
 
 
@@ -155,15 +160,20 @@ def _load_settings(
     from agentctl.server.processes.service_manager import take_socket
 
     settings = read()
-    if (passed := take_socket()) is not None:
+
+    passed_socket = take_socket()
+    if passed_socket is not None:
         if options["host"] is not None or options["port"] is not None:
             raise UsageError(
                 "--host and --port exclude a socket of the service manager",
                 hint="set the address in the socket unit: ListenStream=127.0.0.1:7777",
             )
-        options = {**options, "host": passed.getsockname()[0], "port": passed.getsockname()[1]}
+        host, port = passed_socket.getsockname()[:2]
+        options = {**options, "host": host, "port": port}
+
     changes = {name: value for name, value in options.items() if value is not None}
     server = replace(settings.server, **changes)
+
     authorization = settings.authorization
     if insecure_no_auth:
         authorization = replace(authorization, enabled=False)
@@ -172,13 +182,16 @@ def _load_settings(
             f"authorization is disabled and other machines can reach {server.host}",
             hint="set enabled = true in [authorization], or pass --insecure-no-auth",
         )
+
     settings = replace(settings, server=server, authorization=authorization)
     require_verification_key(settings)
+
     if reload and server.workers > 1:
         raise UsageError(
             f"--reload has one worker process, not {server.workers}",
             hint="pass --workers 1; --reload is for development only",
         )
+
     return _leave_out_broken(settings) if skip_broken else settings
 
 

@@ -101,11 +101,13 @@ def inspect_token(
         record = tokenview.account_token_record(token)
         out.show_record(record, tokenview.ACCOUNT_TOKEN_COLUMNS, "credential")
         return
+
     try:
-        seen = mint.inspect_token(token)
+        inspected = mint.inspect_token(token)
     except InvalidToken as failure:
         failure.hint = "copy the whole token: a JWT has three parts with dots between them"
         raise
+
     settings, missing = load_optional_settings(config)
     if settings is None:
         reason: str | None = _UNVERIFIABLE.format(missing)
@@ -114,7 +116,8 @@ def inspect_token(
             reason = mint.build_verification_report(token, settings).get("reason")
         except UsageError as failure:
             reason = _UNVERIFIABLE.format(failure.detail)
-    view = tokenview.build_view(seen, reason, settings)
+
+    view = tokenview.build_view(inspected, reason, settings)
     note("verified" if reason is None else f"NOT VERIFIED: {reason}")
     if out.format == "json":
         write_value(view)
@@ -144,16 +147,18 @@ def verify_token(
             "the token of a service account is not signed: only its server can verify it",
             hint="verify it with: agentctl auth whoami --url URL --token-file FILE",
         )
+
     report = mint.build_verification_report(token, load_settings(config))
     if report["remote_keys"] is not None:
         note(report["remote_keys"])
     if not report["verified"]:
-        failure = InvalidToken(report["reason"], check=report["check"])
-        reason = str(report["reason"])
-        cause = str(report["cause"])
+        reason = report["reason"]
+        cause = report["cause"]
+        failure = InvalidToken(reason, check=report["check"])
         failure.cause = cause if cause.startswith(reason) else f"{reason} ({cause})"
         failure.hint = f"{report['remedy']}; inspect it with: agentctl token inspect"
         raise failure
+
     record = tokenview.verified_record(report)
     out.show_record(record, tokenview.VERIFIED_COLUMNS, "subject")
 

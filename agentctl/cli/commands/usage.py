@@ -141,9 +141,9 @@ async def _show_overview(target: Target, filter: OverviewFilter, out: FieldsOutp
         table=[time_column, *_draw_runs(overview["points"])],
     )
     out.show_list(overview["points"], points, "at")
-
     if out.format != "table":
         return
+
     causes = overview["total"]["failures"]
     if causes:
         most = causes[0]["runs"]
@@ -159,6 +159,7 @@ async def _show_overview(target: Target, filter: OverviewFilter, out: FieldsOutp
         out.show_list(overview["data"], groups, names[-1])
 
     _note_rest(overview, len(overview["data"]))
+
     count = overview["waiting"]["approvals"]
     if count:
         oldest = format_distance(overview["waiting"]["oldest_at"])
@@ -172,24 +173,25 @@ def _build_columns(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> C
         tsv=plain_columns(*names, *_COUNTS),
         table=[
             *_name_columns(names),
-            _count("runs"),
-            _count("total_tokens", "tokens"),
+            _build_count_column("runs"),
+            _build_count_column("total_tokens", "tokens"),
             Column("share", lambda row: draw_bar(row["total_tokens"], most), heading=" "),
             Column("cost", _format_cost, right=True),
-            _count("failed"),
-            _count("member_runs", "members"),
-            _count("input_tokens", "in"),
-            _count("output_tokens", "out"),
-            _count("cache_read_tokens", "cached"),
+            _build_count_column("failed"),
+            _build_count_column("member_runs", "members"),
+            _build_count_column("input_tokens", "in"),
+            _build_count_column("output_tokens", "out"),
+            _build_count_column("cache_read_tokens", "cached"),
         ],
     )
 
 
 def _name_columns(names: Sequence[str]) -> list[Column]:
-    return [
-        Column(name, lambda row, name=name: row[name] or "(none)", heading=name.removesuffix("_id"))  # type: ignore[misc]
-        for name in names
-    ]
+    def build_column(name: str) -> Column:
+        heading = name.removesuffix("_id")
+        return Column(name, lambda row: row[name] or "(none)", heading=heading)
+
+    return [build_column(name) for name in names]
 
 
 def _draw_runs(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
@@ -205,12 +207,12 @@ def _draw_runs(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
         return draw_parts(parts, most)
 
     return [
-        _count("runs"),
+        _build_count_column("runs"),
         Column("share", draw, heading=" "),
-        _count("failed"),
+        _build_count_column("failed"),
         Column("duration", lambda row: _format_times(row["duration"]), heading="p50/p95/p99"),
         Column("first_token", lambda row: _format_times(row["first_token"])),
-        _count("total_tokens", "tokens"),
+        _build_count_column("total_tokens", "tokens"),
         Column("cost", _format_cost, right=True),
     ]
 
@@ -220,13 +222,13 @@ def _build_causes(most: int) -> Columns:
         tsv=plain_columns("error_code", "runs"),
         table=[
             Column("error_code", heading="cause of failure"),
-            _count("runs"),
+            _build_count_column("runs"),
             Column("share", lambda row: draw_bar(row["runs"], most), heading=" "),
         ],
     )
 
 
-def _count(name: str, heading: str = "") -> Column:
+def _build_count_column(name: str, heading: str = "") -> Column:
     return Column(name, lambda row: f"{row[name]:,}" if row[name] else "", heading, right=True)
 
 
@@ -256,7 +258,8 @@ def _note_rest(report: Mapping[str, Any], shown: int) -> None:
 
     if total["unpriced_tokens"] and total["cost"] is not None:
         note(f"{format_count(total['unpriced_tokens'], 'token')} without a known price")
-    if begin := report.get("next_before"):
+    begin = report.get("next_before")
+    if begin:
         note(f"too many users: their sums begin at {begin[:16]}Z, earlier ones: --before {begin}")
     if shown < report["groups"]:
         note(f"showing {shown} of {format_count(report['groups'], 'group')}: --limit shows more")
@@ -282,10 +285,12 @@ def draw_parts(parts: list[tuple[int, str, str]], most: int) -> str:
     total = sum(value for value, _, _ in parts)
     if most <= 0 or total <= 0:
         return ""
-    is_unicode = _is_unicode()
+
     columns = [max(1, round(value / most * BAR_COLUMNS)) if value else 0 for value, _, _ in parts]
     while sum(columns) > BAR_COLUMNS:
         columns[columns.index(max(columns))] -= 1
+
+    is_unicode = _is_unicode()
     characters = (block if is_unicode else plain for _, block, plain in parts)
     return "".join(character * count for character, count in zip(characters, columns, strict=True))
 

@@ -112,31 +112,29 @@ async def _list_members(
     archive: Archive, target: Target, user: str, db_ids: list[str]
 ) -> AsyncGenerator[Member]:
     """Yield the name of each file of the archive, and its content."""
-    call = target.operations
+    operations = target.operations
     page = OLDEST_FIRST
     yield "README.txt", one_text(_README)
 
-    yield "memories.jsonl", _dump(call.memories.list, MemoryFilter(user, page=page))
+    yield "memories.jsonl", _dump(operations.memories.list, MemoryFilter(user, page=page))
     for part in SYSTEM_PARTS:
-        yield (
-            f"{part}.jsonl",
-            _dump(call.users.list_rows, PersonalRowsFilter(user, part, db_ids[0])),
-        )
+        rows = PersonalRowsFilter(user, part, db_ids[0])
+        yield f"{part}.jsonl", _dump(operations.users.list_rows, rows)
 
     for db_id in db_ids:
         folder = f"databases/{db_id}"
         yield f"{folder}/sessions.jsonl", _export_sessions(target, user, db_id)
 
         approvals = ApprovalFilter(user_id=user, db_id=db_id, page=page)
-        yield f"{folder}/approvals.jsonl", _dump(call.approvals.list, approvals)
+        yield f"{folder}/approvals.jsonl", _dump(operations.approvals.list, approvals)
 
         for part in PARTS:
             rows = PersonalRowsFilter(user, part, db_id)
-            yield f"{folder}/{part}.jsonl", _dump(call.users.list_rows, rows)
+            yield f"{folder}/{part}.jsonl", _dump(operations.users.list_rows, rows)
 
         files = FileFilter(user, db_id=db_id, page=page)
-        yield f"{folder}/files.jsonl", _dump(call.files.list, files)
-        async with aclosing(archive.list_contents(call, files, name_content)) as contents:
+        yield f"{folder}/files.jsonl", _dump(operations.files.list, files)
+        async with aclosing(archive.list_contents(operations, files, name_content)) as contents:
             async for member in contents:
                 yield member
 
@@ -275,19 +273,19 @@ def _build_report(
     """Return the report of an erasure: what was erased, and what stays, until when and why.
 
     Args:
-        data: The data that is left; in a dry run, all data.
-        rows: The erased rows by table; in a dry run, what would be erased.
-        files: The SQLite files, with what was done to them; empty in a dry run.
-        dry_run: Whether nothing was erased.
+        data: the data that is left; in a dry run, all data.
+        rows: the erased rows by table; in a dry run, the rows that would be erased.
+        files: the SQLite files, with what was done to them; empty in a dry run.
+        dry_run: True if nothing was erased.
     """
     kept: list[dict[str, Any]] = [
         {
-            "what": each["what"],
-            "rows": each["rows"],
-            "until": None if each["days"] is None else format_rfc3339(now() + each["days"] * DAY),
-            "reason": each["reason"],
+            "what": kept_data["what"],
+            "rows": kept_data["rows"],
+            "until": _format_end(kept_data["days"]),
+            "reason": kept_data["reason"],
         }
-        for each in data["kept"]
+        for kept_data in data["kept"]
     ]
 
     if any(row["table"] == "files" for row in rows):
@@ -311,6 +309,11 @@ def _build_report(
         "held": data["held"],
         "files": files,
     }
+
+
+def _format_end(days: int | None) -> str | None:
+    """Return the time some days from now; None for no end."""
+    return None if days is None else format_rfc3339(now() + days * DAY)
 
 
 def _note_rest(report: dict[str, Any]) -> None:

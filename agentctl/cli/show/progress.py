@@ -92,6 +92,7 @@ async def _show(io: IO, work: str | Counter, limit: float | None) -> None:
         redirect_stderr=False,
     )
     task = progress.add_task("", total=None)
+
     end = "" if limit is None else f" of {format_span(limit)}"
     with suppress(OSError), progress:  # the terminal may be gone
         io.progress = progress.console
@@ -99,8 +100,9 @@ async def _show(io: IO, work: str | Counter, limit: float | None) -> None:
             while True:
                 elapsed = format_span(time.monotonic() - began)
                 description = escape_controls(f"{work}, {elapsed}{end}")
-                done, total = (work.done, work.total) if isinstance(work, Counter) else (0, None)
-                progress.update(task, description=description, completed=done, total=total)
+                progress.update(task, description=description)
+                if isinstance(work, Counter):
+                    progress.update(task, completed=work.done, total=work.total)
                 progress.refresh()
                 await asyncio.sleep(REFRESH_SECONDS)
         finally:

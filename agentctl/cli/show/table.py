@@ -171,6 +171,7 @@ def print_table(records: Sequence[Record], columns: Sequence[Column], io: IO) ->
             no_wrap=column.look in ("plain", "id"),
             justify="right" if column.right else "left",
         )
+
         texts = map(filled.pad, filled.cells) if column.right else filled.cells
         look = _LOOKS[column.look]
         cells_by_column.append(
@@ -179,6 +180,7 @@ def print_table(records: Sequence[Record], columns: Sequence[Column], io: IO) ->
                 for text, style in zip(texts, filled.styles, strict=True)
             ]
         )
+
     for row in zip(*cells_by_column, strict=True):
         table.add_row(*row)
 

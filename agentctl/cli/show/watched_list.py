@@ -156,12 +156,15 @@ async def _redraw(watched: WatchedList) -> None:
                 problem = f"! {document.detail}; retrying"
             else:
                 lines = _draw(watched, document)
+
             width = out.width(out.out) or 80
             height = out.height(out.out)
             console.size = (width, height)
+
             moment = datetime.now(UTC).strftime("%H:%M:%SZ")
             parts = [problem, moment, f"every {watched.seconds:g} s", watched.target.place]
             head = escape_controls(" · ".join(filter(None, [*parts, "Ctrl-C ends"])))
+
             frame = Text.from_ansi("\n".join(cut_lines([head, *lines], height - 1)))
             frame.no_wrap = True
             frame.overflow = "crop"

@@ -115,6 +115,7 @@ def _describe_requirement(name: str) -> str:
         return ""
     if isinstance(rule, Admin):
         return "Requires the admin scope."
+
     scopes = " or ".join(f"`{scope}`" for scope in policy.scope_forms(name))
     return f"Requires the scope {scopes}." if scopes else "Requires a valid token."
 

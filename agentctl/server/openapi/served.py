@@ -83,7 +83,8 @@ def _add_user_routes(
     if authorization:
         for route in list_routes(app):
             if not is_public(getattr(route, "endpoint", None)):
-                _add_security(own["paths"].get(getattr(route, "path_format", None), {}), route)
+                methods = own["paths"].get(getattr(route, "path_format", None), {})
+                _add_security(methods, route)
 
     components = document["components"]
     schemas = components["schemas"]

@@ -53,35 +53,44 @@ async def back_up(
     from agentctl.config.databases import is_sqlite_url
 
     settings, (entry, *others) = chosen.load()
-    if is_sqlite_url(entry.url):
-        counter = Counter("")
-        async with showing_progress(counter):
-            backup, copied = await databases.back_up(
-                entry, file.absolute(), counter.show, settings.files
-            )
-        out.show_record(backup, _BACKUP, "file")
-        note(
-            f"copied {entry.id} to {backup['file']} and checked it; to restore it:"
-            f" agentctl db restore {backup['file']}"
-        )
-        if others:
-            names = ", ".join(each.id for each in others)
-            note(f"the backup contains one database; back up the rest with --db: {names}")
-        place = f"in backup-files next to {backup['file']}: keep both"
-        if settings.files.store == "s3":
-            place = (
-                f"in {_describe_store(settings)}: back it up separately, for example by versions"
-            )
-        _report_files(copied, place)
+    if not is_sqlite_url(entry.url):
+        _write_dump_command(entry, file, settings)
         return
-    write_line(databases.format_dump_command(entry, file))
+
+    counter = Counter("")
+    async with showing_progress(counter):
+        backup, copied = await databases.back_up(
+            entry, file.absolute(), counter.show, settings.files
+        )
+
+    out.show_record(backup, _BACKUP, "file")
+    note(
+        f"copied {entry.id} to {backup['file']} and checked it; to restore it:"
+        f" agentctl db restore {backup['file']}"
+    )
+    if others:
+        names = ", ".join(other.id for other in others)
+        note(f"the backup contains one database; back up the rest with --db: {names}")
+
+    place = f"in backup-files next to {backup['file']}: keep both"
+    if settings.files.store == "s3":
+        place = f"in {_describe_store(settings)}: back it up separately, for example by versions"
+    _report_files(copied, place)
+
+
+def _write_dump_command(entry: Database, file: Path, settings: Settings) -> None:
+    """Write the pg_dump command of a PostgreSQL database, and note what else a backup needs."""
+    from agentctl.admin.databases import format_dump_command, format_restore_command
+
+    write_line(format_dump_command(entry, file))
     note("nothing was copied: run this command where the PostgreSQL client programs are installed")
+
     password = f"PGPASSWORD=${entry.password_env}, or " if entry.password_env else ""
     note(f"  password: {password}a file in PGPASSFILE")
     if entry.tls != "prefer":
         certificates = f" PGSSLROOTCERT={entry.tls_ca_file}" if entry.tls_ca_file else ""
         note(f"  encryption: PGSSLMODE={entry.tls}{certificates}")
-    note(f"  restore into an empty database: {databases.format_restore_command(entry, file)}")
+    note(f"  restore into an empty database: {format_restore_command(entry, file)}")
     note(f"  bytes of files: when pg_dump has ended, copy {_describe_store(settings)}")
 
 
@@ -130,12 +139,14 @@ async def restore(
         note("nothing was restored: run this command on an empty database")
         note(f"afterwards, before a server starts: agentctl db settle --db {entry.id}")
         return
+
     path = file.absolute()
     counter = Counter("")
     async with showing_progress(counter):
         restored, copied = await restores.restore(
             entry, path, replace=replace, sha256=sha256, files=settings.files, report=counter.show
         )
+
     out.show_record(restored, _RESTORED, "file")
     note(f"restored {entry.id} from {path}")
     if restored["moved_to"] is not None:

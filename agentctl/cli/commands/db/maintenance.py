@@ -128,7 +128,8 @@ async def _migrate(
 
     began = time.monotonic()
 
-    def applied(migration: Migration) -> None:
+    def report_applied(migration: Migration) -> None:
+        """Report a migration of the database that the loop below has reached."""
         nonlocal began
         records.append(_migration_row(entry, migration, "applied"))
         counter.show(counter.text, counter.done + 1, max(counter.total or 0, counter.done + 1))
@@ -140,6 +141,7 @@ async def _migrate(
         plan = await plan_migration(entry)
         where = f"{entry.id} ({display_url(entry.url)})"
         counter = Counter(f"migrations of {entry.id}", len(plan.migrations))
+
         if plan.version is not None and plan.version.is_newer:
             note(f"{where} was not changed: {describe_newer(plan.version)}")
         elif not plan.migrations:
@@ -149,7 +151,7 @@ async def _migrate(
             note(f"{where} would be {_describe_plan(plan)}; nothing was changed")
         else:
             async with showing_progress(counter):
-                await migrate(entry, applied)
+                await migrate(entry, report_applied)
             note(f"{where} was {_describe_plan(plan)}")
 
 

@@ -143,13 +143,14 @@ async def _cancel_by_ids(
 
     cancel = partial(_cancel_by_id, target, component, request, db)
     what = "the run" if len(run_ids) == 1 else f"{len(run_ids)} runs"
-    look = target.command(f"runs get {run_ids[0]}")
     try:
         async with showing_progress(f"waiting for the end of {what}", limit=request.wait):
             results = await run_all(run_ids, cancel)
     except asyncio.CancelledError:
+        look = target.command(f"runs get {run_ids[0]}")
         note(f"interrupted, the cancel may have been requested; check with: {look}")
         raise
+
     documents = successes(results)
     if documents and len(run_ids) == 1:
         out.show_record(documents[0], columns.CANCELS, "run_id")
@@ -157,6 +158,7 @@ async def _cancel_by_ids(
         whole = b"[" + b",".join(document.raw for document in documents) + b"]"
         joined: Document[list[CancelRecord]] = Document(whole)
         out.show_list(joined, columns.CANCELS, "run_id")
+
     records = [document.value for document in documents]
     for record in records:
         _report_outcome(target, record)
@@ -267,39 +269,48 @@ async def _request_cancels(
 ) -> list[CancelRecord | BaseException]:
     import asyncio
 
+    requested_ids: set[str] = set()
+    counter = Counter("runs have stopped", len(runs))
+
     async def cancel(run: Run) -> CancelRecord:
-        once = CancelRequest(run["session_id"], 0.0, request.reason)
-        component = component_of_run(run)
-        record = (await target.operations.runs.cancel(*component, run["run_id"], once)).value
-        if run["run_id"] in requested and record["status"] == "CANCELLED":
-            record["cancel"] = "stopped"  # an earlier request of this command stopped it
+        run_id = run["run_id"]
+        immediate_request = CancelRequest(run["session_id"], 0.0, request.reason)
+        document = await target.operations.runs.cancel(
+            *component_of_run(run), run_id, immediate_request
+        )
+
+        record = document.value
+        if run_id in requested_ids and record["status"] == "CANCELLED":
+            # An earlier request of this command stopped it.
+            record["cancel"] = "stopped"
         if record["cancel"] == "requested":
-            requested.add(run["run_id"])
+            requested_ids.add(run_id)
         else:
             counter.done += 1
         return record
 
-    requested: set[str] = set()
-    counter = Counter("runs have stopped", len(runs))
     try:
         async with showing_progress(counter):
             results = await run_all(runs, cancel, at_once=CONCURRENT_REQUESTS)
+
             end = time.monotonic() + request.wait
             while (left := end - time.monotonic()) > 0:
-                pending = [at for at, result in enumerate(results) if _is_pending(result)]
+                pending = [index for index, result in enumerate(results) if _is_pending(result)]
                 if not pending:
                     break
+
                 await asyncio.sleep(min(POLL_ALL_SECONDS, left))
-                again = [runs[at] for at in pending]
-                polled = await run_all(again, cancel, at_once=CONCURRENT_REQUESTS)
-                for at, result in zip(pending, polled, strict=True):
-                    results[at] = result
+                pending_runs = [runs[index] for index in pending]
+                new_results = await run_all(pending_runs, cancel, at_once=CONCURRENT_REQUESTS)
+                for index, result in zip(pending, new_results, strict=True):
+                    results[index] = result
     except asyncio.CancelledError:
         look = target.command("runs list --live")
         note(
             f"interrupted: {counter.done} of {len(runs)} runs have stopped, list them with: {look}"
         )
         raise
+
     return results
 
 

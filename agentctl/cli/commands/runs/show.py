@@ -272,21 +272,24 @@ async def wait_for_runs(
 
     async with showing_progress(counter, limit=wait):
         results = await run_all(run_ids, wait_for)
+
     records = successes(results)
     if records:
         out.show_list(records, columns.RUNS, "run_id")
     report_failures(run_ids, results)
-    live = [record["run_id"] for record in records if not is_settled(record)]
-    if live:
-        hint = f"follow one with: {target.command(f'runs watch {live[0]}')}"
-        count = f"{len(live)} of {format_count(len(run_ids), 'run')}"
-        raise StillPending(f"{count} not ended within {wait:g} s", hint=hint)
-    paused = [record for record in records if record["status"] == "PAUSED"]
-    failed = [record for record in records if record["status"] not in ("COMPLETED", "PAUSED")]
-    if failed:
-        hint = "show one with: " + target.command(f"runs get {failed[0]['run_id']}")
-        raise RunFailed(
-            f"{len(failed)} of {format_count(len(run_ids), 'run')} not completed", hint=hint
-        )
-    if paused:
-        raise build_waiting(target, paused[0]["run_id"], paused[0]["approvals"])
+
+    all_runs = format_count(len(run_ids), "run")
+    live_ids = [record["run_id"] for record in records if not is_settled(record)]
+    if live_ids:
+        hint = f"follow one with: {target.command(f'runs watch {live_ids[0]}')}"
+        raise StillPending(f"{len(live_ids)} of {all_runs} not ended within {wait:g} s", hint=hint)
+
+    failed_runs = [row for row in records if row["status"] not in ("COMPLETED", "PAUSED")]
+    if failed_runs:
+        command = target.command(f"runs get {failed_runs[0]['run_id']}")
+        hint = f"show one with: {command}"
+        raise RunFailed(f"{len(failed_runs)} of {all_runs} not completed", hint=hint)
+
+    paused_runs = [record for record in records if record["status"] == "PAUSED"]
+    if paused_runs:
+        raise build_waiting(target, paused_runs[0]["run_id"], paused_runs[0]["approvals"])

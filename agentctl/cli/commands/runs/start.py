@@ -537,6 +537,7 @@ def _ask_about_call(approval: Mapping[str, Any]) -> Ruling | None:
                 if present_arguments is None:
                     present_arguments = approval["arguments"]
                 schema = approval.get("schema")
+
                 try:
                     answer = approvals.ask_value("arguments", schema, present_arguments)
                 except ConfirmationDeclined:
@@ -544,6 +545,7 @@ def _ask_about_call(approval: Mapping[str, Any]) -> Ruling | None:
                 if not isinstance(answer, Mapping):
                     note("the arguments are a JSON object")
                     continue
+
                 edited_arguments = answer
                 approvals.show_call(approval, edited_arguments)
             case "l" | "later":

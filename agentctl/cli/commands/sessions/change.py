@@ -83,17 +83,20 @@ async def import_sessions(
     assert target.local is not None
     entry = options.find_databases(target.local.settings, db)[0]
     name = "stdin" if str(file) == "-" else str(file)
+
     counter = Counter("sessions checked")
     with _opening(file) as stream:
         sessions = SessionFile(stream, name, target.local.settings)
         async with showing_progress(counter):
             total = await sessions.check(counter.show)
+
             database = open_database(entry, create=not dry_run)
             database.outbox = Outbox(target.local.settings)
             try:
                 report = await sessions.store(database, total, counter.show, dry_run=dry_run)
             finally:
                 await database.close()
+
     report_import(report, out)
     if dry_run:
         note(f"nothing was changed: {name} would be imported {target.place}")

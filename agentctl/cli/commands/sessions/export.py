@@ -85,11 +85,13 @@ async def _list_members(
     model_calls: bool,
 ) -> AsyncGenerator[Member]:
     """Yield the export, the list of the files of its sessions, and the bytes of each."""
-    found: list[FileFilter] = []
+    # The filters of the exported sessions, which `_read_sessions` adds.
+    file_filters: list[FileFilter] = []
     ending = "md" if file_format == "markdown" else file_format
-    parts = _read_sessions(target, sessions, file_format, model_calls, found)
+    parts = _read_sessions(target, sessions, file_format, model_calls, file_filters)
     yield f"sessions.{ending}", parts
-    members = archive.list_files(target.operations, found)
+
+    members = archive.list_files(target.operations, file_filters)
     async with aclosing(members):
         async for member in members:
             yield member

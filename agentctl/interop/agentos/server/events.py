@@ -109,7 +109,8 @@ class EventTranslator:
         for event in portion:
             root = self._root
             if self._plain and event.name == _CONTENT[0] and root is not None and root.requesting:
-                translated.append(event)  # Most events of a stream: nothing is missing in them.
+                # Most events of a stream: nothing is missing in them.
+                translated.append(event)
                 self._last_seq = event.seq
                 continue
 
@@ -120,7 +121,6 @@ class EventTranslator:
 
                 if name == event.name:
                     self._last_seq = event.seq
-
                 if self._numbered:
                     body["event_index"] = self._last_seq
                 translated.append(StreamEvent(self._last_seq, body["event"], orjson.dumps(body)))
@@ -277,7 +277,7 @@ class EventTranslator:
                 body["content_type"] = "str"
                 if self._step_run is not None:
                     step = body["step_name"]
-                    (run_id, run) = self._step_run
+                    run_id, run = self._step_run
                     result = runs.build_step_result(
                         step, run.kind, run.name, run_id, body["content"]
                     )

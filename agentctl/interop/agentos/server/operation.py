@@ -79,11 +79,13 @@ class AdaptedOperation(Operation):
             if self._is_added:
                 raise call.caller.failure or NotFound("Not found")
             return await self._native.handle_call(call)
+
         query = call.scope["query_string"]
         if b"=&" in query or query.endswith(b"="):
             pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
             kept = [pair for pair in pairs if pair[1] or pair[0] not in _EMPTY_MEANS_ABSENT]
             call.scope["query_string"] = urlencode(kept).encode("ascii")
+
         try:
             return await super().handle_call(call)
         except ValidationFailed as error:
@@ -96,13 +98,15 @@ def _build_detail(text: str, place: str) -> dict[str, object]:
 
     Values of requests are not repeated, so `input` is null.
     """
-    if missing := _MISSING.match(text):
+    missing = _MISSING.match(text)
+    if missing:
         return {
             "type": "missing",
             "loc": [place, missing[1]],
             "msg": "Field required",
             "input": None,
         }
+
     named = _NAMED.match(text)
     loc = [place, named[1]] if named else [place]
     return {"type": "value_error", "loc": loc, "msg": text, "input": None}

@@ -99,8 +99,9 @@ class ApprovalEndpoints(operation.Endpoints):
         kinds = {pause: name for name, pause in PAUSE_TYPES.items()}
         first = Page(limit, page)
 
-        if schedule_id or approval_type == "audit" or (pause_type and pause_type not in kinds):
-            # there are none of these
+        is_unknown_pause = bool(pause_type) and pause_type not in kinds
+        if schedule_id or approval_type == "audit" or is_unknown_pause:
+            # There are no such approvals.
             rows = list[ApprovalRecord]()
             total = 0
         else:
@@ -236,12 +237,12 @@ def _find_component(
         if component_id
     ]
 
-    if len(named_components) > 1 or (
-        named_components and kind not in (None, named_components[0][0])
-    ):
-        raise ValidationFailed("agent_id, team_id, workflow_id and source_type name several kinds")
+    if not named_components:
+        return kind, None
 
-    return named_components[0] if named_components else (kind, None)
+    if len(named_components) > 1 or kind not in (None, named_components[0][0]):
+        raise ValidationFailed("agent_id, team_id, workflow_id and source_type name several kinds")
+    return named_components[0]
 
 
 class _DeletionBody(DeleteSessionsBody, total=False):
@@ -286,6 +287,7 @@ class SessionEndpoints(operation.Endpoints):
             first = replace(first, sort_by="updated_at")
         selected = SessionFilter(where, component_id or None, session_name, first)
         size = min(limit, MAXIMUM_SESSIONS)
+
         if limit <= MAXIMUM_LIMIT:
             document = await call.operations.sessions.list(selected)
 
@@ -295,6 +297,7 @@ class SessionEndpoints(operation.Endpoints):
                 return _build_session_page(record["data"], total, first.page, size)
 
             return self._bodies.respond(("sessions", document.raw, first.page, size), build)
+
         sessions, total = await operation.list_rows(call.operations.sessions.list, selected, size)
         return json_response(_build_session_page(sessions, total, first.page, size))
 
@@ -378,7 +381,7 @@ class SessionEndpoints(operation.Endpoints):
         run = (await call.operations.sessions.get_run(session_id, run_id, where)).value
 
         descendants = list[RunRecord]()
-        waiting_run_ids = [*run["member_runs"]]
+        waiting_run_ids = list(run["member_runs"])
         while waiting_run_ids and len(descendants) < MAXIMUM_RUNS:
             member = await call.operations.sessions.get_run(
                 session_id, waiting_run_ids.pop(0), where
