@@ -72,7 +72,7 @@ class Move:
             counted = count_steps(killed_at)
             try:
                 places = ("--from", self.source.id, "--to", self.target.id)
-                code = self._run("copy", *places, "--yes")
+                code = self._run("db", "copy", *places, "--yes")
                 steps.write_text(str(counted()))
                 os._exit(code)
             finally:
@@ -82,7 +82,8 @@ class Move:
 
     def check(self, entry: Database) -> None:
         """Check every page, index and reference of one of the databases."""
-        assert self._run("check", "--db", entry.id) == 0, (self._folder / "output").read_text()
+        code = self._run("doctor", "--db", entry.id)
+        assert code == 0, (self._folder / "output").read_text()
 
     def read_states(self) -> list[str]:
         """Return the states of the source and of the target."""
@@ -91,7 +92,6 @@ class Move:
 
     def _run(self, *words: str) -> int:
         ended = run_command(
-            "db",
             *words,
             "--config",
             str(self._config),
