@@ -42,7 +42,7 @@ from bench.report import PartResult, read_results, save_result, write_document
 from bench.seeding import seed_database
 from bench.servers import RunningServer, serve_agentctl, serve_endpoint, serve_floors
 from bench.work import SHORT_RUNS, Session, create_work, listed_sessions, sized_sessions
-from tests.postgres import running_postgres
+from tests.kit.postgres import running_postgres
 
 OLD = 1_500_000_000
 

@@ -23,8 +23,8 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, RunRequest
 from tests.conformance.server import ConformanceServer, create_conformance_deployment
 from tests.conformance.table import KINDS
-from tests.endpoint import ModelEndpoint, start_endpoint
-from tests.process import serve_config
+from tests.kit.model import ModelEndpoint, start_endpoint
+from tests.kit.process import serve_config
 
 WORKS = {
     "hang": "model",

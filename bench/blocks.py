@@ -17,7 +17,7 @@ import asyncpg
 
 from tests.generated.fill import fill_database
 from tests.generated.population import Population
-from tests.postgres import running_postgres
+from tests.kit.postgres import running_postgres
 from tests.store.blocks import MAXIMUM_BLOCKS, Counter, PostgresCounter, SqliteCounter, build_cases
 from tests.store.other_pages import build_reads
 

@@ -28,9 +28,9 @@ from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.remote.client import RemoteOperations
 from agentctl.service.service import Service
 from bench.measure import Row, at_most, build_figure_row
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint, start_endpoint
-from tests.process import base_environment, serve_config
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint, start_endpoint
+from tests.kit.process import base_environment, serve_config
 
 AGENT = "hang"
 SESSION = "s1"

@@ -26,7 +26,7 @@ from agentctl.runs.workers.worker import LIVE_SECONDS, SweepLease, Worker
 from agentctl.store.database import compile_for_postgres
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import runs, sessions, workers
-from tests.postgres_server import PostgresServer, run_postgres_server
+from tests.kit.postgres_server import PostgresServer, run_postgres_server
 from tests.store.rows import a_run, a_session
 
 CONNECTIONS = 16

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.measure import Measurement, Row, at_most, build_ratio_row, run_rounds
-from tests.process import base_environment
+from tests.kit.process import base_environment
 
 __all__ = ["build_measurements", "compare_with_typer", "measure_cpu_seconds", "prepare_folder"]
 

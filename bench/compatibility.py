@@ -17,9 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import start_endpoint
-from tests.process import serve_config
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.model import start_endpoint
+from tests.kit.process import serve_config
 
 TURN = 20
 """Reads in a row."""

@@ -20,8 +20,8 @@ from agentctl.config.settings import Database
 from agentctl.store.databases import open_sqlite
 from tests.generated.fill import fill_database
 from tests.generated.population import Population
-from tests.postgres import running_postgres
-from tests.process import AGENTCTL, base_environment
+from tests.kit.postgres import running_postgres
+from tests.kit.process import AGENTCTL, base_environment
 
 SEARCH = "[search]\nenabled = true\n\n"
 

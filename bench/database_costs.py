@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import apsw
 
 from bench.postgres_meter import Counters, Meter
-from tests.postgres_server import run_postgres_server
+from tests.kit.postgres_server import run_postgres_server
 
 Engine = Literal["sqlite", "postgresql"]
 

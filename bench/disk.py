@@ -17,7 +17,7 @@ import asyncpg
 
 from bench.plain_writer import PlainWriter
 from bench.postgres_meter import Meter
-from tests.postgres_server import run_postgres_server
+from tests.kit.postgres_server import run_postgres_server
 
 SCHEMA = "plain"
 

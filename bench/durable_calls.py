@@ -22,8 +22,8 @@ from agentctl.auth.principal import local_principal
 from agentctl.interface.requests import RunRequest
 from agentctl.service.service import Service
 from bench.database_costs import Costs, Engine, Measured, open_measured
-from tests.deployment import SQLITE_DATABASES, create_deployment
-from tests.endpoint import start_endpoint
+from tests.kit.deployment import SQLITE_DATABASES, create_deployment
+from tests.kit.model import start_endpoint
 
 ROUNDS = 5
 

@@ -18,8 +18,8 @@ from agentctl.store.visibility import Visibility
 from bench.measure import Row, build_ratio_row
 from bench.seeding import seed_database
 from bench.work import SHORT_RUNS, Work, create_work, listed_sessions, sized_sessions
-from tests.deployment import Deployment
-from tests.postgres import running_postgres
+from tests.kit.deployment import Deployment
+from tests.kit.postgres import running_postgres
 
 __all__ = ["compare_engines"]
 

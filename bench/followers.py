@@ -28,9 +28,9 @@ import uvloop
 from bench.postgres_meter import Meter
 from bench.scale_counts import ROLES, SCHEMA, create_roles, running_servers
 from bench.streams import Usage, raise_file_limit
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
+from tests.kit.postgres_server import PostgresServer, run_postgres_server
 from tests.lab.servers import Server
-from tests.postgres_server import PostgresServer, run_postgres_server
 
 CAUGHT_UP = 1.0
 """Seconds."""

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import start_endpoint
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import start_endpoint
+from tests.kit.process import serve_config
 from tests.lab.hostile import endpoint, mcp_program
 from tests.lab.hostile.health import Target, Wait, measure_waits
 from tests.lab.hostile.worst_inputs import CASES, serve_world
-from tests.process import serve_config
 
 CODE = Path(__file__).parents[1] / "tests" / "lab" / "hostile" / "agents.py"
 """Agents in code. Their module has texts of 300 MB: only the server imports it."""

@@ -16,7 +16,7 @@ from bench.load import list_processes, resident_megabytes
 from bench.measure import Row, at_most, build_figure_row, build_ratio_row
 from bench.servers import RunningServer, serve_agentctl, serve_floors
 from bench.work import create_work
-from tests.postgres import running_postgres
+from tests.kit.postgres import running_postgres
 
 __all__ = ["measure_idle_servers"]
 

@@ -31,8 +31,8 @@ from agentctl.interface.requests.halts import HaltFilter
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.records.document import Document
 from agentctl.service.service import Service, ServiceOperations
-from tests.deployment import create_deployment
 from tests.generated.population import COMPONENTS, DENSE_USER
+from tests.kit.deployment import create_deployment
 
 SECONDS = 0.5
 """Time in which a list is read again and again."""

@@ -28,7 +28,7 @@ from bench.load import Load
 from bench.measure import run_rounds
 from bench.seeding import seed_database
 from bench.work import Session, create_work
-from tests.process import base_environment, serve_config
+from tests.kit.process import base_environment, serve_config
 
 ROUNDS = 7
 SECONDS = 1

@@ -28,8 +28,8 @@ from bench.reads import AGENT
 from bench.servers import RunningServer, serve_agentctl, serve_endpoint
 from bench.streams import raise_file_limit
 from bench.work import create_work
+from tests.kit.postgres_server import run_postgres_server
 from tests.lab.starts import SLOW_COMMITS
-from tests.postgres_server import run_postgres_server
 
 CALLERS = 32
 FACTOR = 2

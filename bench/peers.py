@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from bench.servers import ROOT, RunningServer, run_program
 from bench.work import Work
-from tests.ports import find_free_port
-from tests.process import base_environment
+from tests.kit.ports import find_free_port
+from tests.kit.process import base_environment
 
 FOLDER = Path(__file__).parent
 

@@ -19,9 +19,9 @@ import httpx2
 
 from bench.servers import serve_endpoint
 from bench.streams import AGENT, Reply
-from tests.deployment import ADMIN, SQLITE_DATABASES, create_deployment
+from tests.kit.deployment import ADMIN, SQLITE_DATABASES, create_deployment
+from tests.kit.postgres_server import PostgresServer, run_postgres_server
 from tests.lab.servers import Server
-from tests.postgres_server import PostgresServer, run_postgres_server
 
 CALLERS = 32
 ROUNDS = 7

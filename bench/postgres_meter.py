@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from tests.postgres_server import PostgresServer
+from tests.kit.postgres_server import PostgresServer
 
 LOGGED = re.compile(rb"\[(\w+)\] LOG:  (?:statement|execute)")
 

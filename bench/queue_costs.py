@@ -22,8 +22,8 @@ from agentctl.runs.desk import turns
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from bench.database_costs import Costs, Engine, Measured, open_measured
-from tests.conditions import wait_until
-from tests.deployment import SQLITE_DATABASES, create_deployment
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import SQLITE_DATABASES, create_deployment
 
 LENGTHS = (100, 1_000, 10_000)
 

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from bench.client import Client
 from bench.cluster import read_cpu_seconds
 from bench.load import cpu_seconds
-from tests.deployment import ADMIN, create_deployment
-from tests.postgres_server import run_postgres_server
-from tests.process import base_environment, serve_config
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.postgres_server import run_postgres_server
+from tests.kit.process import base_environment, serve_config
 
 SERVERS = 3
 SLOTS = 20

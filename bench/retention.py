@@ -23,7 +23,7 @@ from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import retention, sessions
 from agentctl.store.repositories.retention import IdleSessions
-from tests.postgres import postgres_schemas, running_postgres
+from tests.kit.postgres import postgres_schemas, running_postgres
 from tests.store.rows import a_run, a_session, a_whole_run, an_end
 
 RUNS = 5

@@ -26,7 +26,7 @@ from bench.servers import RunningServer, serve_endpoint
 from bench.streams import raise_file_limit
 from bench.tokens import FAST, PACED, build_run_side, run_load
 from bench.work import create_work
-from tests.process import base_environment, serve_config
+from tests.kit.process import base_environment, serve_config
 
 ROUNDS = 9
 

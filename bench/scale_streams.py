@@ -26,7 +26,7 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.repositories import events, runs, sessions
 from bench.postgres_meter import Meter
-from tests.postgres_server import run_postgres_server
+from tests.kit.postgres_server import run_postgres_server
 from tests.store.rows import a_run, a_session
 
 SCHEMA = "streams"

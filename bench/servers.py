@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bench.load import CONNECTIONS, FORM, Load, resident_megabytes
 from bench.work import Work, wait_for_port
-from tests.ports import find_free_port
-from tests.process import base_environment, serve_config
+from tests.kit.ports import find_free_port
+from tests.kit.process import base_environment, serve_config
 
 __all__ = [
     "ROOT",

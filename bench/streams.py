@@ -29,8 +29,8 @@ import httpx2
 from bench.measure import Row, at_most, build_figure_row
 from bench.paced import build_word
 from bench.servers import serve_endpoint
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.process import ServerProcess, base_environment, serve_config
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.process import ServerProcess, base_environment, serve_config
 
 FILES = 16_384
 """Maximum number of open files of each process."""

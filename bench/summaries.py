@@ -14,9 +14,9 @@ from pathlib import Path
 
 import httpx2
 
-from tests.deployment import create_deployment
-from tests.endpoint import start_endpoint
-from tests.process import serve_config
+from tests.kit.deployment import create_deployment
+from tests.kit.model import start_endpoint
+from tests.kit.process import serve_config
 
 __all__ = ["main"]
 

@@ -29,7 +29,7 @@ from bench.measure import (
 from bench.other_work import OtherWork, count_own_seconds
 from bench.seeding import seed_database
 from bench.work import create_work, sized_sessions
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 
 
 def test_a_row_has_the_ratios_of_its_rounds_and_tells_what_is_reached() -> None:

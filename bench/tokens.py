@@ -49,7 +49,7 @@ from bench.seeding import seed_database
 from bench.servers import RunningServer, serve_agentctl, serve_endpoint, serve_floors
 from bench.streams import Usage, raise_file_limit
 from bench.work import create_work, sized_sessions
-from tests.postgres import running_postgres
+from tests.kit.postgres import running_postgres
 
 __all__ = ["measure_tokens"]
 

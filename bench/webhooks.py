@@ -20,8 +20,8 @@ from pathlib import Path
 import httpx2
 
 from agentctl.webhooks.signing import generate_secret
-from tests.deployment import ADMIN, create_deployment
-from tests.process import serve_config
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.process import serve_config
 from tests.webhooks.receiver import start_receiver
 
 ROUNDS = 7

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentctl.auth.keys.files import write_private_key
 from agentctl.auth.keys.signing import build_public_pem, generate_key
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 
 __all__ = [
     "SCOPES",

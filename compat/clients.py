@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from compat.servers import PEERS, find_python
-from tests.process import base_environment
+from tests.kit.process import base_environment
 
 __all__ = ["INSTALLED", "REFUSED", "check_operations"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compat.servers import PEERS, RELEASES, Peer, serve_agentos
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 
 __all__ = ["keys", "locked_peer", "open_peer"]
 

@@ -25,7 +25,7 @@ import httpx2
 import jwt
 
 from compat.openai_suite import PROGRAMS, Host, read_results, serve
-from tests.endpoint import start_endpoint
+from tests.kit.model import start_endpoint
 from tests.server.openai_recordings import (
     FOLDER,
     KEPT_HEADERS,

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import start_endpoint
-from tests.process import base_environment, serve_config
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import start_endpoint
+from tests.kit.process import base_environment, serve_config
 from tests.server.openai_recordings import SCOPES, build_config
 
 PACKAGES = Path(__file__).parents[1] / ".peers" / "openai"

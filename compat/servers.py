@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.ports import find_free_port
-from tests.process import base_environment
+from tests.kit.ports import find_free_port
+from tests.kit.process import base_environment
 
 __all__ = ["PEERS", "RELEASES", "Peer", "find_python", "serve_agentos"]
 

@@ -21,10 +21,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.ports import find_free_port
-from tests.process import base_environment, serve_config
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.ports import find_free_port
+from tests.kit.process import base_environment, serve_config
 
 CHECKOUT = os.environ.get("AGENTCTL_TEST_AGENT_UI", "")
 CHROMIUM = "/usr/bin/chromium"

@@ -14,12 +14,12 @@ from playwright.sync_api import Browser, Page, expect
 
 from compat.servers import PEERS, ROOT
 from tests.agui.pages import SCOPES, plan, serve_agents
-from tests.conditions import PATIENCE
 from tests.console.browser import CHROMIUM, open_browser
-from tests.deployment import Deploy
 from tests.docs.pages import page
-from tests.endpoint import ModelEndpoint
-from tests.process import base_environment
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import Deploy
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import base_environment
 from tests.server.threaded_server import ThreadedServer
 
 PACKAGES = ROOT / ".peers" / "agui"

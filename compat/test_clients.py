@@ -16,10 +16,10 @@ import pytest
 from compat.clients import INSTALLED, REFUSED, check_operations
 from compat.servers import PEERS, Peer, find_python, serve_agentos
 from compat.tokens import find_differences
-from tests.commands import run_command
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import base_environment, serve_config
+from tests.kit.command import run_command
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import base_environment, serve_config
 
 SCOPES = (
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",

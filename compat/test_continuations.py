@@ -15,8 +15,8 @@ import pytest
 
 from compat.test_clients import SCOPES, UNKNOWN, Ours, serve_ours
 from tests.approvals import paying_agent
-from tests.deployment import ADMIN
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import ADMIN
+from tests.kit.model import ModelEndpoint
 
 PAYERS = """
 [[agents]]

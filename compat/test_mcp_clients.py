@@ -18,9 +18,9 @@ import pytest
 
 from compat.mcp_table import CLIENTS, McpClient, list_operations
 from compat.servers import PEERS
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import base_environment, serve_config
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import base_environment, serve_config
 from tests.server.oauth_provider import OAuthProvider, run_oauth_provider
 
 HERE = Path(__file__).parent

@@ -12,7 +12,7 @@ import pytest
 
 from compat.openai_suite import PROGRAMS, Host, read_results, serve
 from compat.openai_table import DECIDED, NAMED, SHOWN
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 
 EVERY = os.environ.get("AGENTCTL_TEST_PEERS") == "1"
 

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import pytest
 
 from agentctl.interface.requests import CancelRequest, RunRequest
-from tests.conditions import wait_for_run, wait_until
 from tests.conformance.server import ConformanceServer, run_component, stream_component
-from tests.deployment import create_deployment
 from tests.docs.pages import ROOT, page
-from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.kit.conditions import wait_for_run, wait_until
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint, vendor_endpoint
+from tests.kit.process import base_environment, serve_config
 from tests.pauses.waiting import WaitingDeployment
-from tests.process import base_environment, serve_config
 
 __all__ = ["vendor_endpoint"]
 

@@ -21,7 +21,7 @@ from compat.agents.serving import (
     wait_until,
 )
 from compat.agents.table import AGENTS, PENDING, PublicAgent
-from tests.scripted_models import ScriptedModels, models
+from tests.kit.scripted_models import ScriptedModels, models
 
 __all__ = ["models"]
 

@@ -6,7 +6,7 @@ import httpx2
 
 from compat.servers import Peer
 from compat.tokens import find_differences
-from tests.deployment import ADMIN, Deployment
+from tests.kit.deployment import ADMIN, Deployment
 
 
 def test_open_server_describes_itself(open_peer: Peer) -> None:

@@ -14,14 +14,18 @@ import pytest
 from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis.internal.conjecture import providers
 
-from tests.conditions import PATIENCE
-from tests.forking import share_templates, share_trust, stop_templates
+from tests.kit.conditions import PATIENCE
+from tests.kit.forking import share_templates, share_trust, stop_templates
+from tests.kit.user_modules import forget_user_modules
 from tests.layers import DESCRIPTIONS, find_name, read_table
-from tests.user_modules import forget_user_modules
 
 pytest_plugins = (
-    "tests.loops", "tests.new_files", "tests.endpoint", "tests.postgres", "tests.deployment",
-)  # fmt: skip
+    "tests.kit.clock",
+    "tests.kit.new_files",
+    "tests.kit.model",
+    "tests.kit.postgres",
+    "tests.kit.deployment",
+)
 """The modules with the fixtures of all tests. A module precedes those that import it."""
 
 _OURS = ("AGENTCTL_", "JWT_")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.scripted_models import Script
+from tests.kit.scripted_models import Script
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from typing import Any
 import httpx2
 
 from compat.agents.table import AGENTS, PublicAgent
-from tests.conditions import PATIENCE
-from tests.deployment import ADMIN, create_deployment
-from tests.environments import find_adk
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.environments import find_adk
+from tests.kit.process import serve_config
+from tests.kit.scripted_models import ModelCall, ScriptedModels
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
-from tests.process import serve_config
-from tests.scripted_models import ModelCall, ScriptedModels
 from tests.server.files_of_runs import PDF, build_png
 
 FOLDER = Path(__file__).parent

@@ -1,7 +1,7 @@
 """The public agents that the tests run.
 
 The agent `NAME` of a library is the object `NAME` of the module `LIBRARY_agents.py`. Its script has
-the answers of its models by role (tests/scripted_models.py).
+the answers of its models by role (tests/kit/scripted_models.py).
 """
 
 from __future__ import annotations

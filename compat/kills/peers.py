@@ -28,10 +28,10 @@ from typing import Any
 
 import httpx2
 
-from tests.conditions import PATIENCE, wait_for
-from tests.endpoint import start_endpoint
-from tests.ports import find_free_port
-from tests.postgres_server import run_postgres_server
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.model import start_endpoint
+from tests.kit.ports import find_free_port
+from tests.kit.postgres_server import run_postgres_server
 
 HERE = Path(__file__).parent
 

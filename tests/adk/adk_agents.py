@@ -1,7 +1,7 @@
 """Agents of Google ADK for the tests of this folder. The server imports this module.
 
 `gemini_…` have the library's own model, whose endpoint is that of other vendors; the models of the
-others are roles of a script (tests/scripted_models.py).
+others are roles of a script (tests/kit/scripted_models.py).
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.environments import find_adk
+from tests.kit.deployment import create_deployment
+from tests.kit.environments import find_adk
+from tests.kit.model import ModelEndpoint
+from tests.kit.scripted_models import ScriptedModels, models
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
-from tests.scripted_models import ScriptedModels, models
 
 __all__ = ["models"]
 

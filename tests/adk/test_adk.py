@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.conditions import PATIENCE
-from tests.endpoint import ModelEndpoint
-from tests.environments import find_adk
+from tests.kit.conditions import PATIENCE
+from tests.kit.environments import find_adk
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import AGENTCTL, base_environment, serve_config
+from tests.kit.scripted_models import ScriptedModels
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
-from tests.process import AGENTCTL, base_environment, serve_config
-from tests.scripted_models import ScriptedModels
 
 PAYMENT = [("pay", {"amount": 10, "to": "bob"})]
 
@@ -427,7 +427,7 @@ def test_agent_of_a_new_project_answers_offline(tmp_path: Path) -> None:
 def upload(server: WaitingServer, name: str, data: bytes) -> str:
     import httpx2
 
-    from tests.deployment import ADMIN
+    from tests.kit.deployment import ADMIN
 
     headers = server.deployment.inner.bearer("ann", ADMIN)
     url = f"{server.process.url}/files?name={name}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.pauses.graphs import create_library_deployment
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 

@@ -8,9 +8,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.conditions import PATIENCE
-from tests.deployment import ADMIN
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN
+from tests.kit.model import ModelEndpoint
 from tests.pauses.waiting import WaitingServer
 
 

@@ -24,7 +24,7 @@ from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.runners.agno_workflow import AgnoWorkflowRunner
 from agentctl.runtime.runners.library_runner import RunnerOptions
 from tests.agno.test_agno_teams import list_members, request
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.pauses.graphs import CALL
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 

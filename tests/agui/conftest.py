@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.agui.pages import Thread, serve_agents
-from tests.deployment import Deploy
+from tests.kit.deployment import Deploy
 from tests.server.threaded_server import ThreadedServer
 
 _NUMBERS = itertools.count()

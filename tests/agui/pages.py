@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 
 from tests.agui.protocol import Event, parse_stream
-from tests.deployment import Deploy
+from tests.kit.deployment import Deploy
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read")

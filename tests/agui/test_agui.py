@@ -15,7 +15,7 @@ from agentctl.work import event_loop
 from tests.agui.pages import APPROVER, ORIGIN, answer, interrupts_of, plan
 from tests.agui.pages import Thread as Page
 from tests.agui.protocol import check_fields, find, text_of, types
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
 Talk = Callable[..., Page]

@@ -15,9 +15,9 @@ from tests.agui.pages import CODE, CONFIG, SCOPES, answer, interrupts_of
 from tests.agui.protocol import parse_stream
 from tests.ai_sdk.protocol import apply, calls_of
 from tests.ai_sdk.protocol import parse_stream as parse_chunks
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
 from tests.server.worker_server import serve_with_two_workers
 

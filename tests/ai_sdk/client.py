@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.conditions import PATIENCE
-from tests.process import base_environment
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import base_environment
 
 PACKAGES = Path(__file__).parents[2] / ".peers" / "ai-sdk"
 

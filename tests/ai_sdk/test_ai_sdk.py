@@ -13,7 +13,7 @@ from tests.agui.test_agui import ADD, OPEN, call_page, plan_two
 from tests.ai_sdk.chats import STREAMS, Chat
 from tests.ai_sdk.client import needs_client, read_with_client
 from tests.ai_sdk.protocol import Message, calls_of, text_of, types_of
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
 Talk = Callable[..., Chat]

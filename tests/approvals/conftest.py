@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.approvals.people import People
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
 
 AGENTS = """

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx2
 
-from tests.conditions import wait_for
-from tests.deployment import ADMIN
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import ADMIN
 from tests.server.event_streams import Event, parse_events
 from tests.server.threaded_server import ThreadedServer
 

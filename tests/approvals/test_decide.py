@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from tests.approvals.people import People, path_of
-from tests.conditions import wait_for
+from tests.kit.conditions import wait_for
 
 ABSENT = "01900000-0000-7000-8000-000000000000"
 

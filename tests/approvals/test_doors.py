@@ -14,9 +14,9 @@ import pytest
 
 from tests.approvals.conftest import AGENTS
 from tests.approvals.people import People
-from tests.conditions import PATIENCE
-from tests.deployment import create_deployment
-from tests.process import base_environment, run_agentctl
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import create_deployment
+from tests.kit.process import base_environment, run_agentctl
 from tests.server.event_streams import parse_events
 from tests.server.mcp_wire import McpWire
 from tests.server.threaded_server import serve_in_thread

@@ -16,8 +16,8 @@ from agentctl.interface.requests.administration import Erasure
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.service.service import Service, ServiceOperations
 from tests.approvals.conftest import AGENTS
-from tests.conditions import wait_for_run, wait_until
-from tests.deployment import Deployment, create_deployment
+from tests.kit.conditions import wait_for_run, wait_until
+from tests.kit.deployment import Deployment, create_deployment
 from tests.service.callers import open_service
 
 

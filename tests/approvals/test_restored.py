@@ -16,8 +16,8 @@ from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import steps
 from tests.approvals.test_local import alone, command, start
-from tests.conditions import wait_for_run
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_for_run
+from tests.kit.deployment import Deployment
 from tests.service.callers import open_service
 
 __all__ = ["alone"]

@@ -99,7 +99,7 @@ def test_neither_the_package_nor_the_tests_import_bench_or_compat() -> None:
 
 
 def test_missing_names_are_found() -> None:
-    assert exists(Import("", "tests.deployment", "create_deployment"))
-    assert exists(Import("", "tests", "deployment"))
-    assert not exists(Import("", "tests.deployment", "create_nothing"))
+    assert exists(Import("", "tests.kit.deployment", "create_deployment"))
+    assert exists(Import("", "tests.kit", "deployment"))
+    assert not exists(Import("", "tests.kit.deployment", "create_nothing"))
     assert not exists(Import("", "tests.nothing", ""))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from agentctl.config.tables import SECTIONS, list_sections
 from agentctl.extensions import BUILT_IN, load_extensions
-from tests.conditions import PATIENCE
-from tests.process import without_coverage
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import without_coverage
 
 WITHOUT = """
 import asyncio, json, sys

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.sources import Module, cycles, load_modules, modules, part
-from tests.conditions import PATIENCE
-from tests.process import without_coverage
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import without_coverage
 
 BASE = {
     "errors", "work", "records", "extensions", "interface", "config",

@@ -1,4 +1,4 @@
-"""Waits of tests time out after `PATIENCE` (tests/conditions.py), not after other numbers."""
+"""Waits of tests time out after `PATIENCE` (tests/kit/conditions.py), not after other numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOUNDS = {
     "conformance/hosted_tools.py STUBBORN_SECONDS": "the work of a tool",
     "conformance/test_kinds.py CANCEL_SECONDS": "a value of a request",
     "console/test_costs.py IDLE_SECONDS": "a page without requests is idle",
-    "endpoint_server.py TRICKLE_SECONDS": "a pause of the endpoint",
+    "kit/model_server.py TRICKLE_SECONDS": "a pause of the endpoint",
     "faults/history.py BASELINE_SECONDS": "a fault may cause an endless loop",
     "faults/history.py SECONDS": "the tests of a mend may be stuck",
     "faults/trials.py BASELINE_SECONDS": "the tests without a fault may be stuck",
@@ -62,7 +62,7 @@ BOUNDS = {
     "packaging/machines.py RUN_SECONDS": "a machine installs and tests everything",
     "packaging/test_proxies.py HELD_SECONDS": "the length of a silent response",
     "poolers/test_connections.py SECONDS": "the length of the load",
-    "process_states.py DUMP_SECONDS": "a process that is aborted writes its stacks",
+    "kit/process_states.py DUMP_SECONDS": "a process that is aborted writes its stacks",
     "runs/simulated_processes.py HEARTBEAT_SECONDS": "a setting of the server",
     "runs/test_hanging_work.py CANCEL_SECONDS": "a value of a request",
     "runs/test_hanging_work.py RUN_SECONDS": "a setting of the server",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.user_modules import forget_user_modules
+from tests.kit.user_modules import forget_user_modules
 
 
 def test_next_module_of_the_same_name_is_loaded(

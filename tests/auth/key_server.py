@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 __all__ = ["KeyServer", "serve_keys"]
 

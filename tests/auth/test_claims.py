@@ -20,7 +20,7 @@ from agentctl.errors import InvalidToken
 from tests.auth.bad_claims import BAD, FINE, RULES
 from tests.auth.forge import NOW, compact
 from tests.auth.verifiers import JWT_CHECK_NAMES
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 PLAIN = ClaimRules()
 

@@ -31,9 +31,9 @@ from tests.auth.explain_cases import (
     signed_for,
     write_configuration,
 )
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
+from tests.kit.tables import every_row
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
-from tests.tables import every_row
 
 ADMIN = {"iss": "https://id.example/", "aud": "here", "sub": "boss"}
 ALLOWED = 200

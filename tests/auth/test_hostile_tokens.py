@@ -32,7 +32,7 @@ from tests.auth.hostile_signatures import (
     sets,
 )
 from tests.auth.verifiers import JWT_CHECK_NAMES, load_texts
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 
 @cache

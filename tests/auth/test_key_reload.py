@@ -18,7 +18,7 @@ from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken
 from tests.auth.forge import b64, compact, rsa_pair
 from tests.auth.verifiers import NEW, OLD, Clock, bearer, jwks, replace_file, verifier
-from tests.conditions import PATIENCE, wait_for
+from tests.kit.conditions import PATIENCE, wait_for
 
 
 @pytest.fixture

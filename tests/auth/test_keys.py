@@ -23,7 +23,7 @@ from agentctl.errors import InvalidKey, InvalidToken
 from tests.auth.forge import SECRET, b64, compact, ec_pair, ed_pair, hs, rs, rsa_pair, token
 from tests.auth.hostile import confusions
 from tests.auth.verifiers import load_texts
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 PEM = serialization.Encoding.PEM
 DER = serialization.Encoding.DER

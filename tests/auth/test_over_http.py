@@ -13,8 +13,8 @@ from agentctl.server import create_app
 from tests.auth.forge import rs, token
 from tests.auth.hostile import CASES, CLAIMS, OURS, RS, signed
 from tests.auth.verifiers import NEW, OLD, bearer, jwks, replace_file
-from tests.conditions import wait_for
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import Deployment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 

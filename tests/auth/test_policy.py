@@ -35,7 +35,7 @@ from agentctl.errors import (
 from agentctl.interface.operations import ROUTES
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, operation_ids
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 # docs/contract.md "Routes", written out: the required scope, "-" for public operations, "+" for
 # any identified caller, "!" for administrators.

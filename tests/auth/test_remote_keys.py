@@ -23,9 +23,9 @@ from agentctl.config import load_settings
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidConfiguration, InvalidToken, Unavailable
 from tests.auth.key_server import KeyServer, serve_keys
-from tests.certificates import create_certificate, serve_tls_alerts
-from tests.commands import run_command
-from tests.conditions import wait_for
+from tests.kit.certificates import create_certificate, serve_tls_alerts
+from tests.kit.command import run_command
+from tests.kit.conditions import wait_for
 
 
 class Clock:

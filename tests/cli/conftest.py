@@ -14,10 +14,10 @@ from typing import Protocol
 import pytest
 
 from tests.cli.demo import Demo, serving
-from tests.commands import Result, run_command
-from tests.conditions import PATIENCE
-from tests.forking import ForkedProcess, is_forkable
-from tests.process import AGENTCTL, base_environment
+from tests.kit.command import Result, run_command
+from tests.kit.conditions import PATIENCE
+from tests.kit.forking import ForkedProcess, is_forkable
+from tests.kit.process import AGENTCTL, base_environment
 
 CTRL_C = b"\x03"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentctl.interface.requests import RunRequest
 from agentctl.remote import RemoteOperations
-from tests.process import base_environment, start_agentctl, start_server
+from tests.kit.process import base_environment, start_agentctl, start_server
 
 __all__ = ["Demo", "serving"]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import apsw
 
 from agentctl.cli.files import write_key_pair
-from tests.conditions import wait_for
-from tests.process import ServerProcess, base_environment, serve_config, start_agentctl
+from tests.kit.conditions import wait_for
+from tests.kit.process import ServerProcess, base_environment, serve_config, start_agentctl
 
 __all__ = ["in_database", "running_command", "serve_paying_agent", "wait_for_line", "write_config"]
 

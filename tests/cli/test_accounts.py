@@ -13,7 +13,7 @@ import pytest
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
-from tests.conditions import wait_for
+from tests.kit.conditions import wait_for
 
 _numbers = itertools.count()
 

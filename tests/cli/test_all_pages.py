@@ -16,7 +16,7 @@ from agentctl.store import compared
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import in_database
-from tests.process import base_environment, start_agentctl
+from tests.kit.process import base_environment, start_agentctl
 from tests.remote.conftest import Serve, answer, serve
 
 __all__ = ["serve"]

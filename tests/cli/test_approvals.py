@@ -13,8 +13,8 @@ import pytest
 
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.local_project import running_command, serve_paying_agent, wait_for_line
-from tests.commands import Result
-from tests.conditions import PATIENCE, wait_for
+from tests.kit.command import Result
+from tests.kit.conditions import PATIENCE, wait_for
 
 CONFIG = """
 [authorization]

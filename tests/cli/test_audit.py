@@ -19,8 +19,8 @@ import pytest
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import in_database, running_command, wait_for_line, write_config
-from tests.conditions import PATIENCE
-from tests.ports import find_free_port
+from tests.kit.conditions import PATIENCE
+from tests.kit.ports import find_free_port
 
 _numbers = itertools.count()
 

@@ -18,12 +18,12 @@ from agentctl.config.files import Files
 from agentctl.records.times import HOUR, now
 from agentctl.store.blobs import build_key, open_blob_store
 from agentctl.store.sqlite.backup_bytes import FOLDER
-from tests.buckets import KEYS, build_files_table, serve_bucket
 from tests.cli.conftest import Agentctl, Result
 from tests.cli.local_project import write_config
 from tests.cli.test_file_backups import add_files
-from tests.ports import find_free_port
-from tests.process import base_environment
+from tests.kit.buckets import KEYS, build_files_table, serve_bucket
+from tests.kit.ports import find_free_port
+from tests.kit.process import base_environment
 from tests.store.old_databases import old_file
 
 AT_ONCE = (

@@ -17,8 +17,8 @@ import pytest
 
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
-from tests.conditions import PATIENCE
-from tests.process import AGENTCTL
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import AGENTCTL
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from unittest.mock import patch
 
-from tests.commands import run_command
-from tests.deployment import Deployment, create_deployment
+from tests.kit.command import run_command
+from tests.kit.deployment import Deployment, create_deployment
 from tests.server.threaded_server import serve_in_thread
 
 

@@ -19,7 +19,7 @@ import pytest
 from agentctl.store.schema import SCHEMA_VERSION, TEXT_ROWS_SINCE, load_migrations
 from agentctl.store.sqlite.backup import hash_rows
 from tests.cli.conftest import Agentctl
-from tests.process import base_environment, serve_config
+from tests.kit.process import base_environment, serve_config
 from tests.store.old_databases import old_file
 
 pytestmark = pytest.mark.usefixtures("without_copies")

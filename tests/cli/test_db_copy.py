@@ -14,7 +14,7 @@ import pytest
 from agentctl.config.settings import Database
 from tests.cli.conftest import Agentctl
 from tests.cli.test_db import CONFIG, change, config, file
-from tests.postgres import drop_schema
+from tests.kit.postgres import drop_schema
 
 __all__ = ["config", "file"]
 

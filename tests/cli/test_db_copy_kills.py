@@ -21,9 +21,9 @@ from agentctl.store.copying.sqlite import SqliteSource
 from agentctl.store.database import Database as OpenDatabase
 from agentctl.store.databases import open_database
 from agentctl.store.repositories import runs, sessions
-from tests.commands import run_command
-from tests.postgres import drop_schema
-from tests.process import base_environment
+from tests.kit.command import run_command
+from tests.kit.postgres import drop_schema
+from tests.kit.process import base_environment
 from tests.runs.components import LONG
 from tests.store.rows import a_run, a_session, an_end
 from tests.store.sums import add_up

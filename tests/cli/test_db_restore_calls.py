@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Agentctl
-from tests.conditions import wait_for
-from tests.process import base_environment, serve_config
+from tests.kit.conditions import wait_for
+from tests.kit.process import base_environment, serve_config
 
 CONFIG = """
 [authorization]

@@ -20,8 +20,8 @@ from agentctl.store.sqlite import backup_bytes
 from agentctl.store.sqlite.backup_bytes import FOLDER
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import in_database, write_config
-from tests.conditions import wait_for
-from tests.process import base_environment
+from tests.kit.conditions import wait_for
+from tests.kit.process import base_environment
 
 
 @pytest.fixture

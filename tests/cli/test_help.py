@@ -12,9 +12,9 @@ import typer
 
 from agentctl.cli.help import HelpGroup
 from agentctl.cli.root import app
-from tests.commands import run_command
-from tests.process import base_environment
-from tests.tables import every_row
+from tests.kit.command import run_command
+from tests.kit.process import base_environment
+from tests.kit.tables import every_row
 
 
 def _commands(path: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:

@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agentctl.server import create_app
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import sessions
-from tests.commands import run_command
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.command import run_command
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 from tests.service.callers import open_service
 from tests.store.rows import START, a_run, a_session, a_whole_run, an_end

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.cli.held_tool import HOLD, NAPPER
-from tests.commands import Result, run_command
-from tests.conditions import wait_for
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.command import Result, run_command
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 

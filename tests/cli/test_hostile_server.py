@@ -18,8 +18,8 @@ from agentctl.remote import connection, events
 from agentctl.remote.connection import Timeouts
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
-from tests.commands import Result
-from tests.conditions import PATIENCE
+from tests.kit.command import Result
+from tests.kit.conditions import PATIENCE
 from tests.remote.conftest import Serve, answer, serve, stream_head
 
 __all__ = ["serve"]

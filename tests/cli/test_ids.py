@@ -14,8 +14,8 @@ import typer
 from agentctl.cli.root import app
 from tests.cli.local_project import write_config
 from tests.cli.test_pages import read_session
-from tests.commands import Result, run_command
-from tests.process import base_environment
+from tests.kit.command import Result, run_command
+from tests.kit.process import base_environment
 
 SHARED = "feedc0de"
 """The beginning of the ids of both sessions, and of all their runs."""

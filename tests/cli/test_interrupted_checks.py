@@ -19,11 +19,11 @@ import pytest
 
 from agentctl.config import settings
 from tests.cli.test_runs_doctor import CALLS
-from tests.conditions import PATIENCE
 from tests.generated.fill import fill_database
 from tests.generated.population import Population
-from tests.postgres import ConnectedTo, drop_schema
-from tests.process import without_coverage
+from tests.kit.conditions import PATIENCE
+from tests.kit.postgres import ConnectedTo, drop_schema
+from tests.kit.process import without_coverage
 
 SEARCH_PATH = "interrupted"
 

@@ -20,9 +20,9 @@ import pytest
 
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.projects import make_project
-from tests.commands import shift_clock
-from tests.conditions import PATIENCE, wait_for
-from tests.process import AGENTCTL, ServerProcess, serve_config
+from tests.kit.command import shift_clock
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.process import AGENTCTL, ServerProcess, serve_config
 
 AT_ONCE = ("keys", "rotate", "--wait", "0")
 

@@ -21,8 +21,8 @@ from agentctl.errors import Unavailable, UsageError
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 from tests.cli.stub_provider import Answer, Provider, serve_provider
-from tests.conditions import PATIENCE
-from tests.process import start_agentctl
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import start_agentctl
 
 DEVICE = (
     200,

@@ -10,7 +10,7 @@ import pytest
 
 from agentctl.remote import RemoteOperations
 from tests.cli.demo import serving
-from tests.process import AGENTCTL
+from tests.kit.process import AGENTCTL
 
 WITHOUT_PROC = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none /proc && exec "$@"', "sh")
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.local_project import serve_paying_agent
-from tests.conditions import wait_for
+from tests.kit.conditions import wait_for
 
 CONFIG = """
 [authorization]

@@ -14,9 +14,9 @@ import pytest
 
 from agentctl.cli.show.terminal import display_width
 from tests.cli.local_project import write_config
-from tests.commands import Result, run_command, shift_clock
-from tests.golden import check_golden
-from tests.process import base_environment
+from tests.kit.command import Result, run_command, shift_clock
+from tests.kit.golden import check_golden
+from tests.kit.process import base_environment
 
 GOLDEN = Path(__file__).with_name("golden")
 NOW = datetime.fromisoformat("2025-11-22T12:30:20Z")

@@ -19,8 +19,8 @@ from agentctl.config import load_settings
 from agentctl.config.settings import Database
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import running_command, write_config
-from tests.deployment import SQLITE_DATABASES, create_deployment
-from tests.postgres import postgres_schemas
+from tests.kit.deployment import SQLITE_DATABASES, create_deployment
+from tests.kit.postgres import postgres_schemas
 
 NOWHERE = "http://127.0.0.1:9/v1"
 

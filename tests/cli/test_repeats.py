@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.conftest import Agentctl, Terminal
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.server.repeating import PLAN, SCOPES, Place, Run, call, open_place, say
 
 

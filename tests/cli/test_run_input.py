@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Agentctl
-from tests.commands import Result
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import base_environment, serve_config
+from tests.kit.command import Result
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import base_environment, serve_config
 
 MODULE = Path(__file__).parent.parent / "server" / "input_code.py"
 TABLES = "\n".join(

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from agentctl.cli.root import app
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
-from tests.conditions import PATIENCE
-from tests.process import start_agentctl
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import start_agentctl
 
 _numbers = itertools.count()
 

@@ -14,7 +14,7 @@ from agentctl.cli.show.progress import Counter
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import in_database, running_command, write_config
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 _numbers = itertools.count()
 

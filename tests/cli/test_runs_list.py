@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 from tests.cli.projects import make_project
-from tests.process import base_environment, start_server
+from tests.kit.process import base_environment, start_server
 
 _numbers = itertools.count()
 

@@ -22,7 +22,7 @@ from tests.cli.demo import Demo, serving
 from tests.cli.local_project import running_command, wait_for_line, write_config
 from tests.cli.projects import make_project
 from tests.cli.proxy import proxied
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 _numbers = itertools.count()
 

@@ -16,8 +16,8 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import wait_for_line
-from tests.conditions import PATIENCE
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE
+from tests.kit.model import ModelEndpoint
 
 
 def test_serve_reports_address_and_authorization(demo: Demo) -> None:

@@ -14,8 +14,8 @@ from agentctl.interface.requests import RunRequest
 from agentctl.remote import RemoteOperations
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import wait_for_line
-from tests.conditions import PATIENCE
-from tests.process import ServerProcess, serve_config, start_server
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import ServerProcess, serve_config, start_server
 
 CONFIG = """
 [server]

@@ -12,9 +12,9 @@ import pytest
 
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import in_database
-from tests.commands import Result, run_command
-from tests.conditions import PATIENCE
-from tests.process import base_environment, serve_config
+from tests.kit.command import Result, run_command
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import base_environment, serve_config
 
 CONFIG = """
 [[databases]]

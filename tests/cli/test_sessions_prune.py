@@ -23,9 +23,9 @@ from agentctl.interface.requests import SessionLocator
 from agentctl.records.kinds import Record
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.local_project import in_database, write_config
-from tests.commands import run_command
-from tests.conditions import PATIENCE
-from tests.process import base_environment, serve_config, start_agentctl
+from tests.kit.command import run_command
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import base_environment, serve_config, start_agentctl
 
 SESSIONS = 240
 """More than two units."""

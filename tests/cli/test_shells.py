@@ -15,9 +15,9 @@ import pytest
 
 from tests.cli.local_project import write_config
 from tests.cli.test_pages import read_session
-from tests.commands import run_command
-from tests.conditions import PATIENCE
-from tests.process import base_environment
+from tests.kit.command import run_command
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import base_environment
 
 COMPLETIONS = {
     "agentctl sess": "agentctl sessions ",

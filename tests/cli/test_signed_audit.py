@@ -13,8 +13,8 @@ import pytest
 from agentctl.cli.files import write_key_pair
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import CONFIG, in_database
-from tests.conditions import PATIENCE
-from tests.process import base_environment, serve_config
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import base_environment, serve_config
 
 TABLES = """
 [authorization]

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import agentctl
-from tests.commands import run_command
-from tests.conditions import PATIENCE
-from tests.ports import find_free_port
+from tests.kit.command import run_command
+from tests.kit.conditions import PATIENCE
+from tests.kit.ports import find_free_port
 
 SKILL = Path(agentctl.__file__).parent / "cli" / "templates" / "SKILL.md"
 

@@ -13,8 +13,8 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 from tests.cli.local_project import write_config
-from tests.conditions import PATIENCE
-from tests.process import AGENTCTL, without_coverage
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import AGENTCTL, without_coverage
 
 HEAVY = {
     *("fastapi", "pydantic_ai", "httpx2", "httpcore2", "asyncpg", "apsw"),

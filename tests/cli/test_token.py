@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.projects import make_project
-from tests.commands import shift_clock
+from tests.kit.command import shift_clock
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import running_command
 from tests.cli.test_pages import CONTROLS, read_session
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 _numbers = itertools.count()
 

@@ -12,9 +12,9 @@ import pytest
 
 from agentctl.cli.commands.usage import draw_bar
 from agentctl.interface.requests import RunRequest
-from tests.commands import Result, run_command, stay_in_hour
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.command import Result, run_command, stay_in_hour
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import open_service, user
 
 Usage = Callable[..., Result]

@@ -16,7 +16,7 @@ from agentctl.cli.archives import Archive
 from agentctl.interface.requests import lists
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import in_database, write_config
-from tests.process import serve_config
+from tests.kit.process import serve_config
 
 MARKER = "sapphire7731"
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from agentctl.cli.root import app
 from tests.cli.conftest import Agentctl, Result
 from tests.cli.demo import Demo
-from tests.process import AGENTCTL
+from tests.kit.process import AGENTCTL
 
 
 def check(finished: Result, code: int, *parts: str, hint: str | None = None) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clients.service import Service, serving
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 
 __all__ = ["service"]
 

@@ -21,7 +21,7 @@ from agentctl.client import AsyncClient, Client, Event, EventKind
 from agentctl.remote import connection
 from tests.clients.cutting_proxy import cutting
 from tests.clients.service import Service, serving
-from tests.endpoint import start_endpoint
+from tests.kit.model import start_endpoint
 
 __all__ = [
     "RESPONSE_BYTES",

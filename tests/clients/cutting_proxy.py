@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from urllib.parse import urlsplit
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 __all__ = ["CuttingProxy", "cutting"]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
 
 __all__ = ["Service", "serving"]

@@ -21,7 +21,7 @@ from agentctl.client import AsyncClient, Client, EventKind, RunOptions, Timeouts
 from agentctl.interface.requests import RunRequest
 from agentctl.records.kinds import KINDS
 from tests.clients.service import Service
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.remote.conftest import Serve, answer, serve, stream_head
 
 __all__ = ["serve"]

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.clients.cutting_proxy import cutting
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 _BODY = b"x" * 40_000
 

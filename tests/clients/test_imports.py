@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.process import without_coverage
+from tests.kit.process import without_coverage
 
 PROGRAM = """
 import importlib, os, pkgutil, sys

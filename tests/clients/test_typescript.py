@@ -20,13 +20,13 @@ from playwright.sync_api import Browser, Page
 
 from tests.agui.pages import plan
 from tests.clients.cutting_proxy import cutting
-from tests.conditions import PATIENCE
 from tests.console.browser import CHROMIUM, open_browser, open_context
-from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.docs.pages import page
-from tests.endpoint import ModelEndpoint
-from tests.ports import find_free_port
-from tests.process import base_environment, start_server
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.ports import find_free_port
+from tests.kit.process import base_environment, start_server
 
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "packaging" / "typescript"

@@ -11,7 +11,7 @@ from agentctl.config import load_settings
 from agentctl.config.load import PRESETS
 from agentctl.config.settings import Authorization, IdentityProvider, Settings
 from agentctl.errors import InvalidConfiguration
-from tests.commands import run_command
+from tests.kit.command import run_command
 
 
 def load(folder: Path, lines: str, **variables: str) -> Settings:

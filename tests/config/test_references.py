@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.config.conftest import AGENT, Reads, Refuses
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 
 def team(id: str, *members: str) -> str:

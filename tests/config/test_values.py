@@ -12,7 +12,7 @@ from agentctl.config.settings import ModelSettings
 from agentctl.config.tables import ENTRY_TABLES, FORMER_KEYS, FORMER_PROBLEM
 from agentctl.errors import InvalidConfiguration
 from tests.config.conftest import AGENT, Reads, Refuses
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 WRONG_VALUES = {
     '[server]\nport = "x"': 'server.port: must be an integer from 0 to 65535, not "x"',

@@ -27,10 +27,10 @@ from tests.conformance.server import (
     run_component,
 )
 from tests.conformance.table import KINDS
-from tests.deployment import Deployment
-from tests.endpoint import ModelEndpoint
-from tests.environments import find_adk
-from tests.process import ServerProcess, serve_config
+from tests.kit.deployment import Deployment
+from tests.kit.environments import find_adk
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess, serve_config
 
 
 @dataclass(frozen=True)

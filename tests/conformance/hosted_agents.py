@@ -1,7 +1,7 @@
 """The same agents in every kind, for the conformance tests. The server imports this module.
 
 Each kind has the agents of `tests.conformance.server.AGENTS`; their models are those of the stub
-endpoint at `MODEL_URL` (tests/endpoint_server.py).
+endpoint at `MODEL_URL` (tests/kit/model_server.py).
 """
 
 from __future__ import annotations

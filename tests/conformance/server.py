@@ -17,7 +17,7 @@ from agentctl.interface.requests.approvals import ApprovalFilter, ContinueReques
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote.client import RemoteOperations
 from tests.conformance.table import KINDS
-from tests.deployment import Deployment, create_deployment
+from tests.kit.deployment import Deployment, create_deployment
 
 __all__ = ["ConformanceServer", "create_conformance_deployment"]
 

@@ -24,8 +24,8 @@ from tests.conformance.server import (
     create_conformance_deployment,
     run_component,
 )
-from tests.deployment import Deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment
+from tests.kit.model import ModelEndpoint
 
 KINDS = ("configured", "function", "pydantic-ai", "langgraph", "openai-agents", "agno-agent",
          "generator", "factory")  # fmt: skip

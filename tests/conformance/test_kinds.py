@@ -22,7 +22,6 @@ from agentctl.interface.requests import (
 )
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.records.kinds import ComponentKind
-from tests.conditions import PATIENCE, wait_until
 from tests.conformance.hosted_tools import NO_JSON
 from tests.conformance.server import (
     PAYMENT,
@@ -34,6 +33,7 @@ from tests.conformance.server import (
     stream_component,
 )
 from tests.conformance.table import COLUMNS, KINDS, PAGE, REASONS, replace_table
+from tests.kit.conditions import PATIENCE, wait_until
 
 CANCEL_SECONDS = 30.0
 """The longest time that a request to cancel may wait for the end."""

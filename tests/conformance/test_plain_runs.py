@@ -11,8 +11,8 @@ import pytest
 
 from tests.conformance.conftest import serve
 from tests.conformance.server import PLAIN_AGENTS, ConformanceServer, find_unstopped
-from tests.deployment import Deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment
+from tests.kit.model import ModelEndpoint
 
 IS_LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 

@@ -28,8 +28,8 @@ from playwright.sync_api import (
 )
 
 from tests.accounting import PAGE_EVENT
-from tests.conditions import PATIENCE
 from tests.console.vendor import FOLDERS, read_vendored
+from tests.kit.conditions import PATIENCE
 
 __all__ = [
     "CHROMIUM",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.console.deployed import EXTRA, HOLD
-from tests.deployment import Deploy
+from tests.kit.deployment import Deploy
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 if TYPE_CHECKING:

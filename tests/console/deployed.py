@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx2
 
-from tests.conditions import wait_for
-from tests.deployment import ADMIN
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
 __all__ = ["EXTRA", "HOLD", "READS", "RUNS", "hold", "start", "token", "wait_for_status"]

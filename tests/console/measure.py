@@ -22,8 +22,8 @@ from playwright.sync_api import Browser
 from tests.console.browser import ConsolePage, open_browser, open_console
 from tests.console.deployed import READS, RUNS
 from tests.console.vendor import ROOT
-from tests.deployment import create_deployment
-from tests.endpoint import start_endpoint
+from tests.kit.deployment import create_deployment
+from tests.kit.model import start_endpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 _PAGE = ROOT / "docs" / "internals" / "measurements.md"

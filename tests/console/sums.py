@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 
 import apsw
 
-from tests.conditions import PATIENCE, wait_for
+from tests.kit.conditions import PATIENCE, wait_for
 from tests.server.threaded_server import ThreadedServer
 
 __all__ = ["HOUR", "open_sums", "repeat_sums"]

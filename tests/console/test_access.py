@@ -6,7 +6,7 @@ from playwright.sync_api import Browser
 
 from tests.console.browser import check_view, expect, needs_browser, open_console
 from tests.console.deployed import READS, start, token
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser

@@ -12,7 +12,6 @@ import pytest
 from playwright.sync_api import Browser, Route
 
 from tests.approvals.people import APPROVER, USER, People
-from tests.conditions import wait_for
 from tests.console.browser import (
     HOSTILE,
     PRESS,
@@ -24,8 +23,9 @@ from tests.console.browser import (
     open_console,
 )
 from tests.console.test_widths import SMALL_TARGETS, WIDTHS, check_layout
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
 
 pytestmark = needs_browser

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from playwright.sync_api import Browser, Request
 
-from tests.conditions import PATIENCE
 from tests.console.browser import ConsolePage, expect, needs_browser, open_console
 from tests.console.deployed import start, token
-from tests.process import base_environment, run_agentctl
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import base_environment, run_agentctl
 from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser

@@ -21,8 +21,8 @@ from tests.console.browser import (
 )
 from tests.console.deployed import READS, RUNS
 from tests.console.test_widths import SMALL_TARGETS, check_layout
-from tests.deployment import ADMIN, Deploy
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import ADMIN, Deploy
+from tests.kit.model import ModelEndpoint
 from tests.server.files_of_runs import PDF, build_png, upload
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

@@ -16,7 +16,7 @@ from tests.console.browser import (
 )
 from tests.console.deployed import start, token
 from tests.console.test_widths import SMALL_TARGETS, check_layout
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser

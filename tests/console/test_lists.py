@@ -12,7 +12,7 @@ from tests.console.browser import check_accessibility, expect, needs_browser, op
 from tests.console.deployed import READS, RUNS, start, token
 from tests.console.test_vendor import FIRST_FILES
 from tests.console.test_widths import SMALL_TARGETS, check_layout
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 
 from tests.console.browser import ConsolePage, check_view, expect, needs_browser, open_console
 from tests.console.test_widths import SMALL_TARGETS, check_layout
-from tests.deployment import ADMIN, Deploy
+from tests.kit.deployment import ADMIN, Deploy
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser

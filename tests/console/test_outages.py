@@ -8,8 +8,8 @@ from playwright.sync_api import Browser, Route
 
 from tests.console.browser import check_view, expect, needs_browser, open_console
 from tests.console.deployed import start, token
-from tests.deployment import ADMIN
-from tests.process import base_environment, run_agentctl
+from tests.kit.deployment import ADMIN
+from tests.kit.process import base_environment, run_agentctl
 from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser

@@ -13,7 +13,6 @@ import pytest
 from playwright.sync_api import Browser, Locator, Route
 
 from agentctl.records.times import now
-from tests.commands import stay_in_hour
 from tests.console.browser import (
     ConsolePage,
     check_accessibility,
@@ -25,7 +24,8 @@ from tests.console.browser import (
 from tests.console.deployed import READS, RUNS, start
 from tests.console.sums import HOUR, open_sums
 from tests.console.test_widths import check_layout
-from tests.deployment import ADMIN
+from tests.kit.command import stay_in_hour
+from tests.kit.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser

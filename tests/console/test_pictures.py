@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 from tests.console.browser import ConsolePage, needs_browser, open_console
 from tests.console.deployed import hold, start
 from tests.console.sums import repeat_sums
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.console.browser import check_view, expect, needs_browser, open_console
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.server.repeating import PLAN, SCOPES, Place, call, open_place, say
 
 pytestmark = needs_browser

@@ -7,9 +7,9 @@ from typing import Any
 from playwright.sync_api import Browser
 
 from tests.cli.proxy import proxied
-from tests.conditions import wait_for
 from tests.console.browser import check_view, expect, needs_browser, open_console
 from tests.console.deployed import READS, start, token
+from tests.kit.conditions import wait_for
 from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.console.vendor import FOLDERS, ROOT, read_manifest, read_vendored
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 CONSOLE = ROOT / "agentctl/server/console"
 

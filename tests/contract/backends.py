@@ -20,8 +20,8 @@ from agentctl.interface.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
 from agentctl.service.service import Service
-from tests.declared import DeclaredAnswers
-from tests.deployment import Deployment
+from tests.kit.declared import DeclaredAnswers
+from tests.kit.deployment import Deployment
 
 __all__ = ["Backends", "OperationCall", "Outcome", "call_operation", "normalize", "read_events"]
 

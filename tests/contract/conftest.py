@@ -16,9 +16,9 @@ import pytest
 from tests.approvals import paying_agent
 from tests.contract.backends import Backends
 from tests.contract.engines import Engine, empty
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import serve_config
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import serve_config
 
 
 @pytest.fixture(scope="session", params=["sqlite", "postgres"])

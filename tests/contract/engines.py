@@ -12,8 +12,8 @@ import asyncpg
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database as Entry
-from tests.deployment import SQLITE_DATABASES, Deployment
-from tests.postgres import postgres_schemas
+from tests.kit.deployment import SQLITE_DATABASES, Deployment
+from tests.kit.postgres import postgres_schemas
 
 __all__ = ["Engine", "empty"]
 

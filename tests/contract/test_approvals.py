@@ -8,7 +8,6 @@ from typing import Any
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import Page, RunRequest, StreamEvent
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
-from tests.conditions import wait_for_run
 from tests.contract.backends import (
     Backends,
     OperationCall,
@@ -17,6 +16,7 @@ from tests.contract.backends import (
     normalize,
     read_events,
 )
+from tests.kit.conditions import wait_for_run
 
 USER = ("agents:run", "agents:read", "sessions:read")
 APPROVER = ("approvals:read", "approvals:write")

@@ -19,7 +19,7 @@ from tests.contract.test_changes import (
     runs_story,
     sessions_story,
 )
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
 
 _OF_THE_DOOR = ("via", "request_id")
 

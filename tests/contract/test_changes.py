@@ -39,7 +39,6 @@ from agentctl.interface.requests.memories import (
     NewMemory,
 )
 from agentctl.records.kinds import ComponentKind
-from tests.conditions import wait_until
 from tests.contract.backends import (
     Backends,
     OperationCall,
@@ -49,7 +48,8 @@ from tests.contract.backends import (
     read_events,
 )
 from tests.contract.engines import age_sessions
-from tests.deployment import ADMIN
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import ADMIN
 
 WRITER = (
     "agents:run", "agents:read", "teams:run", "workflows:run", "sessions:read", "sessions:write",

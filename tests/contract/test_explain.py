@@ -13,7 +13,7 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import ExplainRequest, RunRequest
 from tests.auth.forge import Pair, rs, token
 from tests.contract.backends import Backends, call_operation
-from tests.deployment import ADMIN, Deployment
+from tests.kit.deployment import ADMIN, Deployment
 
 REQUESTS = [
     ("GET", "/agents"),

@@ -19,7 +19,7 @@ from agentctl.interface.requests import (
 from agentctl.records.times import parse_rfc3339
 from agentctl.store import compared
 from tests.contract.backends import Backends
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
 
 USER = ("agents:read", "agents:run", "sessions:read", "sessions:write")
 

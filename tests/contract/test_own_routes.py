@@ -9,8 +9,8 @@ import pytest
 from tests.contract.backends import Backends, call_operation
 from tests.contract.conftest import create_waiting
 from tests.contract.test_reads import CALLERS, filled_sessions, reads
-from tests.endpoint import ModelEndpoint
-from tests.process import start_server
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import start_server
 
 __all__ = ["filled_sessions"]
 

@@ -28,7 +28,7 @@ from agentctl.interface.requests.administration import (
 from agentctl.interface.requests.memories import MemoryFilter, NewMemory
 from agentctl.records.sessions import ExportFormat
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
 
 READER = (
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",

@@ -21,7 +21,7 @@ from agentctl.interface.requests import (
 )
 from agentctl.interface.requests.administration import AuditFilter
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
 
 NAMES = (
     "Zebra", "apple", "Äpfel", "äpfel", "Apfel", "İstanbul", "straße", "STRASSE", "ss", "\ufb01ne",

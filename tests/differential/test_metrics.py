@@ -21,8 +21,8 @@ from agentctl.server.processes.metrics_endpoint import (
     answer_metrics_requests,
     gather_metrics,
 )
-from tests.conditions import PATIENCE
 from tests.differential.comparison import Comparison, Outcome
+from tests.kit.conditions import PATIENCE
 
 WORKERS = 3
 LABELS = (

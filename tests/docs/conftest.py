@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.forking import define_function
+from tests.kit.forking import define_function
 
 
 @pytest.fixture(scope="session")

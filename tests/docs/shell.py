@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 __all__ = ["Shell"]
 

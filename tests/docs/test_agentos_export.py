@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.commands import Result, run_command
-from tests.conditions import PATIENCE
 from tests.docs.pages import ROOT
-from tests.endpoint import ModelEndpoint
-from tests.process import base_environment
+from tests.kit.command import Result, run_command
+from tests.kit.conditions import PATIENCE
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import base_environment
 
 EXPORT = ROOT / "docs" / "examples" / "agentos" / "export_agentos.py"
 WRITE = Path(__file__).with_name("agentos_database.py")

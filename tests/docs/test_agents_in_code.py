@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment import create_deployment
 from tests.docs.pages import page
-from tests.environments import find_adk
+from tests.kit.deployment import create_deployment
+from tests.kit.environments import find_adk
+from tests.kit.process import serve_config
+from tests.kit.scripted_models import Answer, Script, ScriptedModels, models
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
-from tests.process import serve_config
-from tests.scripted_models import Answer, Script, ScriptedModels, models
 
 __all__ = ["models"]
 

@@ -19,7 +19,7 @@ import pytest
 from tests.docs.pages import Command, Page, page, pages
 from tests.docs.pictures import PICTURES, write_picture
 from tests.docs.shell import Shell
-from tests.process import start_server
+from tests.kit.process import start_server
 
 URL = "http://127.0.0.1:7777"
 BINARIES = "/home/you/agentctl/.venv/bin"

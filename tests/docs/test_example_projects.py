@@ -21,8 +21,8 @@ from agentctl.interface.requests import RunRequest
 from agentctl.records.runs import RunRecord
 from agentctl.remote import RemoteOperations
 from tests.docs.pages import ROOT
-from tests.endpoint import ModelEndpoint
-from tests.process import ServerProcess, serve_config
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess, serve_config
 
 EXAMPLES = ROOT / "docs" / "examples"
 LONGEST = 60

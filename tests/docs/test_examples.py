@@ -18,7 +18,7 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_record
 from tests.cli.projects import make_project
 from tests.docs.pages import Block, Page, page, pages
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 
 def examples(language: str) -> list[tuple[Page, Block]]:

@@ -20,11 +20,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.conditions import PATIENCE
 from tests.docs.pages import page
 from tests.docs.shell import Shell
 from tests.docs.test_commands import URL, start_demo
-from tests.ports import find_free_port
+from tests.kit.conditions import PATIENCE
+from tests.kit.ports import find_free_port
 
 ANSWERS = {
     "function": "me, message 1: hello",

@@ -14,11 +14,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.conditions import PATIENCE
 from tests.console.browser import CHROMIUM, expect, open_browser, open_context
 from tests.docs.pages import page
-from tests.endpoint import ModelEndpoint
-from tests.process import ServerProcess, run_agentctl, start_server
+from tests.kit.conditions import PATIENCE
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess, run_agentctl, start_server
 
 PAGE = page("docs/own-routes.md")
 

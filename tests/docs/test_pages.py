@@ -8,7 +8,7 @@ from pathlib import Path
 
 import agentctl
 from tests.docs.pages import ROOT, Page, page, pages
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 every_page = every_row("tested", pages())
 

@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from agentctl.server.app import create_app
-from tests.deployment import Deploy
 from tests.docs.pages import ROOT, pages
+from tests.kit.deployment import Deploy
 from tests.server.threaded_server import serve_in_thread
 
 BUILD = ROOT / "packaging/site/build.py"

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.docs.pages import ROOT, page
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 KINDS = {
     "plain", "streamed", "background", "paused", "queued", "durable", "members", "workflow",

@@ -17,9 +17,9 @@ from agentctl.records.approvals import ApprovalRow, Verb
 from agentctl.records.kinds import ComponentKind, find_component
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals
-from tests.conditions import PATIENCE, wait_until
 from tests.gated.site import Site, kill
-from tests.process import ServerProcess
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.process import ServerProcess
 
 FIRST = "first"
 SECOND = "second"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from agentctl.interface.requests import RunRequest
-from tests.conditions import wait_until
-from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, create_site, kill
-from tests.process import ServerProcess
+from tests.kit.conditions import wait_until
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess
 
 TOOLS = '''
 import time

@@ -12,11 +12,11 @@ from typing import Any
 import httpx2
 
 from agentctl.interface.requests import RunRequest
-from tests.conditions import wait_until
 from tests.durable.test_kills import wait_until_done
-from tests.endpoint import ModelEndpoint
 from tests.gated.site import SCOPES, Site, answer, call, create_site, kill
-from tests.process import ServerProcess
+from tests.kit.conditions import wait_until
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess
 from tests.server.files_of_runs import build_png, upload
 
 AGENTS = """

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from agentctl.store.database import Sql
-from tests.conditions import wait_until
 from tests.durable.test_files import PICTURE, find_stored
 from tests.durable.test_kills import is_called, start, wait_until_done
-from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, answer, call, create_site, kill
-from tests.process import ServerProcess
+from tests.kit.conditions import wait_until
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess
 from tests.server.files_of_runs import PDF
 
 CONFIG = """

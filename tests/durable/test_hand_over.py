@@ -9,12 +9,12 @@ from functools import partial
 
 from agentctl.interface.requests import RunRequest, StreamEvent
 from agentctl.remote.client import RemoteOperations
-from tests.conditions import PATIENCE, wait_until
 from tests.durable.forwarding import forward
 from tests.durable.moves import set_drain_seconds
 from tests.durable.test_kills import NOTES, delegate, is_called, start
 from tests.gated.site import SCOPES, Site, answer, call
-from tests.process import ServerProcess
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.process import ServerProcess
 
 
 def stop(server: ServerProcess) -> float:

@@ -9,9 +9,9 @@ from typing import Any
 from agentctl.interface.requests import RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.store.database import Sql
-from tests.conditions import wait_until
 from tests.gated.site import Site, answer, call, kill
-from tests.process import ServerProcess
+from tests.kit.conditions import wait_until
+from tests.kit.process import ServerProcess
 
 NOTES = [answer(call("note", f"note-{n}", text=f"step {n}")) for n in range(3)]
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.deployment import SQLITE_DATABASES
 from tests.durable.agents import DURABLE, FUNCTION, FUNCTION_CODE, LIBRARIES, MCP, TOGETHER
 from tests.durable.moves import FIRST, SECOND, Moved, Start, move
-from tests.endpoint import ModelEndpoint
 from tests.gated.site import answer, call, create_site
-from tests.postgres import postgres_schemas
+from tests.kit.deployment import SQLITE_DATABASES
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres import postgres_schemas
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 

@@ -21,10 +21,10 @@ from agentctl.records.approvals import Verb
 from agentctl.runtime.json_values import NO_JSON_FORM
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
-from tests.conditions import wait_until
 from tests.durable.test_kills import is_called, start, wait_until_done
-from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, answer, call, create_site, kill
+from tests.kit.conditions import wait_until
+from tests.kit.model import ModelEndpoint
 
 AGENTS = ("without_id", "with_id", "gated", "tools", "gated_tools", "typed")
 

@@ -11,7 +11,7 @@ import httpx2
 
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 
 
 def describe_sent(model: str, messages: list[dict[str, Any]]) -> str:

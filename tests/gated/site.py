@@ -22,9 +22,9 @@ from agentctl.remote.client import RemoteOperations
 from agentctl.store.database import Database, Sql
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals
-from tests.conditions import PATIENCE, wait_for_run
-from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
-from tests.process import ServerProcess, serve_config
+from tests.kit.conditions import PATIENCE, wait_for_run
+from tests.kit.deployment import SQLITE_DATABASES, Deployment, create_deployment
+from tests.kit.process import ServerProcess, serve_config
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = (

@@ -17,7 +17,7 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.tools.call_rules import may_match
 from tests.config.conftest import AGENT, Reads, Refuses, file, reads, refuses
-from tests.process import run_agentctl
+from tests.kit.process import run_agentctl
 from tests.runtime.fake_context import settings
 
 __all__ = ["file", "reads", "refuses"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, answer, call, create_site, kill
-from tests.process import ServerProcess
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess
 
 SERVER = Path(__file__).with_name("asking_server.py")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, kill
+from tests.kit.model import ModelEndpoint
 
 _CONFIG = """
 [[models]]

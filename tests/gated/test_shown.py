@@ -21,12 +21,12 @@ from agentctl.interface.requests import (
 )
 from agentctl.records.kinds import ComponentKind
 from agentctl.store.database import Sql
-from tests.conditions import wait_for_run, wait_until
 from tests.durable.agents import DURABLE
-from tests.endpoint import ModelEndpoint, start_endpoint
 from tests.gated.shown import compare, read_calls
 from tests.gated.site import Site, answer, call, create_site, kill
-from tests.process import ServerProcess
+from tests.kit.conditions import wait_for_run, wait_until
+from tests.kit.model import ModelEndpoint, start_endpoint
+from tests.kit.process import ServerProcess
 
 STEPS = 3_000 if os.environ.get("AGENTCTL_TEST_LONG") else 50
 

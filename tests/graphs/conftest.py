@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.server import ConformanceServer
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import serve_config
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import serve_config
 
 MODULE = "cookbook_graphs"
 

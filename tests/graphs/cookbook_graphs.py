@@ -1,6 +1,6 @@
 """Graphs of LangGraph as its cookbooks write them: supervisors, swarms, map-reduce, custom states.
 
-The models follow the plan in the message of the user (`tests.endpoint_server`). The server imports
+The models follow the plan in the message of the user (`tests.kit.model_server`). The server imports
 this file as a separate module.
 """
 

@@ -15,10 +15,10 @@ from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.runners.langgraph import LangGraphRunner
 from agentctl.runtime.runners.library_runner import RunnerOptions
-from tests.commands import run_command
-from tests.conditions import PATIENCE
 from tests.conformance.server import ConformanceServer, run_component, stream_component
 from tests.graphs.test_members import call
+from tests.kit.command import run_command
+from tests.kit.conditions import PATIENCE
 
 EMAIL = {"email_input": {"author": "ann", "subject": "hi"}}
 

@@ -11,9 +11,9 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, RunRequest, RunView
 from agentctl.records.events import parse_event
 from agentctl.records.run_reader import RunReader
-from tests.commands import Result, run_command
-from tests.conditions import wait_until
 from tests.conformance.server import SCOPES, ConformanceServer, run_component, stream_component
+from tests.kit.command import Result, run_command
+from tests.kit.conditions import wait_until
 
 
 def call(name: str, call_id: str, **arguments: Any) -> dict[str, Any]:

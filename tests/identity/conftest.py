@@ -8,11 +8,11 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.console.browser import open_browser
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
 from tests.identity.provider import AUDIENCE, TRUST, Office, list_clients, run_identity_provider
-from tests.ports import find_free_port
-from tests.process import start_server
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.ports import find_free_port
+from tests.kit.process import start_server
 
 USERS = {"eve": {"groups": ["visitors", "staff"]}}
 

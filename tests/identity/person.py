@@ -12,7 +12,7 @@ from urllib.parse import urljoin
 
 import httpx2
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 _FORM = re.compile(r'<form[^>]* action="([^"]+)"')
 _INPUT = re.compile(r'<input[^>]* name="(\w+)"(?:[^>]* value="([^"]*)")?')

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.deployment import create_deployment
 from tests.identity.provider import AUDIENCE, TRUST, Office, list_clients, run_identity_provider
-from tests.ports import find_free_port
-from tests.process import start_server
+from tests.kit.deployment import create_deployment
+from tests.kit.ports import find_free_port
+from tests.kit.process import start_server
 
 __all__ = ["SECONDS", "serve_short_tokens"]
 

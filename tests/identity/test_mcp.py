@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx2
 
-from tests.conditions import PATIENCE
 from tests.identity.provider import Office, needs_provider
+from tests.kit.conditions import PATIENCE
 from tests.packaging.sign_in import follow_forms
 from tests.server.test_mcp_authorization import Storage
 

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
+from tests.kit.releases import NEW, Program
 from tests.lab.clients import Client
 from tests.lab.git_ledger import GitLedger
 from tests.lab.judge import judge_world
 from tests.lab.world import World, open_world
-from tests.releases import NEW, Program
 
 __all__ = ["Experiment", "Figures", "add_options", "run", "run_experiment"]
 

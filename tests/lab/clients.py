@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.lab.servers import Server
 from tests.lab.world import World
 

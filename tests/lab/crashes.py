@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import NamedTuple
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.lab.disturbances import DISTURBANCES, wait_for_answers
 from tests.lab.received import Received, compare_with_rows, wait_until_idle
 from tests.lab.requests import Client

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 import asyncpg
 import httpx2
 
-from tests.conditions import PATIENCE, wait_until
+from tests.kit.conditions import PATIENCE, wait_until
 from tests.lab.servers import Server
 from tests.lab.world import World
 

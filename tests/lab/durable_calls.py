@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.conditions import PATIENCE, wait_until
+from tests.kit.conditions import PATIENCE, wait_until
 from tests.lab.clients import Client
 from tests.lab.disturbances import DISTURBANCES
 from tests.lab.judge import judge_world

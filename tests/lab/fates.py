@@ -24,8 +24,8 @@ from agentctl.interface.requests import CancelRequest, MessageRequest, RunReques
 from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import ServiceOperations
 from agentctl.work.event_loop import retrieve_exception
-from tests.conditions import wait_for_run, wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_for_run, wait_until
+from tests.kit.deployment import Deployment
 from tests.lab.judge import judge_rows
 from tests.runs.simulated_processes import Process, create_process_task
 from tests.server.database_checks import open_read_only

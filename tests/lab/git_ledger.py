@@ -6,7 +6,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-from tests.conditions import wait_for
+from tests.kit.conditions import wait_for
 
 
 class GitLedger:

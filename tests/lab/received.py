@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.lab.judge import LIVE, judge_world, read_events
 from tests.lab.world import World
 from tests.server.concurrent_callers import Event

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.conditions import PATIENCE
-from tests.deployment import Deployment
-from tests.postgres_server import list_children
-from tests.process import ServerProcess, serve_config
-from tests.releases import NEW, Program
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import Deployment
+from tests.kit.postgres_server import list_children
+from tests.kit.process import ServerProcess, serve_config
+from tests.kit.releases import NEW, Program
 
 __all__ = ["Server"]
 

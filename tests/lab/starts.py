@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 import httpx2
 
-from tests.commands import shift_clock
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import ADMIN
+from tests.kit.command import shift_clock
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import ADMIN
 from tests.lab.disturbances import DISTURBANCES, HOUR, Disturbance
 from tests.lab.judge import judge_world
 from tests.lab.world import World, open_world

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 from tests.lab.halts.counting_endpoint import Call
 from tests.lab.halts.experiment import Plan, halt_often
 from tests.lab.halts.paths import PATHS

@@ -11,9 +11,9 @@ import apsw
 from agentctl.auth.principal import local_principal
 from agentctl.interface.requests import RunRequest
 from agentctl.service.service import Service
-from tests.conditions import wait_for_run
-from tests.deployment import Deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import wait_for_run
+from tests.kit.deployment import Deployment
+from tests.kit.model import ModelEndpoint
 from tests.lab.judge import is_in_order, judge_world
 from tests.lab.ledger import Ledger
 from tests.lab.servers import Server

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.lab.pairs import hosted, schedule, trial
 from tests.lab.pairs.judge import Facts
 from tests.lab.pairs.operations import OPERATIONS, SCENES, Place, wait_for

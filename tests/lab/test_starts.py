@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kit.postgres_server import PostgresServer, run_postgres_server
 from tests.lab.starts import CASES, SLOW_COMMITS, Answers, open_case, send_starts, try_cases
-from tests.postgres_server import PostgresServer, run_postgres_server
 
 RATE = 20.0
 SECONDS = 3.0

@@ -16,14 +16,14 @@ from uuid import uuid4
 import apsw
 import asyncpg
 
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint, start_endpoint
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint, start_endpoint
+from tests.kit.postgres_server import PostgresServer, run_postgres_server
+from tests.kit.releases import NEW, build_program, extract_last_release
 from tests.lab import ledger
 from tests.lab.ledger import Ledger
 from tests.lab.servers import Server
 from tests.poolers.pgbouncer import MISSING, PgBouncer, find_pgbouncer, running_pgbouncer
-from tests.postgres_server import PostgresServer, run_postgres_server
-from tests.releases import NEW, build_program, extract_last_release
 
 __all__ = ["DEPLOYMENTS", "LIMITS", "TOKEN_SECONDS", "Layout", "World", "open_world"]
 
@@ -173,7 +173,7 @@ async def open_world(
     limits: str = LIMITS,
     variables: Mapping[str, str] | None = None,
     python: str | None = None,
-    endpoint: str = "tests.endpoint_server",
+    endpoint: str = "tests.kit.model_server",
     postgres: PostgresServer | None = None,
     is_flushed: bool = False,
     postgres_settings: Sequence[str] = (),

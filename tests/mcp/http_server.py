@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import uuid4
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 TOOLS = (
     "who",

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.service.service import Service
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint, start_endpoint
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint, start_endpoint
 from tests.mcp.hosting import SERVER
 from tests.runtime.fake_context import UNREACHED_SECONDS
 from tests.service.callers import open_service, user

@@ -27,8 +27,8 @@ from agentctl.runtime.mcp.guard import (
     is_id,
     read_lines,
 )
-from tests.conditions import PATIENCE, wait_for, wait_until
 from tests.differential.comparison import LONG, SEED
+from tests.kit.conditions import PATIENCE, wait_for, wait_until
 from tests.mcp.hosting import host, stdio_spec
 
 ROOT = Path(__file__).parents[2]

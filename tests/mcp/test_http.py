@@ -14,7 +14,7 @@ from agentctl.config.settings import Limits
 from agentctl.runtime.components.records import build_record
 from agentctl.runtime.mcp import server
 from agentctl.runtime.mcp.calls import McpUser
-from tests.conditions import PATIENCE, wait_until
+from tests.kit.conditions import PATIENCE, wait_until
 from tests.mcp.hosting import Hosted, host
 from tests.mcp.http_server import State, serve_http
 from tests.runtime.fake_context import UNREACHED_SECONDS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.mcp.lifecycle import measure
 
 RUNS = 1_000 if os.environ.get("AGENTCTL_TEST_LONG") else 40

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conditions import wait_for
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import ServerProcess, serve_config
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess, serve_config
 from tests.server.observed_server import MCP_SERVER
 
 PROGRAM = b"mcp/stdio_server.py"

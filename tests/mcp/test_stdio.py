@@ -16,9 +16,9 @@ import pytest
 
 from agentctl.config.settings import Limits
 from agentctl.runtime.mcp import actions, connection, stdio
-from tests.conditions import PATIENCE, wait_until
-from tests.endpoint import ModelEndpoint
-from tests.loops import pass_time
+from tests.kit.clock import pass_time
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.model import ModelEndpoint
 from tests.mcp.hosting import host, stdio_spec
 from tests.runtime.fake_context import FakeContext
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.postgres_server import PostgresServer, run_postgres_server
+from tests.kit.postgres_server import PostgresServer, run_postgres_server
 
 __all__ = ["server"]
 

@@ -20,11 +20,11 @@ import orjson
 from agentctl.auth.keys.files import write_private_key
 from agentctl.auth.keys.signing import build_public_jwks, generate_key
 from agentctl.auth.tokens import mint
-from tests.conditions import PATIENCE
-from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.postgres_server import PostgresServer
 from tests.lab.servers import Server
 from tests.outages.proxy import ProxyApart, proxied_apart
-from tests.postgres_server import PostgresServer
 
 __all__ = ["STATEMENT", "WAIT", "Pair", "running_pair"]
 

@@ -21,9 +21,9 @@ from agentctl.store.postgres.listener import BURST, SEND_SECONDS
 from agentctl.store.repositories import audit, runs, sessions, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
-from tests.conditions import PATIENCE, wait_until
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.postgres_server import PostgresServer
 from tests.outages.proxy import Proxy, proxied
-from tests.postgres_server import PostgresServer
 from tests.store.rows import START, a_run, a_session
 
 WAIT = 0.4

@@ -14,11 +14,11 @@ import httpx2
 import orjson
 import pytest
 
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.postgres_server import PostgresServer
-from tests.process import ServerProcess, serve_config
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres_server import PostgresServer
+from tests.kit.process import ServerProcess, serve_config
 
 LIMIT = "[limits]\nconcurrent_runs = 2\n"
 

@@ -14,10 +14,10 @@ import pytest
 from agentctl import errors
 from agentctl.interface.requests import RunRequest
 from agentctl.service.service import Service
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.postgres_server import PostgresServer
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres_server import PostgresServer
 from tests.service.callers import open_service, user
 
 POOL = 6

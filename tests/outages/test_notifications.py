@@ -13,12 +13,12 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres_server import PostgresServer
+from tests.kit.process import ServerProcess, base_environment, run_agentctl, serve_config
 from tests.outages.proxy import ProxyApart, proxied_apart
-from tests.postgres_server import PostgresServer
-from tests.process import ServerProcess, base_environment, run_agentctl, serve_config
 
 CONFIG = """
 [metrics]

@@ -12,10 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
+from tests.kit.postgres_server import PostgresServer, run_postgres_server
 from tests.lab.starts import CASES, SLOW_COMMITS, open_case
 from tests.lab.world import World
-from tests.postgres_server import PostgresServer, run_postgres_server
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import asyncpg
 
 from agentctl.interface.requests import RunRequest
 from agentctl.store.postgres.database import PostgresDatabase
-from tests.conditions import wait_until
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.postgres_server import PostgresServer
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres_server import PostgresServer
 from tests.service.callers import open_service, user, wait_for_running
 
 REQUEST = """

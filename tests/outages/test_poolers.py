@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import Result, run_command
+from tests.kit.command import Result, run_command
+from tests.kit.postgres_server import PostgresServer, execute
+from tests.kit.process import serve_config
 from tests.outages.proxy import ProxyApart, proxied_apart
-from tests.postgres_server import PostgresServer, execute
-from tests.process import serve_config
 
 SETTINGS = {
     "search_path": "pooled_b",

@@ -12,10 +12,10 @@ import asyncpg
 from agentctl import errors
 from agentctl.interface.requests import RunRequest
 from agentctl.work.event_loop import retry_while_unavailable
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.postgres_server import PostgresServer
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres_server import PostgresServer
 from tests.service.callers import open_service, user
 
 POOL = 8

@@ -16,10 +16,10 @@ from agentctl import errors
 from agentctl.config.settings import Database, TlsMode
 from agentctl.store.database import Sql
 from agentctl.store.postgres.database import PostgresDatabase
-from tests.certificates import create_certificate
-from tests.conditions import wait_until
-from tests.connections import serve_connections
-from tests.postgres_server import PostgresServer, execute, run_postgres_server
+from tests.kit.certificates import create_certificate
+from tests.kit.conditions import wait_until
+from tests.kit.connections import serve_connections
+from tests.kit.postgres_server import PostgresServer, execute, run_postgres_server
 
 PASSWORD = "p@:/?#%[]'\" ü😀"
 

@@ -16,11 +16,11 @@ from uuid import uuid4
 import asyncpg
 import httpx2
 
-from tests.conditions import PATIENCE
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.postgres_server import PostgresServer
-from tests.process import ServerProcess, serve_config
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres_server import PostgresServer
+from tests.kit.process import ServerProcess, serve_config
 
 ROUNDS = 40 if os.environ.get("AGENTCTL_TEST_LONG") else 4
 

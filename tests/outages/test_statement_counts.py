@@ -19,11 +19,11 @@ from typing import Any
 import asyncpg
 import httpx2
 
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres_server import PostgresServer
 from tests.lab.servers import Server
-from tests.postgres_server import PostgresServer
 from tests.server.concurrent_callers import read_events
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"

@@ -11,11 +11,11 @@ import pytest
 from agentctl import errors
 from agentctl.interface.requests import RunFilter, RunRequest
 from agentctl.service.service import ServiceOperations
-from tests.conditions import wait_until
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres_server import PostgresServer
 from tests.outages.proxy import Proxy, proxied
-from tests.postgres_server import PostgresServer
 from tests.service.callers import open_service, user
 
 BOUNDS = "wait_seconds = 2\nstatement_seconds = 2"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.packaging.programs import require_program
 
 RELEASE = "trixie"

@@ -24,7 +24,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/internals/neighbours.md"

@@ -10,9 +10,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.conditions import PATIENCE
-from tests.deployment import Deployment
-from tests.process import AGENTCTL, base_environment
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import Deployment
+from tests.kit.process import AGENTCTL, base_environment
 
 __all__ = ["Instance", "Manager", "build_shell_command"]
 

@@ -21,14 +21,14 @@ import pytest
 import yaml
 
 from tests.cli.demo import serving
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
+from tests.kit.ports import find_free_port, wait_for_port
+from tests.kit.postgres_server import run_postgres_server
+from tests.kit.process import base_environment
 from tests.packaging.machine import create_debian
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
 from tests.packaging.test_release import ROOT, build
 from tests.packaging.test_walk_through import list_commands
-from tests.ports import find_free_port, wait_for_port
-from tests.postgres_server import run_postgres_server
-from tests.process import base_environment
 
 FOLDER = PACKAGING / "container"
 CHECK = ROOT / ".dist/bin/check-jsonschema"

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from agentctl.cli.files import write_key_pair
+from tests.kit.process import base_environment, run_agentctl
 from tests.packaging.programs import PACKAGING
-from tests.process import base_environment, run_agentctl
 
 CHART = PACKAGING / "helm"
 MANIFESTS = PACKAGING / "kubernetes"

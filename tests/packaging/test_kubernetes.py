@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentctl.cli.files import write_key_pair
+from tests.kit.process import base_environment, run_agentctl
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
-from tests.process import base_environment, run_agentctl
 
 FOLDER = PACKAGING / "kubernetes"
 VALIDATE = PACKAGING.parent / ".dist/bin/kubernetes-validate"

@@ -11,13 +11,13 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.certificates import create_certificate
 from tests.cli.demo import Demo, serving
-from tests.conditions import PATIENCE
-from tests.endpoint import ModelEndpoint
+from tests.kit.certificates import create_certificate
+from tests.kit.conditions import PATIENCE
+from tests.kit.model import ModelEndpoint
+from tests.kit.ports import find_free_port, wait_for_port
+from tests.kit.process import base_environment
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
-from tests.ports import find_free_port, wait_for_port
-from tests.process import base_environment
 
 pytestmark = [needs_packaging_mode]
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from tests.clients.service import serving
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import base_environment, start_server
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
-from tests.process import base_environment, start_server
 
 ROOT = PACKAGING.parent
 BUILD_TOOLS = ROOT / ".dist/bin/python"

@@ -14,9 +14,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.packaging.programs import needs_packaging_mode
 from tests.packaging.service_manager import Manager
 from tests.server.concurrent_callers import Event, check_order, read_events

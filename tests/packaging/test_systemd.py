@@ -21,13 +21,13 @@ import httpx2
 import pytest
 
 from tests.cli.demo import serving
-from tests.conditions import PATIENCE
-from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.docs.pages import ROOT
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import AGENTCTL, base_environment, run_agentctl
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
 from tests.packaging.service_manager import Instance, Manager, build_shell_command
-from tests.process import AGENTCTL, base_environment, run_agentctl
 
 UNITS = PACKAGING / "systemd"
 PREFIX = "/opt/agentctl/bin"

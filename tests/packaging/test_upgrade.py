@@ -17,13 +17,13 @@ import asyncpg
 import httpx2
 import pytest
 
-from tests.conditions import wait_until
-from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import SQLITE_DATABASES, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess, base_environment, serve_config
+from tests.kit.releases import NEW, Program, build_program, extract_last_release
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
 from tests.packaging.test_release import install
-from tests.process import ServerProcess, base_environment, serve_config
-from tests.releases import NEW, Program, build_program, extract_last_release
 from tests.server.concurrent_callers import open_client
 
 ROOT = PACKAGING.parent

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from tests.deployment import create_deployment
+from tests.kit.deployment import create_deployment
 from tests.pauses.waiting import WaitingDeployment
 
 __all__ = ["create_graph_deployment", "create_library_deployment"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.pauses.graphs import CALL, create_graph_deployment
 from tests.pauses.waiting import WaitingServer
 

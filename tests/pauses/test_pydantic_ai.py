@@ -13,7 +13,7 @@ from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.runners.library_runner import RunnerOptions
 from agentctl.runtime.runners.loading import build_runner
 from agentctl.runtime.runners.pydantic_ai import PydanticAIRunner
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 
 PAY = ("pay", "p1", {"amount": 10, "to": "bob"})

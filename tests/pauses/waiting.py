@@ -15,9 +15,9 @@ from typing import Any
 import httpx2
 import orjson
 
-from tests.conditions import PATIENCE
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.process import ServerProcess, serve_config
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.process import ServerProcess, serve_config
 
 __all__ = ["WaitingDeployment", "WaitingServer", "create_waiting_deployment"]
 

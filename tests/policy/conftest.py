@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.policy.scenario import Scenario, open_scenario
 
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from agentctl.server import running
 from agentctl.server.app import create_app
 from agentctl.service.service import Service
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

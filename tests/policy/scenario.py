@@ -11,7 +11,7 @@ from typing import Any
 from agentctl.auth.principal import Principal
 from agentctl.interface.requests.administration import Grant, NewAccount
 from agentctl.records.authorization import KNOWN_SCOPES
-from tests.deployment import ADMIN, Deployment
+from tests.kit.deployment import ADMIN, Deployment
 from tests.policy.in_process import HttpRequest, InProcessServer, serve_in_process
 from tests.policy.tokens import signed
 

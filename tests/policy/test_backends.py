@@ -62,9 +62,9 @@ from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.service.service import ServiceOperations
+from tests.kit.tables import every_row
 from tests.policy.in_process import HttpRequest, comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
-from tests.tables import every_row
 
 Call = Callable[[ServiceOperations], Awaitable[Any]]
 

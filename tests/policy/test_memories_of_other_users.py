@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agentctl.interface.operations import ROUTES
+from tests.kit.tables import every_row
 from tests.policy.in_process import comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
-from tests.tables import every_row
 
 CALLERS = ("me", "no sub", "their ids", "account")
 """Callers that are not administrators."""

@@ -20,11 +20,11 @@ from agentctl.records.authorization import KNOWN_SCOPES
 from agentctl.server.app import create_app
 from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.auth.forge import fixed, seal
-from tests.conditions import wait_for
-from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.tables import every_row
 from tests.policy.in_process import HttpRequest, InProcessServer, comparable, serve_in_process
 from tests.policy.tokens import signed
-from tests.tables import every_row
 
 WITH_IDS = ("agents", "teams", "workflows", "approvals", "sessions")
 IDS = {

@@ -10,7 +10,7 @@ from typing import Any
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from tests.auth.forge import Pair, Signer, rs, token
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 
 __all__ = ["signed"]
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.poolers.pgbouncer import FOLDER, find_pgbouncer, read_version
 
 PACKAGES = (

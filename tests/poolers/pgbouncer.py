@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 MINIMUM = (1, 21)
 """The first version that keeps prepared statements in transaction mode."""

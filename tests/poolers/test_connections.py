@@ -11,11 +11,11 @@ import asyncpg
 import httpx2
 import pytest
 
-from tests.deployment import SQLITE_DATABASES, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import SQLITE_DATABASES, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres_server import PostgresServer, execute
 from tests.lab.servers import Server
 from tests.poolers.test_pgbouncer import as_role, client_of
-from tests.postgres_server import PostgresServer, execute
 
 ROLE = "counted"
 

@@ -17,10 +17,11 @@ from agentctl import errors
 from agentctl.config.settings import Database
 from agentctl.store.database import ReadSize, Sql, Statement, Steps, unit
 from agentctl.store.postgres.database import PostgresDatabase
-from tests.commands import Result, run_command
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import ADMIN, SQLITE_DATABASES, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.command import Result, run_command
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import ADMIN, SQLITE_DATABASES, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres_server import PostgresServer, execute
 from tests.lab.servers import Server
 from tests.poolers.pgbouncer import (
     MISSING,
@@ -29,7 +30,6 @@ from tests.poolers.pgbouncer import (
     find_pgbouncer,
     running_pgbouncer,
 )
-from tests.postgres_server import PostgresServer, execute
 
 CALLERS = 8
 RUNS = 24

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from agentctl.records.run_spec import RunSpec
-from tests.run_specs import a_spec
+from tests.kit.run_specs import a_spec
 
 MESSAGE = {"role": "user", "content": "hi", "created_at": 1}
 

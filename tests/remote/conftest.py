@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agentctl import errors
 from agentctl.remote import events
 from agentctl.remote.events import EventParser, ServerEvent
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 STREAM = (
     b"\xef\xbb\xbf: hello\n\nid: 0\nevent: RunStarted\ndata: {\"a\": 1}\n\n"

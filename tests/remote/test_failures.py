@@ -18,8 +18,8 @@ from agentctl.remote import RemoteOperations
 from agentctl.remote.address import parse_address
 from agentctl.remote.connection import Timeouts
 from agentctl.remote.failures import build_connection_error
-from tests.certificates import create_certificate, serve_tls_alerts
-from tests.ports import find_free_port
+from tests.kit.certificates import create_certificate, serve_tls_alerts
+from tests.kit.ports import find_free_port
 from tests.remote.conftest import Serve, answer
 
 TOKEN = "head.payload.s3cret"

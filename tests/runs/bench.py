@@ -26,8 +26,8 @@ from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql
 from agentctl.store.repositories import run_reads, runs, sessions, steps
 from agentctl.store.repositories.steps import StepRow
-from tests.deployment import Deployment
-from tests.run_specs import a_spec
+from tests.kit.deployment import Deployment
+from tests.kit.run_specs import a_spec
 from tests.service.callers import open_service
 from tests.store.rows import a_session
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 opened = threading.Event()
 """Releases the tools."""

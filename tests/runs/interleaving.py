@@ -19,7 +19,7 @@ from agentctl.runs.life.admission import IdempotentReplay
 from agentctl.store.database import Work
 from agentctl.store.postgres import connection as postgres_connection
 from agentctl.store.postgres import database, failures
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 __all__ = ["Barrier", "Change", "together", "undone"]
 

@@ -28,8 +28,8 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import events, run_reads, runs, sessions, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
-from tests.conditions import PATIENCE
-from tests.process import base_environment
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import base_environment
 from tests.store.rows import a_run, a_session
 
 __all__ = [

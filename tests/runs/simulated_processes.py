@@ -18,7 +18,7 @@ from weakref import WeakSet
 from agentctl.config.settings import Settings
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite.database import SqliteDatabase
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.service.callers import user
 
 __all__ = ["Process", "TaskOwner", "create_process_task"]

@@ -19,8 +19,8 @@ from agentctl.config.files import Files
 from agentctl.records.times import HOUR, now
 from agentctl.store import blobs
 from agentctl.store.blobs import BlobStore, build_key, open_blob_store
-from tests.buckets import KEYS, build_files_table, serve_bucket
-from tests.deployment import create_deployment
+from tests.kit.buckets import KEYS, build_files_table, serve_bucket
+from tests.kit.deployment import create_deployment
 from tests.server.threaded_server import serve_in_thread
 
 KEY = build_key("ann", "ab" * 32)

@@ -20,8 +20,8 @@ from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.workers import Heartbeat
-from tests.conditions import wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment
 from tests.runs.shared_databases import SharedDatabases, create_live_run
 from tests.service.callers import open_service, streamed_run, user
 from tests.store.rows import a_session

@@ -27,8 +27,8 @@ from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.pauses import Ask
 from agentctl.store.database import Sql
 from agentctl.store.repositories import accounts
-from tests.deployment import Deployment
-from tests.run_specs import a_spec
+from tests.kit.deployment import Deployment
+from tests.kit.run_specs import a_spec
 from tests.runs.bench import OWNER, Bench, open_bench
 from tests.store.rows import START
 from tests.store.test_accounts import an_account

@@ -16,8 +16,8 @@ from agentctl.runs.jobs.cleanup import ClockGuard
 from agentctl.runs.workers.liveness import WorkerLock
 from agentctl.store.repositories import audit, events
 from agentctl.store.repositories.audit import AuditRow
-from tests.commands import shift_clock
-from tests.conditions import wait_until
+from tests.kit.command import shift_clock
+from tests.kit.conditions import wait_until
 from tests.runs.quick_jobs import open_service, start_jobs
 from tests.runs.shared_databases import SharedDatabases
 from tests.runs.test_cleanup import create_ended_run

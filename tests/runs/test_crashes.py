@@ -14,10 +14,10 @@ import pytest
 
 from agentctl.interface.requests import CancelRequest
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP
-from tests.conditions import wait_for
-from tests.deployment import Deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import ServerProcess, serve_config
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import Deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess, serve_config
 from tests.runs.shared_databases import SharedDatabases
 from tests.service.callers import admin, open_service
 

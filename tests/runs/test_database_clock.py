@@ -23,8 +23,8 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, audit, runs, sessions, workers
 from agentctl.store.repositories.audit import AuditRow
 from agentctl.store.repositories.workers import WorkerRow
-from tests.commands import shift_clock
-from tests.postgres import postgres_schemas
+from tests.kit.command import shift_clock
+from tests.kit.postgres import postgres_schemas
 from tests.store.rows import a_run, a_session
 
 MINUTE = 60_000_000

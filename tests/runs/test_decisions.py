@@ -44,8 +44,8 @@ from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.approvals import Checkpoint, DecisionChange
 from agentctl.store.visibility import EVERYONE
-from tests.deployment import Deployment
-from tests.run_specs import a_spec
+from tests.kit.deployment import Deployment
+from tests.kit.run_specs import a_spec
 from tests.runs.bench import open_bench
 from tests.store.rows import START, a_run, a_session
 

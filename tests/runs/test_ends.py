@@ -37,7 +37,7 @@ from agentctl.store.repositories import approvals, events, queue, quotas, run_re
 from agentctl.store.repositories.quotas import Counters
 from agentctl.store.repositories.runs import NewVersion
 from agentctl.store.visibility import EVERYONE
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.runs.bench import OWNER, Bench, open_bench
 from tests.runs.shared_databases import build_identity, create_live_run, loads
 from tests.runs.test_waiting import record

@@ -36,8 +36,8 @@ from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Database, Sql, Work
 from agentctl.store.repositories import events, sessions
 from agentctl.work import event_loop
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import Deployment
 from tests.runs.bench import open_bench
 from tests.runs.shared_databases import create_live_run, store_events
 from tests.service.callers import (

@@ -10,7 +10,7 @@ from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import Ending, HandOver, LegEnd
 from agentctl.runtime.pauses import JournaledCall
 from agentctl.store.repositories import approvals, events
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.runs.bench import OWNER, SET_ATTEMPT, Bench, open_bench, report_while_storing
 
 BETWEEN = HandOver()

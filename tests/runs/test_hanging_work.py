@@ -20,10 +20,10 @@ from agentctl.records.times import parse_rfc3339
 from agentctl.runs.life import finish
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite import connection, database
-from tests.conditions import wait_for_run, wait_until
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.loops import pass_time
+from tests.kit.clock import pass_time
+from tests.kit.conditions import wait_for_run, wait_until
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.runs import hanging_tools
 from tests.service.callers import open_service, user, wait_for_live_run, wait_for_running
 

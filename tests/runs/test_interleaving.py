@@ -47,8 +47,8 @@ from agentctl.store.repositories.accounts import AccountRow
 from agentctl.store.repositories.approvals import Checkpoint, DecisionChange
 from agentctl.store.repositories.integrity import check_page
 from agentctl.store.visibility import Visibility
-from tests.postgres import drop_schema
-from tests.run_specs import a_spec
+from tests.kit.postgres import drop_schema
+from tests.kit.run_specs import a_spec
 from tests.runs.components import LONG, build_settings
 from tests.runs.interleaving import Change, together, undone
 from tests.service.callers import user

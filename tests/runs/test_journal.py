@@ -18,7 +18,7 @@ from agentctl.runs.states import Ending
 from agentctl.runtime.pauses import ApprovedEnd, CallOutcome, JournaledCall
 from agentctl.runtime.transcript.history import StateChanges
 from agentctl.store.repositories import approvals, runs
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.runs.bench import SET_ATTEMPT, open_bench
 from tests.runs.shared_databases import loads
 from tests.runs.test_database_clock import MINUTE, an_approval

@@ -13,7 +13,7 @@ import pytest
 from agentctl import errors
 from agentctl.runs.jobs import lanes as module
 from agentctl.runs.jobs.lanes import Job, Jobs, Lane
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 
 SOON = 0.005
 HOUR = 3_600.0

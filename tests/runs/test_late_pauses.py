@@ -12,8 +12,8 @@ from agentctl.interface.requests import RunRequest
 from agentctl.records.text import new_id
 from agentctl.runs.states import Ending
 from agentctl.store.database import Database, Work
-from tests.conditions import wait_until
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import wait_until
+from tests.kit.model import ModelEndpoint
 from tests.runs.unlucky_runs import PLAN, UnluckyRuns
 from tests.service.callers import user
 

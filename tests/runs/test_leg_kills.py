@@ -21,7 +21,7 @@ from agentctl.runtime.components import execute
 from agentctl.service import jobs
 from agentctl.store.database import Database
 from agentctl.store.repositories import approvals
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 from tests.runs.components import build_settings, collect_garbage
 from tests.runs.simulated_processes import Process, create_process_task
 from tests.runs.test_legs import Payer, approval_of, database_of, decide

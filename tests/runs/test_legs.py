@@ -39,8 +39,8 @@ from agentctl.store.repositories import (
 )
 from agentctl.store.repositories.quotas import Counters
 from agentctl.store.visibility import EVERYONE
-from tests.conditions import wait_for_run, wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_for_run, wait_until
+from tests.kit.deployment import Deployment
 from tests.service.callers import admin, event_data, open_service, user
 
 CALL = Ask("approval", "call-1", "pay", {"amount": 10, "to": "bob"})

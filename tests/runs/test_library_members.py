@@ -21,8 +21,8 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_members import LibraryMembers
 from agentctl.runtime.runners.runner import run_hosted_agent
 from agentctl.service.service import Service
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import Deployment
 from tests.runs.test_legs import database_of, decide, wait_for_status
 from tests.service.callers import open_service, user
 

@@ -23,8 +23,8 @@ from agentctl.runs.workers.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import Heartbeat, WorkerRow
-from tests.conditions import wait_until
-from tests.process_states import is_alive
+from tests.kit.conditions import wait_until
+from tests.kit.process_states import is_alive
 from tests.runs.shared_databases import SharedDatabases, wait_for_heartbeats
 
 DEATH = 0.6

@@ -21,7 +21,7 @@ from agentctl.runs.life import legs
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql
 from agentctl.store.repositories import queue
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 from tests.runs.components import LONG
 from tests.runs.test_queue import Worker, add_agents, postgres_settings, serve, start, worker
 

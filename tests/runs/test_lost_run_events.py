@@ -8,7 +8,7 @@ from agentctl.interface.requests import ResumeRequest
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.log.fold import read_stored_items
 from agentctl.runs.workers.recovery import recover_runs
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.runs.shared_databases import create_live_run, store_events
 from tests.service.callers import open_service, user
 

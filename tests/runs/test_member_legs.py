@@ -29,8 +29,8 @@ from agentctl.store.database import Database, Sql, Work
 from agentctl.store.repositories import approvals, integrity, run_reads, runs, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import Deployment
 from tests.runs.bench import OWNER, Bench, open_bench
 from tests.service.callers import user
 

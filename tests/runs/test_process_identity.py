@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.runs.workers.liveness import ProcessIdentity, has_exited, identify_this_process
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc: run on Linux")
 

@@ -26,7 +26,7 @@ from agentctl.runs.states import is_final
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import workers
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 from tests.runs.client_calls import check_cancel, check_numbers, component_of, event_data, is_end
 from tests.runs.components import LONG, QUICK, build_settings, collect_garbage, ignore_never_awaited
 from tests.runs.database_invariants import InvariantChecker

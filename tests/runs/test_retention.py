@@ -24,9 +24,9 @@ from agentctl.store.database import Database, Sql, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, audit, retention, runs, sessions
 from agentctl.store.repositories.audit import AuditRow
-from tests.conditions import wait_until
-from tests.postgres import postgres_schemas
-from tests.process import serve_config
+from tests.kit.conditions import wait_until
+from tests.kit.postgres import postgres_schemas
+from tests.kit.process import serve_config
 from tests.runs.quick_jobs import open_service, start_jobs
 from tests.store.rows import a_run, a_session, a_whole_run, an_end
 

@@ -10,7 +10,7 @@ import pytest
 from agentctl.interface.requests import RunRequest
 from agentctl.runs.life import supervision
 from agentctl.runs.life.supervision import CROWD, Starts
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.service.callers import open_service, user
 
 CROWDED = range(CROWD + 1)

@@ -37,8 +37,8 @@ from agentctl.records.runs import RunRow
 from agentctl.runs.jobs.sweep import sweep_dead_workers
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.repositories import workers
-from tests.conditions import PATIENCE, wait_until
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.model import ModelEndpoint
 from tests.runs.client_calls import (
     Call,
     CancelCall,

@@ -16,8 +16,8 @@ from agentctl.store.database import Database
 from agentctl.store.repositories.events import PART_BYTES, EventRow, StoredPart
 from agentctl.store.repositories.sessions import delete
 from agentctl.store.visibility import EVERYONE, Visibility
-from tests.conditions import wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment
 from tests.runs.shared_databases import create_live_run, store_events
 from tests.service.callers import open_service
 

@@ -21,8 +21,8 @@ from agentctl.store.database import Sql
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, run_reads, runs, sessions
 from agentctl.store.visibility import EVERYONE
-from tests.conditions import PATIENCE
-from tests.deployment import Deployment
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import Deployment
 from tests.runs.bench import Bench, open_bench, report_while_storing
 
 ASKED = Pause([Ask("approval", "call", "pay", {"amount": 1})], {})

@@ -16,7 +16,7 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.sqlite.database import SqliteDatabase
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 from tests.runs.quick_jobs import open_service, start_jobs
 from tests.runs.shared_databases import (
     SharedDatabases,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.runs.unlucky_runs import KINDS, Search, UnluckyRuns, is_of_library, quick_retries
 
 __all__ = ["quick_retries"]

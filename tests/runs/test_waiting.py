@@ -22,7 +22,7 @@ from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs
 from agentctl.store.visibility import EVERYONE
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.runs.bench import NOTE, Bench, open_bench
 from tests.runs.shared_databases import loads
 from tests.store.rows import START, a_run

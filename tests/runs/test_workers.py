@@ -16,7 +16,7 @@ from agentctl.runs.workers.liveness import identify_this_process
 from agentctl.runs.workers.worker import HEARTBEAT_SECONDS, Worker
 from agentctl.store.database import Load
 from agentctl.store.repositories import workers
-from tests.conditions import PATIENCE, wait_until
+from tests.kit.conditions import PATIENCE, wait_until
 from tests.runs.shared_databases import SharedDatabases, list_workers, wait_for_heartbeats
 
 QUICK = 0.02

@@ -43,8 +43,8 @@ from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals, integrity
 from agentctl.work.event_loop import retry_while_unavailable
-from tests.conditions import PATIENCE, wait_until
 from tests.gated.site import answer, call
+from tests.kit.conditions import PATIENCE, wait_until
 from tests.runs import unlucky_agents
 from tests.runs.failing_calls import MOMENTS, FailingCalls, Failure
 from tests.service.callers import admin, user

@@ -23,9 +23,9 @@ from agentctl.runtime.transcript.events import Content, RunEvent
 from agentctl.runtime.transcript.history import SessionState
 from agentctl.runtime.transcript.recorder import RunRecorder
 from agentctl.runtime.transcript.transcript import Transcript
-from tests.conditions import PATIENCE
-from tests.endpoint import ModelEndpoint
-from tests.run_specs import a_spec
+from tests.kit.conditions import PATIENCE
+from tests.kit.model import ModelEndpoint
+from tests.kit.run_specs import a_spec
 
 T = TypeVar("T")
 

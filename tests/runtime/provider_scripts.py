@@ -1,4 +1,4 @@
-"""Responses of a hostile or broken provider, for the model `script` of `tests.endpoint`."""
+"""Responses of a hostile or broken provider, for the model `script` of `tests.kit.model`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def script(*events: object, **options: Any) -> str:
     Args:
         events: JSON objects, each of which is an event; raw text; pairs of a raw text and a number
             of repetitions; or objects with raw bytes in `hex`.
-        options: see the behaviour `script` in `tests.endpoint_server`.
+        options: see the behaviour `script` in `tests.kit.model_server`.
     """
     pieces = [
         encode_event(event) if isinstance(event, dict) and "hex" not in event else event

@@ -20,7 +20,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.runtime.sample_frameworks import http_client
 
 url = ""

@@ -7,7 +7,7 @@ import json
 from agentctl.config.settings import Limits
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.transcript.events import Content, ThinkingDelta
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.runtime.fake_context import attempt, run, settings
 from tests.runtime.provider_scripts import build_chunk, encode_event, script
 

@@ -11,8 +11,8 @@ import pytest
 from agentctl.config.settings import Agent, Settings, Step, Team, Workflow
 from agentctl.records.kinds import ComponentKind
 from agentctl.runtime.components.catalog import Catalog
-from tests.conditions import PATIENCE, wait_until
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.model import ModelEndpoint
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import FakeContext, served, settings, with_catalog
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import FakeContext, attempt, run, settings
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script

@@ -21,8 +21,8 @@ from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.transcript.events import ThinkingDelta
-from tests.conditions import PATIENCE, wait_until
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.model import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, settings
 
 MODULE = "tests.runtime.sample_frameworks"

@@ -14,7 +14,7 @@ from agentctl.config.settings import Agent
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.transcript.events import Content, ProgressReported
 from tests.docs.pages import page
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, settings
 
 MODULE = "tests.runtime.sample_graphs"

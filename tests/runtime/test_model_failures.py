@@ -11,7 +11,7 @@ import pytest
 from agentctl.config.settings import Agent, Database, Limits, Model, Settings
 from agentctl.runtime.failures import MAXIMUM_CALLS
 from agentctl.runtime.models import provider
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.runtime.fake_context import attempt, settings
 
 

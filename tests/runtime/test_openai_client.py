@@ -24,9 +24,9 @@ from agentctl.runtime.models.library_model import LibraryConnection
 from agentctl.runtime.models.openai_chat import OpenAIConnection
 from agentctl.runtime.models.provider import build_http_client
 from tests.differential.comparison import report
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
+from tests.kit.tables import every_row
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
-from tests.tables import every_row
 
 RUN_BYTES = 1_000_000
 CONCURRENT = 8

@@ -14,7 +14,7 @@ import pytest
 
 from agentctl.config.settings import Agent, Limits, Model, ModelSettings, Provider, Settings
 from agentctl.runtime.transcript.events import ThinkingDelta
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, attempt, settings
 
 VENDORS: tuple[Provider, ...] = ("anthropic", "google", "bedrock")

@@ -17,7 +17,7 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.transcript.repeated_calls import RepeatedCalls, RepeatLimits
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, attempt, served, settings
 
 MODULE = "tests.runtime.sample_repeats"

@@ -24,8 +24,8 @@ from agentctl.runtime.models.provider import (
     MAXIMUM_EVENT_LINES,
     MAXIMUM_EVENT_VALUES,
 )
-from tests.conditions import PATIENCE
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE
+from tests.kit.model import ModelEndpoint
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import FakeContext, attempt, settings, with_catalog
 from tests.runtime.loop_steps import STEP_LIMIT, measure_steps

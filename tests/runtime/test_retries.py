@@ -14,8 +14,8 @@ import pytest
 
 from agentctl.config.settings import Agent, Model, ModelSettings
 from agentctl.runtime.components.catalog import Catalog
-from tests.conditions import PATIENCE, wait_until
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.model import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, attempt, run, settings, with_catalog
 
 

@@ -14,7 +14,7 @@ from agentctl.work import event_loop
 from agentctl.work import unstopped as unstopped_module
 from agentctl.work.event_loop import AbandonedThreads, TooManyAbandonedThreads, abandoned_threads
 from agentctl.work.unstopped import MAXIMUM_THREADS, RunThreads, UnstoppedWork, install_executor
-from tests.conditions import PATIENCE, wait_until
+from tests.kit.conditions import PATIENCE, wait_until
 
 
 @contextlib.contextmanager

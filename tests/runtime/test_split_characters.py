@@ -6,7 +6,7 @@ import pytest
 
 from agentctl.config.settings import Agent
 from agentctl.records.text import PieceJoiner, replace_unstorable
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.runtime.fake_context import attempt, settings
 from tests.runtime.provider_scripts import build_chunk, script
 

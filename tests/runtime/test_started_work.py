@@ -24,7 +24,7 @@ from agentctl import outside_run
 from agentctl.work import started_work
 from agentctl.work.started_work import CodeScope
 from agentctl.work.unstopped import UnstoppedWork
-from tests.conditions import PATIENCE, wait_until
+from tests.kit.conditions import PATIENCE, wait_until
 
 
 @pytest.fixture(autouse=True)

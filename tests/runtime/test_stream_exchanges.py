@@ -28,9 +28,9 @@ import pytest
 
 from agentctl.runtime.models import stream_transport
 from agentctl.runtime.models.stream_transport import StreamTransport
-from tests.certificates import create_certificate
-from tests.connections import serve_connections
 from tests.differential.comparison import report
+from tests.kit.certificates import create_certificate
+from tests.kit.connections import serve_connections
 
 SEED = int(os.environ.get("AGENTCTL_TEST_SEED") or 36)
 CASES = 6_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 200

@@ -21,9 +21,9 @@ import uvloop
 from agentctl.runtime.models import provider, stream_transport
 from agentctl.runtime.models.provider import build_http_client
 from agentctl.runtime.models.stream_transport import StreamTransport, _Connection
-from tests.certificates import create_certificate, serve_tls_alerts
-from tests.conditions import PATIENCE, wait_until
-from tests.connections import serve_connections
+from tests.kit.certificates import create_certificate, serve_tls_alerts
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.connections import serve_connections
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 TLS = ssl.create_default_context()

@@ -9,7 +9,7 @@ import pytest
 
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.runtime.transcript.events import Content, ToolCallCompleted, ToolCallStarted
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.runtime import fake_context, sample_tools
 from tests.runtime.fake_context import attempt, run, served, settings
 

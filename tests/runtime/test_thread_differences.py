@@ -14,8 +14,8 @@ import pytest
 
 from agentctl.work.event_loop import abandoned_threads
 from agentctl.work.unstopped import MAXIMUM_THREADS, RunThreads, UnstoppedWork
-from tests.conditions import PATIENCE, wait_until
 from tests.differential.comparison import LONG
+from tests.kit.conditions import PATIENCE, wait_until
 
 ROUNDS = 200 if LONG else 20
 

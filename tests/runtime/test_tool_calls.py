@@ -14,7 +14,7 @@ from agentctl.runtime.components.records import build_record
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.transcript.events import Content, ToolCallCompleted, ToolCallStarted
 from agentctl.work import event_loop
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import UNREACHED_SECONDS, FakeContext, attempt, run, settings
 

@@ -11,7 +11,7 @@ import pytest
 from agentctl.work import event_loop
 from agentctl.work.event_loop import TooManyAbandonedThreads, wait_until_done
 from agentctl.work.unstopped import UnstoppedWork, run_in_thread
-from tests.conditions import PATIENCE, wait_until
+from tests.kit.conditions import PATIENCE, wait_until
 
 
 async def abandon_thread(

@@ -26,7 +26,7 @@ from agentctl.runtime.transcript.events import RunEvent
 from agentctl.runtime.transcript.history import build_chat_history
 from agentctl.runtime.transcript.recorder import RunRecorder
 from agentctl.runtime.transcript.transcript import Transcript
-from tests.run_specs import a_spec
+from tests.kit.run_specs import a_spec
 
 IDENTITY = RunIdentity("run", "session", None, "agent", "writer", "Writer")
 

@@ -6,7 +6,7 @@ import pytest
 
 from agentctl.config.settings import Agent, Settings, Step, Team, Workflow
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.runtime import fake_context
 from tests.runtime.fake_context import attempt, run, served, settings
 

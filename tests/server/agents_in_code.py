@@ -12,9 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import serve_config
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import serve_config
 
 __all__ = ["run_agent", "serve_agents", "serve_module"]
 

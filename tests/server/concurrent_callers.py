@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import httpx2
 import orjson
 
-from tests.conditions import PATIENCE
-from tests.deployment import ADMIN, Deployment
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN, Deployment
 
 __all__ = ["ENDS", "Event", "RequestedRun", "check_order", "open_client", "read_events"]
 

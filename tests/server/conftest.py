@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deployment import Deploy, Deployment
+from tests.kit.deployment import Deploy, Deployment
 from tests.server.seeds import seed
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

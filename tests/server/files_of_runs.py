@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.server.agents_in_code import run_agent
 
 PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"

@@ -20,10 +20,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agentctl.interface.operations import ROUTES
-from tests.conditions import PATIENCE
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import start_endpoint
-from tests.process import serve_config
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import start_endpoint
+from tests.kit.process import serve_config
 
 TEXTS = [
     "", "s1", "mine", "echo", "..", ".", "%00", "%2e%2e", "a" * 200, "é", "%ff", "'", '"', "0",

@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 __all__ = ["OAuthProvider", "run_oauth_provider"]
 

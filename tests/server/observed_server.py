@@ -15,9 +15,9 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests.conditions import PATIENCE
-from tests.deployment import Deployment, create_deployment
-from tests.process import ServerProcess, serve_config
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.process import ServerProcess, serve_config
 
 __all__ = ["MCP_SERVER", "ObservedServer", "serve_observed"]
 

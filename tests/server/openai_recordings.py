@@ -33,7 +33,7 @@ AGENTS = {
     "typed": "tool:final_result",
     "triage": "tool:transfer_to_echo",
 }
-"""Agents whose models call tools of the caller, with the behaviours of `tests.endpoint_server`."""
+"""Agents whose models call tools of the caller, with the behaviours of `tests.kit.model_server`."""
 
 SCOPES = ("agents:run", "teams:run", "agents:read", "teams:read", "sessions:delete")
 """Scopes of the key of the programs."""

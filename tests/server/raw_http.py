@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 __all__ = [
     "RawConnection",

@@ -12,10 +12,10 @@ from typing import Any
 import apsw
 import httpx2
 
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import ServerProcess, serve_config
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess, serve_config
 from tests.server.database_checks import stored_events
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
 __all__ = ["ALL", "as_caller", "seed", "start"]

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.conditions import PATIENCE
-from tests.deployment import create_deployment
-from tests.ports import find_free_port
-from tests.process_states import is_alive
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import create_deployment
+from tests.kit.ports import find_free_port
+from tests.kit.process_states import is_alive
 
 WORKERS = 2
 WATCHED_SECONDS = 15.0

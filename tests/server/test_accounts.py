@@ -14,10 +14,10 @@ import pytest
 
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.server import create_app
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import ADMIN, Deploy, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import serve_config
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import ADMIN, Deploy, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import serve_config
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

@@ -12,7 +12,7 @@ from agno.run.team import team_run_output_event_from_dict
 from agno.run.workflow import workflow_run_output_event_from_dict
 
 from agentctl.records.kinds import KINDS, ComponentKind
-from tests.deployment import ADMIN, Deploy
+from tests.kit.deployment import ADMIN, Deploy
 from tests.server.event_streams import parse_events
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

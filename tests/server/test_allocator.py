@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conditions import PATIENCE
-from tests.process import without_coverage
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import without_coverage
 
 PROBE = """
 import ctypes, sys, threading

@@ -26,9 +26,9 @@ from agentctl.server.routing import count_rejection
 from agentctl.service.audit_log import EntryCounter, list_changing_operations
 from agentctl.service.service import Service
 from agentctl.store.repositories.audit import AuditRow
-from tests.commands import run_command
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import ADMIN, Deployment
+from tests.kit.command import run_command
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import ADMIN, Deployment
 from tests.server.test_mounting import bearer, client
 from tests.server.worker_server import serve_with_two_workers
 

@@ -12,10 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.conditions import wait_for
-from tests.deployment import ADMIN, Deploy, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import serve_config
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import ADMIN, Deploy, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import serve_config
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = ("agents:run", "teams:run", "sessions:read", "sessions:write", "sessions:delete",

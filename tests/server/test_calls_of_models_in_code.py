@@ -14,8 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.endpoint import ModelEndpoint
 from tests.gated.shown import compare_over_http
+from tests.kit.model import ModelEndpoint
 from tests.server.agents_in_code import run_agent, serve_agents
 
 COUNTED = (

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.deployment import ADMIN, Deploy
+from tests.kit.deployment import ADMIN, Deploy
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 RECORDED = Path(__file__).with_name("recorded")

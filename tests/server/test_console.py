@@ -13,8 +13,8 @@ import pytest
 from agentctl.config.settings import Console
 from agentctl.server import create_app, sign_in_links
 from agentctl.server.routes import console
+from tests.kit.tables import every_row
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
-from tests.tables import every_row
 
 READS = ("agents:read", "sessions:read")
 

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from agentctl.server import create_app, running
-from tests.deployment import Deploy, Deployment
-from tests.process import serve_config
+from tests.kit.deployment import Deploy, Deployment
+from tests.kit.process import serve_config
 from tests.server.raw_http import RawResponse, open_raw_connection
 
 FRIEND = "https://app.example"

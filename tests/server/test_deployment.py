@@ -13,10 +13,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.conditions import wait_for
-from tests.deployment import ADMIN, Deploy, Deployment
-from tests.postgres import postgres_schemas
-from tests.process import ServerProcess, run_agentctl, serve_config
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import ADMIN, Deploy, Deployment
+from tests.kit.postgres import postgres_schemas
+from tests.kit.process import ServerProcess, run_agentctl, serve_config
 
 ATTEMPTS = 5
 """Kills until one is seen before the other server has removed the dead worker."""

@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agentctl.runs.engine.engine import CLIENT_DISCONNECTED, Engine
 from agentctl.server import create_app
 from agentctl.server.answers import cancelling_on_disconnect
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.database_checks import open_read_only
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer, serve_in_thread

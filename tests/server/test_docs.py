@@ -17,8 +17,8 @@ import pytest
 from fastapi import FastAPI
 
 from agentctl.server import create_app, running
-from tests.conditions import PATIENCE
-from tests.deployment import Deployment
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import Deployment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -10,10 +10,10 @@ import pytest
 
 from agentctl.auth.keys.files import write_private_key
 from agentctl.auth.keys.signing import build_public_pem, generate_key
-from tests.commands import run_command
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.command import run_command
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.event_streams import Event, parse_events
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

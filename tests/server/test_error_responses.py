@@ -16,7 +16,7 @@ from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.server import create_app, running
 from agentctl.server.answers import Call
 from agentctl.server.routing import Operation
-from tests.deployment import ADMIN, Deployment
+from tests.kit.deployment import ADMIN, Deployment
 from tests.server.test_mounting import bearer, client
 
 SECRET = "postgresql://user:password@host"

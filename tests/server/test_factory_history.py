@@ -12,8 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.agents_in_code import run_agent
 from tests.server.threaded_server import serve_in_thread
 

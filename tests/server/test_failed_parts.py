@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.server.agents_in_code import run_agent, serve_module
 
 AGENTS = (

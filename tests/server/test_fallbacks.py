@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.conditions import wait_for
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
 
 RUNS = 40

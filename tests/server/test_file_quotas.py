@@ -17,8 +17,8 @@ import httpx2
 import pytest
 
 from tests.contract.engines import Engine
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = ("agents:run", "sessions:read", "sessions:write", "sessions:delete")

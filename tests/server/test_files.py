@@ -21,9 +21,9 @@ import pytest
 
 from agentctl.store.media_types import MEDIA_TYPES
 from agentctl.store.uploads import MAXIMUM_UPLOADS
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import ADMIN, Deploy, Deployment
-from tests.process import ServerProcess, serve_config
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import ADMIN, Deploy, Deployment
+from tests.kit.process import ServerProcess, serve_config
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8
 USER = ("sessions:read", "sessions:write", "sessions:delete")

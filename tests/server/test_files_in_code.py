@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.server.agents_in_code import serve_module
 from tests.server.files_of_runs import PDF, Site, build_png
 

@@ -11,8 +11,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.deployment import Deploy
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deploy
+from tests.kit.model import ModelEndpoint
 from tests.server.files_of_runs import PDF, build_png
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.conditions import PATIENCE
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import ServerProcess, serve_config
-from tests.process_states import is_alive
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess, serve_config
+from tests.kit.process_states import is_alive
 from tests.server.raw_http import open_raw_connection
 
 TOOLS = """

@@ -12,9 +12,9 @@ import pytest
 from agentctl.records.routes import INTERFACE_HEADER
 from tests.agui.pages import Thread
 from tests.ai_sdk.chats import Chat
-from tests.commands import run_command
-from tests.conditions import PATIENCE
-from tests.deployment import ADMIN, Deploy
+from tests.kit.command import run_command
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN, Deploy
 from tests.server.mcp_wire import McpWire, read_messages
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

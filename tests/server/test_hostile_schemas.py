@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import serve_config
 from tests.lab.hostile.health import Target
 from tests.mcp.hosting import SERVER
-from tests.process import serve_config
 
 CODE = """
 async def count(numbers: "Numbers") -> str:

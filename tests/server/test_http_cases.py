@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deployment import Deploy, Deployment
-from tests.process import serve_config
+from tests.kit.deployment import Deploy, Deployment
+from tests.kit.process import serve_config
+from tests.kit.tables import every_row
 from tests.server.http_cases import CASES, SAMPLE, Case
 from tests.server.raw_http import check_error, open_raw_connection
 from tests.server.seeds import ALL
 from tests.server.threaded_server import ThreadedServer
-from tests.tables import every_row
 
 LEGITIMATE = b"GET /teams HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
 

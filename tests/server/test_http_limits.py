@@ -18,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 from agentctl.server.transport import guard
 from agentctl.server.transport.connection import SLOWEST_BODY
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import ADMIN, Deployment
-from tests.process import serve_config
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import ADMIN, Deployment
+from tests.kit.process import serve_config
 from tests.server.raw_http import RawConnection, check_error, open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

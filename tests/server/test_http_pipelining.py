@@ -17,8 +17,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from agentctl.server.transport.protocol import MAXIMUM_PIPELINED
-from tests.conditions import PATIENCE
-from tests.deployment import Deployment
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import Deployment
 from tests.server.raw_http import check_error, open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import serve_config
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import serve_config
 from tests.server.concurrent_callers import open_client
 
 TOOL = '''

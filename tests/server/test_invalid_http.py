@@ -7,7 +7,7 @@ import socket
 import orjson
 import pytest
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.server.threaded_server import ThreadedServer
 
 NOT_HTTP = {

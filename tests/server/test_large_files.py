@@ -16,8 +16,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.deployment import ADMIN, Deploy
-from tests.process import serve_config
+from tests.kit.deployment import ADMIN, Deploy
+from tests.kit.process import serve_config
 from tests.server.test_files import PNG, Host, upload
 
 CONFIG = """

@@ -9,10 +9,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.commands import run_command
-from tests.conditions import wait_for
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.command import run_command
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.agents_in_code import run_agent
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

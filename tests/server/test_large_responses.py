@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from agentctl.server import answers
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import ADMIN, Deployment
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import ADMIN, Deployment
 from tests.server.concurrent_callers import open_client
 from tests.server.raw_http import RawConnection
 from tests.server.threaded_server import serve_in_thread

@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.conditions import wait_for
-from tests.deployment import Deployment
-from tests.process import serve_config
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import Deployment
+from tests.kit.process import serve_config
 from tests.server.raw_http import open_raw_connection
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer

@@ -15,10 +15,10 @@ import httpx2
 import pytest
 
 from agentctl.work.event_loop import RETRY_LIMIT_SECONDS
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import ADMIN, Deploy, Deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import ServerProcess, run_agentctl, serve_config
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import ADMIN, Deploy, Deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess, run_agentctl, serve_config
 
 
 def delete(path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from agentctl.interop.mcp.face import build_challenge, build_metadata, list_scopes
 from agentctl.server import create_app
-from tests.conditions import PATIENCE
-from tests.deployment import Deploy
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import Deploy
 from tests.server.oauth_provider import OAuthProvider, run_oauth_provider
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

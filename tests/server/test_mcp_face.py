@@ -19,9 +19,9 @@ from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON
 from agentctl.interop.mcp.client import INTERVAL_SECONDS
 from agentctl.runs.engine.engine import CLIENT_DISCONNECTED
 from agentctl.runtime.mcp.library import ProtocolError
-from tests.conditions import PATIENCE, wait_for, wait_until
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_for, wait_until
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.mcp_wire import LEGACY, McpWire
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

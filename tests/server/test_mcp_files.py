@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.conditions import PATIENCE
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE
+from tests.kit.model import ModelEndpoint
 from tests.server.agents_in_code import serve_module
 from tests.server.files_of_runs import PDF, Site, build_png
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agentctl.runtime.tools.memories import CHARACTERS_PER_TOKEN, CONTEXT_TOKENS
-from tests.deployment import ADMIN, Deploy
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import ADMIN, Deploy
+from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 RUNNER = ("agents:run", "teams:run", "memories:read")

@@ -12,7 +12,7 @@ from agentctl.server.processes.metrics_endpoint import (
     MetricsChannel,
     answer_metrics_requests,
 )
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 
 def test_metrics_that_cannot_be_written_are_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.server.agents_in_code import serve_agents
 
 CONFIG = """

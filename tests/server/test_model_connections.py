@@ -16,8 +16,8 @@ import pytest
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.remote.client import RemoteOperations
-from tests.deployment import Deploy, Deployment
-from tests.process import ServerProcess, serve_config
+from tests.kit.deployment import Deploy, Deployment
+from tests.kit.process import ServerProcess, serve_config
 
 SCOPES = ("agents:read", "agents:run", "sessions:read")
 ROUNDS = 2_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 40

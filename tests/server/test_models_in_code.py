@@ -12,9 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.conditions import PATIENCE
 from tests.docs.pages import Block, page
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE
+from tests.kit.model import ModelEndpoint
 from tests.server.agents_in_code import run_agent, serve_agents
 
 MODELS = ("plan", "script", "hang", "fallback", "refuse", "missing", "settings", "invalid", "demo")

@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route
 from agentctl.server import create_app, running
 from agentctl.server.answers import Call
 from agentctl.server.routing import Operation
-from tests.deployment import ADMIN, Deployment
+from tests.kit.deployment import ADMIN, Deployment
 
 
 def client(app: object, base: str = "http://test") -> httpx2.AsyncClient:

@@ -10,10 +10,10 @@ from uuid import uuid4
 import httpx2
 
 from agentctl.config.settings import Database
-from tests.commands import Result, run_command
-from tests.conditions import PATIENCE, wait_for
-from tests.postgres import drop_schema
-from tests.process import base_environment, serve_config
+from tests.kit.command import Result, run_command
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.postgres import drop_schema
+from tests.kit.process import base_environment, serve_config
 
 CONFIG = """
 [authorization]

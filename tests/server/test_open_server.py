@@ -9,8 +9,8 @@ import socket
 import httpx2
 import pytest
 
-from tests.deployment import Deployment
-from tests.process import run_agentctl, serve_config
+from tests.kit.deployment import Deployment
+from tests.kit.process import run_agentctl, serve_config
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
 

@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.conditions import wait_for
-from tests.deployment import ADMIN, Deploy
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import ADMIN, Deploy
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.conditions import wait_for
-from tests.deployment import Deploy
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import Deploy
 from tests.server.openai_recordings import (
     FOLDER,
     SCOPES,

@@ -13,10 +13,10 @@ import openai
 import pytest
 
 from agentctl.server import create_app
-from tests.conditions import wait_for
-from tests.endpoint import ModelEndpoint
 from tests.gated.site import SCOPES, Site, answer, call, create_site
-from tests.process import ServerProcess
+from tests.kit.conditions import wait_for
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 ENABLED = """

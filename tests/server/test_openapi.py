@@ -16,7 +16,7 @@ from agentctl.auth.policy import POLICY, NeedsScope, Public, scope_forms
 from agentctl.interface.pages import PAGES
 from agentctl.records.events import EVENT_NAMES, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS
-from tests.declared import DeclaredAnswers
+from tests.kit.declared import DeclaredAnswers
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
 

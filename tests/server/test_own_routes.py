@@ -15,12 +15,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.commands import run_command
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import ADMIN, Deploy, Deployment
-from tests.ports import find_free_port
-from tests.process import start_server
-from tests.process_states import wait_for_ends
+from tests.kit.command import run_command
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import ADMIN, Deploy, Deployment
+from tests.kit.ports import find_free_port
+from tests.kit.process import start_server
+from tests.kit.process_states import wait_for_ends
 from tests.server.worker_server import WorkerServer, read_stream
 
 SHOP = Path(__file__).with_name("own_shop.py")

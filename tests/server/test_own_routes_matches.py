@@ -22,7 +22,7 @@ from starlette.responses import PlainTextResponse, Response
 import agentctl
 from agentctl.server import access, create_app, running
 from agentctl.server import app as application
-from tests.deployment import ADMIN, Deployment
+from tests.kit.deployment import ADMIN, Deployment
 
 CASES = 30
 REQUESTS = 20

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.deployment import ADMIN
+from tests.kit.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
 WRITER = ("memories:write", "memories:read", "memories:delete", "sessions:write", "sessions:read")

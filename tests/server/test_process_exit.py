@@ -16,9 +16,9 @@ from functools import partial
 import httpx2
 import pytest
 
-from tests.conditions import PATIENCE, wait_for, wait_until
-from tests.deployment import Deploy, Deployment
-from tests.process import base_environment, serve_config, start_agentctl
+from tests.kit.conditions import PATIENCE, wait_for, wait_until
+from tests.kit.deployment import Deploy, Deployment
+from tests.kit.process import base_environment, serve_config, start_agentctl
 from tests.server.concurrent_callers import open_client
 from tests.server.database_checks import open_read_only
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import process_states
-from tests.process_states import STACKS, is_alive, wait_for_ends
+from tests.kit import process_states
+from tests.kit.process_states import STACKS, is_alive, wait_for_ends
 
 HANG = "import time; print(flush=True); time.sleep(600)"
 

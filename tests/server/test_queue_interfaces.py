@@ -18,10 +18,10 @@ import pytest
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.server import create_app
 from tests.agui.protocol import parse_stream
-from tests.commands import run_command
-from tests.conditions import PATIENCE, wait_for, wait_until
-from tests.deployment import ADMIN, Deploy
-from tests.process import serve_config
+from tests.kit.command import run_command
+from tests.kit.conditions import PATIENCE, wait_for, wait_until
+from tests.kit.deployment import ADMIN, Deploy
+from tests.kit.process import serve_config
 from tests.server.event_streams import Event, parse_events
 from tests.server.test_mcp_face import connect, get_text
 from tests.server.threaded_server import ThreadedServer, serve_in_thread

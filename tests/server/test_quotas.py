@@ -11,11 +11,11 @@ from typing import Any
 import openai
 import pytest
 
-from tests.commands import run_command
 from tests.contract.engines import Engine
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import base_environment
+from tests.kit.command import run_command
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import base_environment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = (

@@ -13,10 +13,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.postgres import postgres_schemas
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres import postgres_schemas
 from tests.server.threaded_server import serve_in_thread
 
 AT_ONCE = 40

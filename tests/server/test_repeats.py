@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.server.repeating import (
     PLAN,
     SCOPES,

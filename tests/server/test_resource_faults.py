@@ -20,9 +20,9 @@ import apsw
 import httpx2
 import pytest
 
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import Deployment, create_deployment
-from tests.process import AGENTCTL, ServerProcess, run_agentctl, serve_config
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.process import AGENTCTL, ServerProcess, run_agentctl, serve_config
 
 MOUNTED = 'mount -t tmpfs -o size=4m none "$0" && ulimit -n 256 && exec "$@"'
 FEW_FILES = 'ulimit -n 256 && exec "$@"'

@@ -17,7 +17,7 @@ from agentctl.records.routes import Route, RouteMatch, RouteTable, operation_ids
 from agentctl.server import create_app
 from agentctl.server.routing import Operation, list_operations
 from tests.architecture.sources import modules
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 APP = create_app(Settings(databases=(Database("main", "sqlite:////nowhere.db"),)))
 SERVED = {route.operation: route for route in list_operations(APP.routes)}

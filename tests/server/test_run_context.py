@@ -12,9 +12,9 @@ from typing import Any
 import jwt
 import pytest
 
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import Deploy
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import Deploy
+from tests.kit.model import ModelEndpoint
 from tests.server.event_streams import parse_events
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.server.agents_in_code import serve_agents
 from tests.server.files_of_runs import PDF, Site, build_png, upload
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import ADMIN, Deploy
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import ADMIN, Deploy
+from tests.kit.model import ModelEndpoint
 from tests.server.event_streams import parse_events
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

@@ -13,11 +13,11 @@ from agentctl.config.settings import Database, Settings
 from agentctl.records.kinds import KINDS
 from agentctl.server import create_app
 from agentctl.server.routing import Operation, list_operations
-from tests.declared import DeclaredAnswers
+from tests.kit.declared import DeclaredAnswers
+from tests.kit.tables import every_row
 from tests.server.scenarios import SCENARIOS, Scenario
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
-from tests.tables import every_row
 
 OPERATIONS = list_operations(
     create_app(Settings(databases=(Database("main", "sqlite:////nowhere.db"),))).routes

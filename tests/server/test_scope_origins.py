@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx2
 
-from tests.commands import run_command
-from tests.deployment import Deploy
+from tests.kit.command import run_command
+from tests.kit.deployment import Deploy
 from tests.server.threaded_server import serve_in_thread
 
 

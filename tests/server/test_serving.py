@@ -21,10 +21,10 @@ from agentctl.server import create_app
 from agentctl.server.processes.listener import Announcements, base_url, bind_socket
 from agentctl.server.processes.serve import serve
 from agentctl.telemetry.measurements import SAMPLE_SECONDS
-from tests.conditions import PATIENCE
-from tests.deployment import Deployment
-from tests.ports import find_free_port
-from tests.process import AGENTCTL, ServerProcess, serve_config
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import Deployment
+from tests.kit.ports import find_free_port
+from tests.kit.process import AGENTCTL, ServerProcess, serve_config
 from tests.server.threaded_server import serve_in_thread
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from agentctl.records.text import is_session_id
 from agentctl.server import create_app, running
-from tests.commands import run_command
-from tests.deployment import ADMIN, Deployment
+from tests.kit.command import run_command
+from tests.kit.deployment import ADMIN, Deployment
 from tests.server.test_mounting import bearer, client
 
 DOTS = [".", ".."]

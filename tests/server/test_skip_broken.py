@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.process import serve_config, start_server
+from tests.kit.process import serve_config, start_server
 
 GOOD = """import threading, time
 

@@ -9,9 +9,9 @@ from typing import Any
 import openai
 import pytest
 
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import ADMIN, Deploy
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import ADMIN, Deploy
+from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 EXTRA = """

@@ -8,9 +8,9 @@ import httpx2
 import pytest
 
 from agentctl.server import answers
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import Deploy, Deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import Deploy, Deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.event_streams import parse_events, record, start_and_disconnect
 from tests.server.raw_http import open_raw_connection
 from tests.server.seeds import as_caller

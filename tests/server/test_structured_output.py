@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.deployment import Deploy
+from tests.kit.deployment import Deploy
 from tests.server.threaded_server import serve_in_thread
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

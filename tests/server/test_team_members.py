@@ -15,9 +15,9 @@ import pytest
 from agentctl.runs.engine.engine import Engine
 from agentctl.runs.life import members
 from agentctl.server.app import create_app, get_app_state
-from tests.conditions import wait_until
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.concurrent_callers import open_client
 from tests.server.database_checks import open_read_only
 from tests.server.threaded_server import ThreadedServer, serve_in_thread

@@ -13,8 +13,8 @@ import pytest
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.components.catalog import Catalog
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
 
 NAMES = (

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conditions import wait_for
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import serve_config
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import serve_config
 
 MODELS = """
 [[models]]

@@ -20,12 +20,12 @@ import pytest
 
 from agentctl.server.processes.listener import adopt_socket, bind_socket
 from agentctl.server.processes.supervisor import MAXIMUM_PAUSE, STEADY_SECONDS, Backoff
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.ports import find_free_port
-from tests.process import AGENTCTL, run_agentctl, start_agentctl
-from tests.process_states import is_alive, wait_for_ends
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.ports import find_free_port
+from tests.kit.process import AGENTCTL, run_agentctl, start_agentctl
+from tests.kit.process_states import is_alive, wait_for_ends
 from tests.server.mcp_wire import McpWire
 from tests.server.worker_server import WorkerServer, read_stream, serve_with_two_workers
 

@@ -16,8 +16,8 @@ from starlette.types import ASGIApp
 
 from agentctl.server import create_app
 from agentctl.server.transport.protocol import HttpProtocol
-from tests.conditions import PATIENCE
-from tests.deployment import Deployment
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import Deployment
 
 __all__ = ["ThreadedServer", "serve_in_thread"]
 

@@ -13,10 +13,10 @@ import apsw
 import httpx2
 
 from agentctl.interface.requests import StreamEvent
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import ADMIN, Deployment
-from tests.process import ServerProcess, serve_config
-from tests.process_states import STACKS, is_alive, wait_for_ends
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import ADMIN, Deployment
+from tests.kit.process import ServerProcess, serve_config
+from tests.kit.process_states import STACKS, is_alive, wait_for_ends
 
 __all__ = ["WorkerServer", "read_stream", "serve_with_two_workers"]
 

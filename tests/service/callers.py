@@ -14,8 +14,8 @@ from agentctl.interface.requests import RunFilter, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs.life.live import LiveRun
 from agentctl.service.service import Service, ServiceOperations
-from tests.conditions import wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment
 
 __all__ = [
     "ALL",

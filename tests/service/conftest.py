@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.deployment import SQLITE_DATABASES
-from tests.postgres import postgres_schemas
+from tests.kit.deployment import SQLITE_DATABASES
+from tests.kit.postgres import postgres_schemas
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -27,8 +27,8 @@ from agentctl.interface.requests import (
 from agentctl.interface.requests.administration import AccountFilter, AuditFilter, Grant, NewAccount
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
-from tests.conditions import wait_until
-from tests.deployment import ADMIN, Deployment
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import ADMIN, Deployment
 from tests.service.callers import admin, open_service
 
 MANAGER = frozenset(

@@ -36,11 +36,11 @@ from agentctl.service.operations.audit import HeadSigner
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import audit
-from tests.commands import Result, run_command
-from tests.conditions import wait_until
-from tests.deployment import Deployment
-from tests.postgres import ConnectedTo, drop_schema
-from tests.process import base_environment
+from tests.kit.command import Result, run_command
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment
+from tests.kit.postgres import ConnectedTo, drop_schema
+from tests.kit.process import base_environment
 from tests.runs.components import build_settings
 from tests.service.callers import admin, user
 

@@ -16,8 +16,8 @@ from agentctl.interface.requests.administration import AuditFilter
 from agentctl.interface.requests.halts import HaltFilter
 from agentctl.service.service import Service
 from agentctl.store.database import Sql, Steps, unit
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import admin, open_service, streamed_run, user
 
 EXTRA = """

@@ -25,13 +25,13 @@ from agentctl.runs.gate import budgets
 from agentctl.runs.gate.budgets import find_period
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import quotas
-from tests.commands import run_command, stay_in_hour
-from tests.conditions import wait_for, wait_until
-from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.loops import pass_time
-from tests.postgres import postgres_schemas
-from tests.process import serve_config
+from tests.kit.clock import pass_time
+from tests.kit.command import run_command, stay_in_hour
+from tests.kit.conditions import wait_for, wait_until
+from tests.kit.deployment import SQLITE_DATABASES, Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres import postgres_schemas
+from tests.kit.process import serve_config
 from tests.service.callers import ALL, admin, open_service
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"

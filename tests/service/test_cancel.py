@@ -14,9 +14,9 @@ from agentctl.service.service import Service
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs as run_rows
 from agentctl.store.repositories import sessions
-from tests.conditions import PATIENCE, wait_until
-from tests.deployment import Deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deployment import Deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import (
     admin,
     event_data,

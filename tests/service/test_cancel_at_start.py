@@ -10,8 +10,8 @@ import pytest
 from agentctl.interface.requests import RunFilter, RunRequest, SessionRunsQuery
 from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import ServiceOperations
-from tests.conditions import wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment
 from tests.service.callers import collect_run_events, open_service, user
 
 MOMENTS = 40

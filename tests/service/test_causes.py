@@ -14,9 +14,9 @@ from agentctl.interface.requests import RunFilter, RunRequest, RunView
 from agentctl.records.text import MASK
 from agentctl.runtime.failures import MAXIMUM_CAUSES, MESSAGE_CHARACTERS
 from agentctl.service.service import Service, ServiceOperations
-from tests.commands import run_command
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.command import run_command
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import ALL, admin, open_service, user
 
 SECRET = "sk-a-secret-of-the-environment"

@@ -16,10 +16,10 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, ForkRequest, RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.runtime.transcript.requests import MAXIMUM_WORDS
-from tests.conditions import wait_for_run, wait_until
-from tests.deployment import Deploy, Deployment
-from tests.endpoint import ModelEndpoint
 from tests.gated.shown import count_sent, describe_record, read_calls
+from tests.kit.conditions import wait_for_run, wait_until
+from tests.kit.deployment import Deploy, Deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import open_service, user
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"

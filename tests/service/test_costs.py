@@ -13,8 +13,8 @@ from agentctl.auth.principal import Principal
 from agentctl.interface.requests import RunFilter, RunRequest, RunView, SessionFilter
 from agentctl.interface.requests.administration import UsageFilter
 from agentctl.service.service import Service, ServiceOperations
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import ALL, open_service
 
 EXTRA = """

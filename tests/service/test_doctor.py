@@ -38,8 +38,8 @@ from agentctl.service.service import Service
 from agentctl.store.databases import open_database
 from agentctl.store.sqlite import inspect
 from agentctl.store.sqlite.inspect import detect_filesystem
-from tests.conditions import wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment
 
 DAY = 86_400_000_000
 

@@ -25,7 +25,7 @@ from agentctl.config.settings import Database, Server, Settings
 from agentctl.records.system import Finding
 from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.postgres.inspect import ServerFacts
-from tests.postgres import drop_schema
+from tests.kit.postgres import drop_schema
 
 PASSWORD = "AGENTCTL_TEST_CHECKUP_PASSWORD"
 

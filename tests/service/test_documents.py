@@ -11,7 +11,7 @@ from agentctl.service.documents.documents import CHECKED_BYTES, check_array
 from agentctl.service.documents.session_documents import build_session_document
 from agentctl.store.database import Sql
 from agentctl.store.repositories.sessions import build_session
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.service.callers import open_service, user
 
 

@@ -28,10 +28,10 @@ from agentctl.service.service import ServiceOperations
 from agentctl.store.repositories import events as event_store
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite import connection, database
-from tests.conditions import PATIENCE, wait_for_run, wait_until
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.loops import pass_time, wait_for_timer
+from tests.kit.clock import pass_time, wait_for_timer
+from tests.kit.conditions import PATIENCE, wait_for_run, wait_until
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import (
     admin,
     collect_run_events,

@@ -15,8 +15,8 @@ import uvloop
 
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs.life.live import LiveRun
-from tests.conditions import wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment
 from tests.service.callers import collect_run_events, open_service, streamed_run, user
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.commands import run_command
-from tests.conditions import PATIENCE
 from tests.contract.engines import Engine
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.process import base_environment, start_agentctl
+from tests.kit.command import run_command
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import base_environment, start_agentctl
 from tests.service.callers import open_service
 from tests.service.personal_rows import MARKER, SEARCH, Raw, Rows, fill, find_tables
 

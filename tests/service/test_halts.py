@@ -16,10 +16,10 @@ from agentctl.runs.gate.halting import end_due_halts
 from agentctl.runs.gate.halts import ALIVE_SECONDS
 from agentctl.runs.life.live import LiveRun
 from agentctl.service.service import Service
-from tests.conditions import wait_until
-from tests.deployment import Deploy, Deployment
-from tests.endpoint import ModelEndpoint
-from tests.loops import pass_time, wait_for_timer
+from tests.kit.clock import pass_time, wait_for_timer
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deploy, Deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import admin, open_service, streamed_run, user, wait_for_running
 
 FALLBACK = """

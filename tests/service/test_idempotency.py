@@ -11,7 +11,7 @@ from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.records.times import now
 from agentctl.service.service import Service
 from agentctl.store.repositories import sessions
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.service.callers import (
     admin,
     collect_run_events,

@@ -10,8 +10,8 @@ from agentctl.interface.requests import RunView, StreamEvent
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs.follow.follow import stream_items
 from agentctl.service.service import ServiceOperations
-from tests.conditions import wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment
 from tests.service.callers import collect_run_events, event_data, open_service, streamed_run, user
 
 ITEMS = RunView("items")

@@ -21,8 +21,8 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import sessions
 from agentctl.store.repositories.personal_data import COUNTED_RUNS, OTHER_TABLES, PERSONAL_TABLES
 from tests.contract.engines import Engine
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import (
     admin,
     open_service,

@@ -12,7 +12,7 @@ from agentctl.interface.requests import CancelRequest, Page, RunFilter, RunReque
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.records.times import parse_rfc3339
 from agentctl.service.service import ServiceOperations
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.service.callers import admin, open_service, user, wait_for_running
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentctl.interface.requests import RunFilter, RunRequest, RunView, SessionRunsQuery
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.service.callers import open_service, user
 
 SUMMARY = RunView("summary")

@@ -24,9 +24,9 @@ from agentctl.service.reads import family
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
 from agentctl.work import event_loop
-from tests.conditions import PATIENCE, wait_for_run, wait_until
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE, wait_for_run, wait_until
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import (
     admin,
     collect_run_events,

@@ -15,7 +15,7 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import integrity, runs, sessions, workers
 from agentctl.store.repositories.integrity import StoredMessages
 from agentctl.store.repositories.workers import WorkerRow
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.service.callers import open_service, streamed_run, user
 from tests.store.rows import START, a_run, a_session, a_whole_run, an_end
 

@@ -21,8 +21,8 @@ from agentctl.interface.requests import (
     SessionPatch,
 )
 from agentctl.service.service import ServiceOperations
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import ALL, admin, open_service, user
 
 Touch = Callable[[ServiceOperations, str], Awaitable[Any]]

@@ -16,7 +16,7 @@ from agentctl.service.documents.session_documents import SessionHistories
 from agentctl.store.database import Database, Work
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.visibility import EVERYONE
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.store.conftest import Store, path, postgres, sqlite, store
 from tests.store.rows import START, a_run, a_session, an_end
 

@@ -27,7 +27,7 @@ from agentctl.service.operations import sessions as service_sessions
 from agentctl.service.service import ServiceOperations
 from agentctl.store.repositories import runs, workers
 from agentctl.store.repositories.workers import WorkerRow
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.service.callers import admin, open_service, streamed_run, user
 from tests.store.rows import a_run
 

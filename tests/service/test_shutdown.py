@@ -11,8 +11,8 @@ from agentctl import errors
 from agentctl.interface.requests import RunRequest
 from agentctl.records.runs import RunRecord
 from agentctl.service.service import Service, ServiceOperations
-from tests.conditions import wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment
 from tests.service.callers import open_service, user, wait_for_running
 
 

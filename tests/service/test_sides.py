@@ -21,8 +21,8 @@ from agentctl.interface.requests.administration import UsageFilter
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.service import Service
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import admin, open_service, user
 
 SESSIONS = 10_000 if os.environ.get("AGENTCTL_TEST_LONG") else 60

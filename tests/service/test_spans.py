@@ -8,8 +8,8 @@ from agentctl.interface.requests import RunRequest
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.transcript.events import ToolCallCompleted, ToolCallStarted
 from agentctl.service.service import ServiceOperations
-from tests.conditions import wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment
 from tests.runs.shared_databases import create_live_run, store_events
 from tests.service.callers import collect_run_events, event_data, open_service, streamed_run, user
 

@@ -18,9 +18,9 @@ from agentctl.interface.requests import (
     SessionRunsQuery,
 )
 from agentctl.store.postgres import pool
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.postgres import postgres_schemas
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres import postgres_schemas
 from tests.service.callers import collect_run_events, open_service, user
 
 REPEATS = 5

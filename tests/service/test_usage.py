@@ -22,10 +22,10 @@ from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.repositories import usage, usage_reads
 from agentctl.store.repositories.usage import EndedRunUsage
-from tests.commands import stay_in_hour
-from tests.conditions import wait_until
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.command import stay_in_hour
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import ALL, admin, open_service, user, wait_for_running
 
 LONG = bool(os.environ.get("AGENTCTL_TEST_LONG"))

@@ -17,7 +17,7 @@ from agentctl.interface.requests.administration import OverviewFilter, UsageFilt
 from agentctl.records.times import HOUR, now
 from agentctl.service.service import Service
 from agentctl.store.repositories import usage
-from tests.deployment import Deployment
+from tests.kit.deployment import Deployment
 from tests.service.callers import admin, open_service
 
 LONG = bool(os.environ.get("AGENTCTL_TEST_LONG"))

@@ -16,9 +16,9 @@ from agentctl.errors import FourEyes, NotFound, ValidationFailed
 from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest, RunView
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.service.service import Service
-from tests.conditions import wait_until
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import admin, open_service, user, wait_for_running
 
 CONFIG = """

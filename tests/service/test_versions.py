@@ -14,8 +14,8 @@ from agentctl.interface.requests import DiffFilter, RunFilter, RunRequest, Versi
 from agentctl.interface.requests.administration import OverviewFilter, UsageFilter
 from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import Service
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.service.callers import admin, open_service, user
 
 TERSE = 'instructions = "Be terse."'

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment import Deployment, create_deployment
+from tests.kit.deployment import Deployment, create_deployment
 from tests.steering.stepping_models import SteppingModels, serve_stepping_models
 
 _CONFIG = """

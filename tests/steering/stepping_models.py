@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.endpoint_server import Body, _Disconnected, _Handler, _Server
+from tests.kit.model_server import Body, _Disconnected, _Handler, _Server
 
 _WORK = re.compile(r"work (\d+) (\S+)")
 

@@ -17,8 +17,8 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.runs.engine import changes
 from agentctl.service.service import ServiceOperations
 from agentctl.store.database import Sql
-from tests.conditions import wait_for_run, wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_for_run, wait_until
+from tests.kit.deployment import Deployment
 from tests.service.callers import open_service, user
 from tests.steering.stepping_models import SteppingModels
 from tests.steering.test_messages import read_fate, start, wait_for_requests

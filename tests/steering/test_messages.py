@@ -15,8 +15,8 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.runtime.failures import ExecutionError
 from agentctl.service.service import ServiceOperations
 from agentctl.store.database import Sql
-from tests.conditions import wait_for_run, wait_until
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_for_run, wait_until
+from tests.kit.deployment import Deployment
 from tests.runs.simulated_processes import Process, create_process_task
 from tests.service.callers import open_service, user
 from tests.steering.stepping_models import SteppingModels

@@ -16,11 +16,11 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.records.times import parse_rfc3339
 from agentctl.remote.client import RemoteOperations
-from tests.conditions import wait_until
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.environments import find_adk
-from tests.process import ServerProcess, serve_config
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.environments import find_adk
+from tests.kit.model import ModelEndpoint
+from tests.kit.process import ServerProcess, serve_config
 
 SCOPES = ("agents:read", "agents:run", "teams:read", "teams:run", "sessions:read")
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.stops.server import ADK_MODULE, StopServer, check_each, serve
 from tests.stops.test_random_cancels import AT_ONCE, COUNT, FORMS, cancel_at_random
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from agentctl.interface.operations import Operations
 from agentctl.records.times import parse_rfc3339
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.stops.server import StopServer, cancel_run, find_processes, start_run
 
 COUNT = int(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conditions import wait_until
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import wait_until
+from tests.kit.model import ModelEndpoint
 from tests.stops.server import StopServer, cancel_run, check_each, find_processes, serve, start_run
 
 ENDING = ("task", "tree", "popen", "exec", "shells", "fork", "command-in-thread")

@@ -13,7 +13,7 @@ import pytest
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import open_sqlite
 from agentctl.store.sqlite.database import SqliteDatabase
-from tests.postgres import PostgresUnderTest, postgres_database
+from tests.kit.postgres import PostgresUnderTest, postgres_database
 from tests.store.statements import watched
 
 __all__ = ["Store", "path", "postgres", "sqlite", "store"]

@@ -9,7 +9,7 @@ from agentctl.records.runs import NewRun, RunEnd
 from agentctl.records.sessions import SessionRow
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs, sessions
-from tests.run_specs import a_spec
+from tests.kit.run_specs import a_spec
 
 START = 1_700_000_000_000_000
 

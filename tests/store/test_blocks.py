@@ -33,7 +33,7 @@ from agentctl.store.repositories import (
 from agentctl.store.visibility import EVERYONE
 from tests.generated.fill import fill_database
 from tests.generated.population import START, YEAR, Population
-from tests.postgres import ConnectedTo, PostgresUnderTest, drop_schema
+from tests.kit.postgres import ConnectedTo, PostgresUnderTest, drop_schema
 from tests.store import blocks
 from tests.store.many_rows import MANY_ROWS
 from tests.store.other_pages import build_reads

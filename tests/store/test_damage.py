@@ -24,8 +24,8 @@ from agentctl.store.migrating import migrate, read_version
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite.connection import get_lock_folder, get_wal_path
 from agentctl.store.visibility import EVERYONE
-from tests.conditions import PATIENCE
-from tests.process import without_coverage
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import without_coverage
 from tests.store.rows import a_session
 
 pytestmark = pytest.mark.usefixtures("without_copies")
@@ -36,7 +36,7 @@ KILLED_PROCESS = """
 import os, sys
 from agentctl.store import databases
 from agentctl.store.repositories import sessions
-from tests.process import without_coverage
+from tests.kit.process import without_coverage
 from tests.store.rows import a_session
 
 database = databases.open_sqlite("main", sys.argv[1], create=True)

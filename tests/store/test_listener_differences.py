@@ -18,9 +18,9 @@ from typing import Any
 from agentctl.store.postgres.listener import CHANNEL, Listener
 from agentctl.store.postgres.thread import ThreadConnection
 from agentctl.store.threads import call_in_thread
-from tests.conditions import PATIENCE
 from tests.differential.comparison import Comparison, Outcome
-from tests.postgres import ConnectedTo, postgres_database
+from tests.kit.conditions import PATIENCE
+from tests.kit.postgres import ConnectedTo, postgres_database
 
 MAXIMUM_BYTES = 7_999
 """PostgreSQL takes payloads below 8,000 bytes."""

@@ -10,7 +10,7 @@ import pytest
 from agentctl.store.database import Load, ReadSize, Sql, Statement, Steps, unit
 from agentctl.store.sqlite import database
 from agentctl.store.sqlite.database import READERS, RUN_READERS, SqliteDatabase
-from tests.conditions import PATIENCE, wait_until
+from tests.kit.conditions import PATIENCE, wait_until
 
 SIZE = READERS + RUN_READERS + 2
 

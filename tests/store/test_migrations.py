@@ -27,8 +27,8 @@ from agentctl.store.migrating import migrate, read_version
 from agentctl.store.postgres.schema import find_schema_differences
 from agentctl.store.schema import SCHEMA_VERSION, Migration, StoredVersion, load_migrations
 from agentctl.store.sqlite import schema
-from tests.conditions import PATIENCE
-from tests.process import without_coverage
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import without_coverage
 from tests.store.old_databases import old_file, old_schema
 
 pytestmark = pytest.mark.usefixtures("without_copies")

@@ -25,8 +25,8 @@ from agentctl.store.repositories import sessions
 from agentctl.store.schema import SCHEMA_VERSION, TABLES, load_migrations
 from agentctl.store.sqlite.connection import OpenFile
 from agentctl.store.visibility import EVERYONE
-from tests.conditions import PATIENCE
-from tests.process import without_coverage
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import without_coverage
 from tests.store.rows import a_session_with_run
 
 pytestmark = pytest.mark.usefixtures("without_copies")

@@ -10,7 +10,7 @@ import pytest
 
 from agentctl.store.database import ReadSize, Sql, Statement, Steps, single_unit
 from agentctl.store.postgres.database import PostgresDatabase
-from tests.postgres import PostgresUnderTest
+from tests.kit.postgres import PostgresUnderTest
 
 CUSTOM = "force_custom_plan"
 AUTO = "auto"

@@ -29,7 +29,7 @@ from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
 from tests.generated.fill import fill_database
 from tests.generated.population import Population
-from tests.postgres import PostgresUnderTest
+from tests.kit.postgres import PostgresUnderTest
 from tests.store.lists import ListCase, list_cases, list_runs, statements_of
 from tests.store.other_pages import build_reads
 from tests.store.statements import module_statements

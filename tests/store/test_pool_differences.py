@@ -18,8 +18,8 @@ import asyncpg
 
 from agentctl.config.settings import Database
 from agentctl.store.postgres.pool import Pool
-from tests.conditions import PATIENCE
 from tests.differential.comparison import LONG, SEED, report
+from tests.kit.conditions import PATIENCE
 
 USERS = 5_000 if LONG else 200
 SIZE = 3

@@ -19,9 +19,9 @@ import asyncpg
 from agentctl import errors
 from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
 from agentctl.store.postgres.database import PostgresDatabase
-from tests.conditions import PATIENCE, wait_until
 from tests.differential.comparison import Comparison, Outcome
-from tests.postgres import ConnectedTo, postgres_database
+from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.postgres import ConnectedTo, postgres_database
 from tests.store.test_pool_differences import STATE
 
 OWNERS = 4

@@ -25,7 +25,7 @@ from agentctl.store.sqlite import connection, database
 from agentctl.store.sqlite.connection import BusyHandler
 from agentctl.store.sqlite.database import SqliteDatabase, Writer
 from agentctl.store.visibility import EVERYONE
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end
 
 ROOT = Path(__file__).parents[2]

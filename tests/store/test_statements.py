@@ -26,7 +26,7 @@ from agentctl.store.schema import (
     Engine,
     load_migrations,
 )
-from tests.postgres import PostgresUnderTest
+from tests.kit.postgres import PostgresUnderTest
 from tests.store.conftest import Store
 from tests.store.lists import list_sessions, statements_of
 from tests.store.statements import all_statements, module_statements

@@ -10,8 +10,8 @@ import pytest
 
 import agentctl
 from agentctl.store.states import CHANGES, IS_LIVE, IS_NEXT_LEG, MACHINES, Machine, Transition
+from tests.kit.tables import every_row
 from tests.store.statements import module_statements
-from tests.tables import every_row
 
 CHANGE = re.compile(
     r"\b(?:(INSERT INTO|DELETE FROM)|UPDATE) (runs|approvals|run_steps|run_messages)\b(.*)",

@@ -7,7 +7,7 @@ import threading
 import time
 
 from agentctl.store.threads import open_in_thread
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 
 
 class Opened:

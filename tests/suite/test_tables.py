@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tables import every_row
+from tests.kit.tables import every_row
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.telemetry.receiver import Collector, run_collector
 
 

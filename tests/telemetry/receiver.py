@@ -13,7 +13,7 @@ from typing import Any
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.conditions import wait_for
+from tests.kit.conditions import wait_for
 
 
 @dataclass(frozen=True)

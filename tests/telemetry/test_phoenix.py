@@ -12,12 +12,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.conditions import PATIENCE
-from tests.deployment import create_deployment
 from tests.docs.pages import ROOT
-from tests.endpoint import ModelEndpoint
-from tests.ports import find_free_port
-from tests.process import serve_config
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.ports import find_free_port
+from tests.kit.process import serve_config
 from tests.telemetry.receiver import Collector
 from tests.telemetry.test_traces import CALLER, MARKER
 

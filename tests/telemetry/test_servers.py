@@ -13,12 +13,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.commands import run_command
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
-from tests.ports import find_free_port
-from tests.process import ServerProcess, serve_config
+from tests.kit.command import run_command
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
+from tests.kit.ports import find_free_port
+from tests.kit.process import ServerProcess, serve_config
 from tests.telemetry.receiver import Collector
 from tests.telemetry.test_traces import CALLER, draw
 

@@ -30,9 +30,9 @@ from agentctl.runtime.transcript.events import ToolCallStarted
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.telemetry.spans import EndedLeg, SpanBuilder, list_models
-from tests.conditions import wait_until
-from tests.deployment import Deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import wait_until
+from tests.kit.deployment import Deployment
+from tests.kit.model import ModelEndpoint
 from tests.runs.shared_databases import create_live_run, store_events
 from tests.service.callers import admin, open_service, streamed_run, user
 from tests.telemetry.conftest import build_deployment

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from agentctl.webhooks import attempts
 from agentctl.webhooks.signing import generate_secret
 from tests.approvals.people import People
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
 from tests.webhooks.receiver import Receiver, start_receiver
 

@@ -25,9 +25,9 @@ import httpx2
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from agentctl.webhooks.signing import generate_secret
-from tests.conditions import PATIENCE
-from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.process import ServerProcess, serve_config
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.process import ServerProcess, serve_config
 from tests.webhooks.receiver import Answer, Received, Receiver, answer_badly, start_receiver
 
 PROGRAM = (sys.executable, "-m", "tests.webhooks.impatient_server")
@@ -238,7 +238,7 @@ def _compare(result: Result, facts: list[tuple[str, str]], receiver: Receiver) -
 
 def main() -> None:
     """Soak on a new PostgreSQL and print the figures."""
-    from tests.postgres import running_postgres
+    from tests.kit.postgres import running_postgres
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=1_000)

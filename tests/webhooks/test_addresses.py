@@ -14,8 +14,8 @@ import pytest
 from agentctl.config.webhooks import Webhook
 from agentctl.webhooks.attempts import Outcome, Receiver, find_problem, plan_next
 from agentctl.webhooks.signing import Signer
-from tests.certificates import create_certificate
-from tests.connections import serve_connections
+from tests.kit.certificates import create_certificate
+from tests.kit.connections import serve_connections
 from tests.runtime.loop_steps import STEP_LIMIT, measure_steps
 from tests.webhooks.receiver import start_receiver
 

@@ -15,10 +15,10 @@ import httpx2
 import pytest
 
 from agentctl.webhooks.signing import generate_secret
-from tests.commands import run_command
-from tests.conditions import wait_for
-from tests.ports import find_free_port, wait_for_port
-from tests.process import base_environment, serve_config
+from tests.kit.command import run_command
+from tests.kit.conditions import wait_for
+from tests.kit.ports import find_free_port, wait_for_port
+from tests.kit.process import base_environment, serve_config
 from tests.webhooks.receiver import Receiver, start_receiver
 
 PROGRAM = Path(__file__).parents[2] / "docs" / "examples" / "alerts" / "alerts.py"

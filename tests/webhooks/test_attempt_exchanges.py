@@ -18,9 +18,9 @@ import pytest
 from agentctl.config.webhooks import Webhook
 from agentctl.webhooks.attempts import LONGEST_WAIT, Outcome, Receiver
 from agentctl.webhooks.signing import Signer
-from tests.conditions import PATIENCE
-from tests.connections import serve_connections
 from tests.differential.comparison import report
+from tests.kit.conditions import PATIENCE
+from tests.kit.connections import serve_connections
 from tests.runtime.test_stream_exchanges import Script, Server, chunk, running
 
 SEED = int(os.environ.get("AGENTCTL_TEST_SEED") or 85)

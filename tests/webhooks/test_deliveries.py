@@ -17,8 +17,8 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from agentctl.webhooks.deliveries import TICK_SECONDS
 from tests.approvals.people import People
-from tests.conditions import wait_for
-from tests.deployment import Deployment
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import Deployment
 from tests.webhooks.conftest import OLD_SECRET, SECRET
 from tests.webhooks.receiver import Answer, Received, Receiver
 

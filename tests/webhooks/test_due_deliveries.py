@@ -16,7 +16,7 @@ from agentctl.store.repositories import webhooks
 from agentctl.store.repositories.webhooks import NewDelivery
 from agentctl.webhooks.attempts import Outcome
 from agentctl.webhooks.deliveries import IN_FLIGHT, Deliveries
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 
 HOUR = 3_600_000_000
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from agentctl.webhooks.signing import generate_secret
-from tests.commands import Result, run_command
-from tests.ports import find_free_port, wait_for_port
-from tests.process import base_environment
+from tests.kit.command import Result, run_command
+from tests.kit.ports import find_free_port, wait_for_port
+from tests.kit.process import base_environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "webhooks.md"
 

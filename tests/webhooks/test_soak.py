@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgres import running_postgres
+from tests.kit.postgres import running_postgres
 from tests.webhooks.soak import list_databases, soak
 
 

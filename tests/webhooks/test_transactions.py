@@ -32,10 +32,10 @@ from agentctl.store.repositories import approvals, runs, sessions
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_decision, publish_run
 from agentctl.webhooks.signing import generate_secret
-from tests.conditions import PATIENCE, wait_for
-from tests.deployment import ADMIN, create_deployment
-from tests.process import serve_config
-from tests.run_specs import a_spec
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.process import serve_config
+from tests.kit.run_specs import a_spec
 from tests.webhooks.test_deliveries import find_differences
 
 T = TypeVar("T")

@@ -7,10 +7,10 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
+from tests.kit.postgres import ConnectedTo
 from tests.lab.failures.table import DAMAGED
 from tests.lab.world import World
-from tests.postgres import ConnectedTo
 
 __all__ = ["STATE", "StoredColumn", "find_read_problems", "list_reads"]
 

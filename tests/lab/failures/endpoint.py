@@ -15,7 +15,7 @@ import json
 import re
 from typing import Any
 
-from tests.endpoint_server import (
+from tests.kit.model_server import (
     Body,
     _build_chunk,
     _build_head,

@@ -15,7 +15,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 from tests.lab.failures.table import FAILURES
 from tests.lab.failures.trial import Clients, Trial
 from tests.lab.failures.world import KINDS, SERVERS, find_component, open_failing_world

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-from tests.conditions import PATIENCE, wait_until
+from tests.kit.conditions import PATIENCE, wait_until
 from tests.lab.failures.damage import STATE, StoredColumn, find_read_problems, list_reads
 from tests.lab.failures.table import BLAMED, OF_CALL, SECRET, Failure
 from tests.lab.failures.world import IN_CODE, KINDS, find_component

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.environments import find_adk
+from tests.kit.environments import find_adk
 from tests.lab.world import World, open_world
 
 __all__ = ["IN_CODE", "KINDS", "ROOT", "SERVERS", "find_component", "open_failing_world"]

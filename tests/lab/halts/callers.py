@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import httpx2
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.lab.halts.counting_endpoint import TAKEOVER
 from tests.lab.halts.operator import TRUST, choose_url
 from tests.lab.halts.paths import PATHS, Caller

@@ -27,7 +27,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.lab.halts.timed_connection import Request, TimedConnection, serve
 
 WORK = re.compile(r"work-([a-z]+)-(\d+)")

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.lab.disturbances import DISTURBANCES
 from tests.lab.halts.call_log import CallLog, read_key
 from tests.lab.halts.callers import Callers

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import httpx2
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.lab.halts.paths import COMPONENTS
 from tests.lab.servers import Server
 

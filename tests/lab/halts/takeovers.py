@@ -8,8 +8,8 @@ import shutil
 
 import httpx2
 
-from tests.conditions import PATIENCE
-from tests.deployment import Deployment
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import Deployment
 from tests.lab.halts.call_log import read_key
 from tests.lab.halts.callers import Callers
 from tests.lab.halts.counting_endpoint import TAKEOVER, VICTIM, EndpointClient

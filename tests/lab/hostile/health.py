@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from tests.conditions import PATIENCE
-from tests.process import ServerProcess
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import ServerProcess
 
 KEPT_BYTES = 1_000_000
 PAUSE_SECONDS = 0.005

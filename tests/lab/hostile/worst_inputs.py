@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from tests.conditions import PATIENCE
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import start_endpoint
+from tests.kit.conditions import PATIENCE
+from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.model import start_endpoint
+from tests.kit.process import serve_config
 from tests.lab.hostile import endpoint, mcp_program
 from tests.lab.hostile.health import Target
-from tests.process import serve_config
 
 CODE = Path(__file__).parent / "agents.py"
 """Agents in code. Their module has texts of 300 MB: only the server imports it."""

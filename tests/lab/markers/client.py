@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.lab.markers.judge import Note, Outcome
 from tests.lab.markers.text import Marker, find_markers
 from tests.lab.markers.world import DURABLE, MarkedWorld

@@ -1,7 +1,7 @@
 """The process of the model endpoints and of the MCP server over HTTP, which write the ledger.
 
-The interfaces are those of `tests.endpoint_server` over HTTP and TLS, those of
-`tests.vendor_server`, and `/mcp`. The last message of the user selects the behaviour:
+The interfaces are those of `tests.kit.model_server` over HTTP and TLS, those of
+`tests.kit.vendor_server`, and `/mcp`. The last message of the user selects the behaviour:
 `do-NAME-SECONDS-CALL`, for the first call of the model (0) or for that after a call of a tool (1);
 `use-tool` calls a tool.
 
@@ -28,7 +28,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tests.endpoint_server import (
+from tests.kit.model_server import (
     Body,
     _answer_with_results,
     _build_message,
@@ -40,8 +40,8 @@ from tests.endpoint_server import (
     _Server,
     _split_message,
 )
+from tests.kit.vendor_server import _ROUTES, _VendorHandler
 from tests.lab.markers.text import find_markers, write_entry
-from tests.vendor_server import _ROUTES, _VendorHandler
 
 CERTIFICATE = "MARKERS_CERTIFICATE"
 """The environment variable with the path of the certificate of the endpoint over TLS."""

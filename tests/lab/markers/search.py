@@ -23,7 +23,7 @@ from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 from tests.lab.disturbances import DISTURBANCES
 from tests.lab.judge import LIVE, judge_world
 from tests.lab.markers.client import Clients

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx2
 
-from tests.certificates import create_certificate
+from tests.kit.certificates import create_certificate
 from tests.lab import ledger
 from tests.lab.markers.endpoint import CERTIFICATE
 from tests.lab.world import World, open_world

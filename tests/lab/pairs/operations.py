@@ -20,7 +20,7 @@ from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.database import Sql
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.approvals import DecisionChange
-from tests.endpoint import ModelEndpoint
+from tests.kit.model import ModelEndpoint
 from tests.lab.pairs.judge import Facts, Row, read_facts
 from tests.lab.pairs.schedule import Actor
 from tests.lab.pairs.servers import KINDS, Server

@@ -16,7 +16,7 @@ from agentctl import errors
 from agentctl.interface.requests import RunRequest
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import end_overdue_run
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 from tests.lab.pairs import operations
 from tests.lab.pairs.judge import Facts, Row
 from tests.lab.pairs.operations import (

@@ -24,12 +24,12 @@ from collections import Counter
 from random import Random
 from unittest import mock
 
-from tests.endpoint import ModelEndpoint, start_endpoint
+from tests.kit.model import ModelEndpoint, start_endpoint
+from tests.kit.postgres import running_postgres
 from tests.lab.pairs import hosted, schedule
 from tests.lab.pairs.queued import SCENES, list_kinds
 from tests.lab.pairs.search import Table, list_pairs, opened, search_pair, search_three
 from tests.lab.pairs.servers import KINDS
-from tests.postgres import running_postgres
 
 __all__ = ["add_options", "run"]
 

@@ -17,7 +17,7 @@ from typing import Any
 from agentctl.store.database import Steps, Work
 from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.sqlite.database import SqliteDatabase, Writer
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 __all__ = ["Actor", "Killed", "create_task", "current_server", "install"]
 

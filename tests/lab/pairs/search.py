@@ -19,8 +19,9 @@ import asyncpg
 from agentctl.config.files import Files
 from agentctl.config.settings import Database
 from agentctl.store.repositories import workers
-from tests.conditions import wait_until
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import wait_until
+from tests.kit.model import ModelEndpoint
+from tests.kit.postgres import drop_schema
 from tests.lab.judge import judge_rows
 from tests.lab.pairs import hosted
 from tests.lab.pairs.judge import Facts, read_facts
@@ -29,7 +30,6 @@ from tests.lab.pairs.queued import ATOMIC, OPERATIONS, SCENES, SECOND, list_kind
 from tests.lab.pairs.schedule import create_task
 from tests.lab.pairs.servers import KINDS, Server, build_settings
 from tests.lab.pairs.trial import Outcome, Schedule, run_schedule
-from tests.postgres import drop_schema
 
 __all__ = ["Arena", "Table", "list_pairs", "opened"]
 

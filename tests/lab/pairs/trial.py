@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass, field
 
 from agentctl import errors
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 from tests.lab.pairs import hosted, queued
 from tests.lab.pairs.judge import (
     Facts,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conditions import wait_until
+from tests.kit.conditions import wait_until
 
 __all__ = ["pass_time", "pytest_pyfunc_call", "wait_for_timer"]
 

@@ -1,4 +1,4 @@
-"""The process of `tests.endpoint`: an OpenAI-compatible endpoint on a free port.
+"""The process of `tests.kit.model`: an OpenAI-compatible endpoint on a free port.
 
 `POST /v1/chat/completions` behaves by the name of the model:
 
@@ -59,7 +59,7 @@ and `GET /headers` their header fields; `DELETE /requests` forgets both. A call 
 client has disconnected. `POST /ports` opens another port, which behaves in the same way and counts
 only its own calls, and returns its number.
 
-    python -m tests.endpoint_server   prints its port, then serves until SIGTERM
+    python -m tests.kit.model_server   prints its port, then serves until SIGTERM
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ The shapes are those of the vendors' documentation. The name of the model select
     key                 fails with 401 and repeats the credential of the request
     redirect            redirects the request to the model echo
     endless             sends one event that never ends
-    hang, ...           see `tests.endpoint_server`
+    hang, ...           see `tests.kit.model_server`
 
-`GET /open`, `/requests` and `/headers` are those of `tests.endpoint_server`.
+`GET /open`, `/requests` and `/headers` are those of `tests.kit.model_server`.
 
-    python -m tests.vendor_server   prints its port, then serves until SIGTERM
+    python -m tests.kit.vendor_server   prints its port, then serves until SIGTERM
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from tests.endpoint_server import Body, _Disconnected, _Handler, _Server
+from tests.kit.model_server import Body, _Disconnected, _Handler, _Server
 
 THOUGHTS = ("Let me ", "think.")
 

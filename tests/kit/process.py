@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.conditions import PATIENCE, wait_for
-from tests.forking import ForkedProcess, is_forkable
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.forking import ForkedProcess, is_forkable
 
 __all__ = [
     "AGENTCTL",
@@ -60,7 +60,7 @@ def start_agentctl(
     Args:
         env: the environment, by default the current one.
         python: the interpreter.
-        options: other arguments of `subprocess.Popen`, or of `tests.forking`.
+        options: other arguments of `subprocess.Popen`, or of `tests.kit.forking`.
     """
     environment = os.environ if env is None else env
     if is_forkable(environment, options):

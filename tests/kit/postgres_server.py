@@ -1,6 +1,6 @@
 """A PostgreSQL server that a test may stop, crash and start again.
 
-The server of `tests.postgres` is shared by all tests.
+The server of `tests.kit.postgres` is shared by all tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import asyncpg
 
-from tests.conditions import PATIENCE, wait_for
+from tests.kit.conditions import PATIENCE, wait_for
 
 __all__ = ["PostgresServer", "execute", "list_children", "run_postgres_server", "run_standby"]
 

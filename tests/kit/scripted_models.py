@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 
-from tests.endpoint_server import Body, _count_usage, _Disconnected, _Handler, _Server
-from tests.scripted_responses import build_response, count_words, encode_event, list_events
-from tests.vendor_server import _Answer, _Anthropic, _Gemini, _Vendor
+from tests.kit.model_server import Body, _count_usage, _Disconnected, _Handler, _Server
+from tests.kit.scripted_responses import build_response, count_words, encode_event, list_events
+from tests.kit.vendor_server import _Answer, _Anthropic, _Gemini, _Vendor
 
 Answer = int | str | Sequence[tuple[str, Mapping[str, Any]]]
 Answers = Sequence[Answer]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tests.endpoint_server import Body
+from tests.kit.model_server import Body
 
 
 def build_response(role: str, message: Body, tokens: tuple[int, int]) -> Body:

@@ -19,8 +19,8 @@ from agentctl.auth.tokens import mint
 from agentctl.auth.verifier import Verifier
 from agentctl.config import load_settings
 from agentctl.config.settings import Settings
-from tests.conditions import PATIENCE
-from tests.endpoint import ModelEndpoint
+from tests.kit.conditions import PATIENCE
+from tests.kit.model import ModelEndpoint
 
 __all__ = ["ADMIN", "Deploy", "Deployment", "create_deployment", "deploy", "deployment"]
 
@@ -136,7 +136,7 @@ class Deploy:
     """A factory of deployments in new folders, whose models are at the endpoint.
 
     The URL of the endpoint is read for each deployment: it is another one in each folder of tests
-    (`tests.endpoint`), and this factory serves them all.
+    (`tests.kit.model`), and this factory serves them all.
     """
 
     folders: pytest.TempPathFactory

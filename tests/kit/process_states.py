@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from tests.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE
 
 DUMP_SECONDS = 5.0
 """Seconds in which Python writes the stacks of a process that is aborted."""

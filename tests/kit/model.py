@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint for tests, in its own process; see `tests.endpoint_server`.
+"""An OpenAI-compatible endpoint for tests, in its own process; see `tests.kit.model_server`.
 
 A test takes `model_endpoint: ModelEndpoint` and puts `model_endpoint.base_url` into the `base_url`
 of a model. The name of the model selects the behaviour: `echo`, `hang`, `half`, `tool:NAME`,
@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 
-from tests.conditions import PATIENCE, wait_for
-from tests.endpoint_server import Body
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.model_server import Body
 
 __all__ = [
     "ModelEndpoint",
@@ -120,7 +120,7 @@ class SharedEndpoint(ModelEndpoint):
 
 
 def start_endpoint(
-    module: str = "tests.endpoint_server", variables: Mapping[str, str] | None = None
+    module: str = "tests.kit.model_server", variables: Mapping[str, str] | None = None
 ) -> ModelEndpoint:
     """Start the process and wait until it listens; the caller stops it with `stop`.
 
@@ -154,14 +154,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def model_endpoint() -> Iterator[ModelEndpoint]:
     """The endpoint of all tests; a folder sees only its own calls."""
-    with _share_endpoint("tests.endpoint_server") as endpoint:
+    with _share_endpoint("tests.kit.model_server") as endpoint:
         yield endpoint
 
 
 @pytest.fixture(scope="session")
 def vendor_endpoint() -> Iterator[ModelEndpoint]:
-    """The endpoint with the interfaces of other vendors, see `tests.vendor_server`."""
-    with _share_endpoint("tests.vendor_server") as endpoint:
+    """The endpoint with the interfaces of other vendors, see `tests.kit.vendor_server`."""
+    with _share_endpoint("tests.kit.vendor_server") as endpoint:
         yield endpoint
 
 

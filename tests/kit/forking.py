@@ -4,7 +4,7 @@ A process, the template, imports the modules of commands and servers once. For e
 of it gets the words, environment, folder and streams, and then executes what `python -m agentctl`
 does, from `__main__` to the end of the interpreter. Such a process has a separate process id,
 signals, threads and an exit code. The workers that such a server starts are forks of it. A test of
-the start of the program, or of the modules that it loads, starts `tests.process.AGENTCTL` instead.
+the start of the program, or of the modules that it loads, starts `tests.kit.process.AGENTCTL`.
 
 Imports take 80% of the CPU time of a short command, and 60% of that of a short server. The template
 also builds the operations of a server, and reads the trusted authorities.
@@ -89,7 +89,7 @@ _READ_AT_START = ("PYTHON", "LANG", "LC_", "LITELLM_")
 _READ_BY_WORKERS = "PYTHONFAULTHANDLER"
 """One of them that is only for the programs that a server starts: its workers."""
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 
 _LIBRARY = re.compile(
     r"^ *(?:from|import) "

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, TextIO
 
-from tests.conditions import wait_for
+from tests.kit.conditions import wait_for
 
 __all__ = ["find_free_port", "wait_for_port"]
 

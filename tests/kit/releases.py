@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.deployment import Deployment
-from tests.process import AGENTCTL, base_environment
+from tests.kit.deployment import Deployment
+from tests.kit.process import AGENTCTL, base_environment
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Hand a command to the process of `tests.forking`, and end with its exit code."""
+"""Hand a command to the process of `tests.kit.forking`, and end with its exit code."""
 
 # pathlib is not imported: it would double the time.
 import json

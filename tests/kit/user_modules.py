@@ -12,7 +12,7 @@ import pytest
 _PERMANENT = (
     sys.prefix,
     sys.base_prefix,
-    str(Path(__file__).parents[1]),
+    str(Path(__file__).parents[2]),
     # The environment that has the packages: a copy of the repository uses those of its original.
     str(Path(pytest.__file__).parents[1]),
 )

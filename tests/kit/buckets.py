@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.conditions import wait_for
-from tests.ports import find_free_port
+from tests.kit.conditions import wait_for
+from tests.kit.ports import find_free_port
 
-MOTO = Path(__file__).parents[1] / ".peers/s3/bin/moto_server"
+MOTO = Path(__file__).parents[2] / ".peers/s3/bin/moto_server"
 
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
 """The variables of programs that use the server."""

@@ -18,7 +18,7 @@ import typer.main
 from agentctl.cli import root
 from agentctl.cli.app import main
 from agentctl.cli.io import IO
-from tests.user_modules import forget_user_modules
+from tests.kit.user_modules import forget_user_modules
 
 __all__ = ["Result", "run_command", "shift_clock", "stay_in_hour"]
 
