@@ -129,7 +129,7 @@ def start_endpoint(
     """
     process = subprocess.Popen(
         [sys.executable, "-m", module],
-        cwd=Path(__file__).parent.parent,
+        cwd=Path(__file__).parents[2],
         env={**os.environ, **(variables or {})},
         stdout=subprocess.PIPE,
         text=True,

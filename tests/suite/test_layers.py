@@ -78,6 +78,8 @@ def test_name_has_no_parameters() -> None:
 
 def test_every_helper_of_all_folders_is_described() -> None:
     page = (ROOT / "docs" / "internals" / "testing.md").read_text()
-    modules = {path.name for path in (ROOT / "tests").glob("*.py")} - {"__init__.py", "conftest.py"}
+    tests = ROOT / "tests"
+    modules = {path.name for path in (*tests.glob("*.py"), *tests.glob("kit/*.py"))}
+    modules -= {"__init__.py", "conftest.py"}
     described = set(re.findall(r"`(\w+\.py)`", page))
     assert modules <= described, modules - described
