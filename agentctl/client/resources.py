@@ -326,10 +326,16 @@ class FileMethods(calls.Resource[calls.Mode]):
         db_id: str | None = None,
         media_type: str = "",
     ) -> FileRecord:
-        """Upload a file; `name` is by default that of the path, and required for bytes."""
-        if name is None and isinstance(source, bytes):
-            raise UsageError("bytes need a name")
-        upload = FileUpload(name or Path(str(source)).name, session_id, user_id, db_id)
+        """Upload a file; `name` is by default that of the path, and required for bytes.
+
+        Raises:
+            UsageError: there is no name, or an empty one, for bytes.
+        """
+        if not name:
+            if isinstance(source, bytes):
+                raise UsageError("bytes need a name")
+            name = Path(source).name
+        upload = FileUpload(name, session_id, user_id, db_id)
         content = FileContent(source)
         document = await self._operations.files.upload(
             upload, content, media_type=media_type, size=content.size

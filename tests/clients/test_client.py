@@ -68,6 +68,8 @@ def test_file_is_uploaded_downloaded_and_deleted(client: Client, tmp_path: Path)
     assert b"".join(part) == b"8901"
     with pytest.raises(errors.UsageError):
         client.files.upload(b"bytes without a name")
+    with pytest.raises(errors.UsageError):
+        client.files.upload(b"bytes with an empty name", name="")
     with pytest.raises(errors.UnsupportedMediaType):
         client.files.upload(b"<svg/>", name="a.svg")
     with pytest.raises(errors.RangeNotSatisfiable):

@@ -189,12 +189,11 @@ async def check_webhooks(settings: Settings) -> list[Finding]:
                 row.webhook_id: row.reason
                 for row in await databases.system.read(webhooks.list_disabled())
             }
-            dead = {
-                (row.webhook_id, row.count)
-                for database in databases.values()
-                for row in await database.read(webhooks.count_by_state(), size="large")
-                if row.state == "dead"
-            }
+            dead = Counter[str]()
+            for database in databases.values():
+                for row in await database.read(webhooks.count_by_state(), size="large"):
+                    if row.state == "dead":
+                        dead[row.webhook_id] += row.count
             waiting = await count_waiting(databases)
     except AgentctlError as failure:
         return [*findings, from_failure(_WEBHOOKS, failure)]
@@ -206,7 +205,7 @@ async def check_webhooks(settings: Settings) -> list[Finding]:
             wrong(_WEBHOOKS, f"{webhook_id} is disabled: {disabled[webhook_id]}", remedy)
         )
 
-    for webhook_id, count in sorted(dead):
+    for webhook_id, count in sorted(dead.items()):
         remedy = f"agentctl webhooks redeliver --dead --webhook {webhook_id}{config}"
         findings.append(
             wrong(_WEBHOOKS, f"{webhook_id} did not accept {format_count(count, 'event')}", remedy)
