@@ -42,7 +42,7 @@ class Table:
     its file, `FILE::FUNCTION`."""
 
     seconds: dict[str, float]
-    """The recorded seconds of the files and functions that are divided into shards."""
+    """The recorded seconds of the files and functions that take long or are divided into shards."""
 
     def find_layer(self, name: str) -> str | None:
         """Return the layer of the function `FILE::FUNCTION`; None if its file is not listed."""
@@ -50,9 +50,17 @@ class Table:
         return self.layers.get(name) or self.layers.get(file)
 
     def find_files(self, layers: Collection[str]) -> list[str]:
-        """Return the files with a function in these layers, in the order of the table."""
-        files = (name.partition("::")[0] for name, layer in self.layers.items() if layer in layers)
-        return list(dict.fromkeys(files))
+        """Return the files with a function in these layers, those that take longest first.
+
+        A long file that begins last would keep one worker busy while the others have ended. Files
+        without recorded seconds follow in the order of the table.
+        """
+        seconds: dict[str, float] = {}
+        for name, layer in self.layers.items():
+            if layer in layers:
+                file, _, _ = name.partition("::")
+                seconds[file] = seconds.get(file, 0.0) + self.seconds.get(name, 0.0)
+        return sorted(seconds, key=lambda file: -seconds[file])
 
     def divide_files(self, layer: str, count: int) -> list[list[str]]:
         """Divide the files of a layer into shards of about the same recorded time.

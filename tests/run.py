@@ -7,11 +7,11 @@
     python -m tests.run test --seed 7              the files in another order than that of the table
     python -m tests.run check -- -x -k sessions    arguments for pytest
 
-`tests/layers.py` describes the layers. The stage of processes and browsers has one worker and runs
-alone: its tests wait for other processes, which a busy machine delays. At most two of them that
-fail are run again, each alone, and the run passes if they pass then. `.pytest_cache/reruns.tsv`
-lists them; one that is listed again within some 20 runs needs a mend. In all other stages a test
-that fails by chance has found a race, and is not repeated.
+`tests/layers.py` describes the layers. The stage of processes and browsers runs alone, in two
+workers: its tests wait for other processes, and use less than one core each. At most two of them
+that fail are run again, one after another in one worker, and the run passes if they pass then.
+`.pytest_cache/reruns.tsv` lists them; one that is listed again within some 20 runs needs a mend. In
+all other stages a test that fails by chance has found a race, and is not repeated.
 
 The tests get an environment that is built here, so that a shell does not decide whether they pass.
 """
@@ -58,13 +58,13 @@ _RERUN_COLUMNS = ("commit", "test", "seconds", "load", "outcome", "message")
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 _INHERITED_BEGINNINGS = ("AGENTCTL_TEST_", "COVERAGE_")
 
-# Each file stays in one worker, because its tests share servers. The order of the table keeps
-# files that take long from being the last ones. Four workers keep two cores busy: with three, a
-# third of the time of `check` passes in tests that wait for a thread or a timer.
+# Each file stays in one worker, because its tests share servers. Four workers keep two cores busy:
+# with three, a third of the time of `check` passes in tests that wait for a thread or a timer.
 _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 _THREE_WORKERS = ("-n", "3", *_BY_FILE)
 _FOUR_WORKERS = ("-n", "4", *_BY_FILE)
 _TWO_WORKERS = ("-n", "2", *_BY_FILE)
+_TWO_GROUPING_WORKERS = (*_TWO_WORKERS, "-p", "tests.scheduling")
 _ONE_WORKER = ("-n", "0")
 
 _FEW_FILES = 8
@@ -105,10 +105,14 @@ def choose_stages(command: str, table: Table, shard: int | None = None) -> list[
 
     if command == "test":
         inside = ("check", "doors")
-        alone = ("process", "browser")
+        alone = ("browser", "process")
+        # All tests in the browser are one piece of work, the longest one: it begins first.
+        files = [file for layer in alone for file in table.find_files([layer])]
         return [
             Stage("in process", inside, tuple(table.find_files(inside)), _FOUR_WORKERS),
-            Stage("alone", alone, tuple(table.find_files(alone)), _ONE_WORKER, is_retried=True),
+            Stage(
+                "alone", alone, tuple(dict.fromkeys(files)), _TWO_GROUPING_WORKERS, is_retried=True
+            ),
         ]
 
     shards = table.divide_files("long", SHARDS)

@@ -18,7 +18,7 @@ from tests.run import Run, Stage, build_environment, choose_near_stage, choose_s
 ROOT = Path(__file__).parents[2]
 
 INSIDE = Stage("in process", ("check", "doors"), ("a.py",), ("-n", "4"))
-ALONE = Stage("alone", ("process",), ("b.py",), ("-n", "0"), is_retried=True)
+ALONE = Stage("alone", ("process",), ("b.py",), ("-n", "2"), is_retried=True)
 
 TABLE = Table(
     {"a.py": "check", "b.py": "doors", "c.py": "process", "d.py": "browser", "e.py": "long"},
@@ -98,7 +98,7 @@ def test_failure_in_process_is_not_retried_and_the_next_stage_runs(tmp_path: Pat
     assert run.execute([INSIDE, ALONE], ["-q"]) == 1
     assert script.arguments == [
         ["-n", "4", "-m", "check or doors", "-q", "a.py"],
-        ["-n", "0", "-m", "process", "-q", "b.py"],
+        ["-n", "2", "-m", "process", "-q", "b.py"],
     ]
     assert run.failures == ["in process: 1 tests failed"]
 
@@ -121,8 +121,8 @@ def test_stages_have_the_files_of_their_layers() -> None:
 
     inside, alone = choose_stages("test", TABLE)
     assert (inside.files, inside.is_retried) == (("a.py", "b.py"), False)
-    assert (alone.files, alone.is_retried) == (("c.py", "d.py"), True)
-    assert alone.arguments == ("-n", "0")
+    assert (alone.files, alone.is_retried) == (("d.py", "c.py"), True)
+    assert alone.arguments[:2] == ("-n", "2")
 
     assert [stage.files for stage in choose_stages("long", TABLE)][:2] == [("e.py",), ()]
     (shard,) = choose_stages("long", TABLE, 1)
