@@ -13,7 +13,7 @@ from agentctl.errors import INSUFFICIENT_SCOPES
 from agentctl.server.app import create_app
 from tests.auth.forge import rs, rsa_pair, token
 from tests.kit.deployment import ADMIN, Deployment
-from tests.policy.in_process import HttpRequest, serve_in_process
+from tests.kit.in_process import HttpRequest, serve_in_process
 
 ROLES = """
 [authorization.roles]

@@ -8,6 +8,7 @@ from playwright.sync_api import Browser
 
 from agentctl.config.settings import Console
 from agentctl.server import create_app
+from tests.auth.signed import signed
 from tests.console.browser import (
     HOSTILE,
     MARKUP,
@@ -18,7 +19,6 @@ from tests.console.browser import (
     open_console,
 )
 from tests.console.deployed import READS, RUNS, start, token
-from tests.policy.tokens import signed
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser

@@ -56,28 +56,6 @@ def empty(deployment: Deployment) -> None:
             asyncio.run(_empty_schema(entry))
 
 
-async def age_sessions(deployment: Deployment, days: int) -> None:
-    """Set the last use of all sessions back by some days."""
-    sql = f"UPDATE sessions SET updated_at = updated_at - {days * 86_400_000_000}"
-    for entry in deployment.settings.databases:
-        if not is_sqlite_url(entry.url):
-            await _execute(entry, sql)
-        elif sqlite_path(entry.url).exists():
-            with contextlib.closing(apsw.Connection(str(sqlite_path(entry.url)))) as connection:
-                connection.set_busy_timeout(5_000)
-                connection.execute(sql)
-
-
-async def _execute(entry: Entry, sql: str) -> None:
-    connection = await asyncpg.connect(
-        entry.url, server_settings={"search_path": entry.search_path}
-    )
-    try:
-        await connection.execute(sql)
-    finally:
-        await connection.close()
-
-
 def _empty_file(entry: Entry) -> None:
     path = sqlite_path(entry.url)
     if not path.exists():

@@ -1,17 +1,18 @@
-"""Approvals on both backends, each with its own data: equal except ids, times and hashes."""
+"""Approvals on both engines: equal except ids, times and hashes."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
+
+import pytest
 
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import Page, RunRequest, StreamEvent
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
-from tests.contract.backends import (
-    Backends,
+from tests.contract.stories import (
     OperationCall,
     Outcome,
+    Stage,
     call_operation,
     normalize,
     read_events,
@@ -128,27 +129,9 @@ async def continue_story(user: Operations, approver: Operations) -> list[Outcome
     return outcomes
 
 
-def run_story(backends: Backends, story: Any, *, locally: bool) -> list[Outcome]:
-    deployment = backends.here if locally else backends.there
-    open_backend = backends.local if locally else backends.remote
-
-    async def run() -> list[Outcome]:
-        async with (
-            open_backend(deployment.token("ann", *USER)) as user,
-            open_backend(deployment.token("eve", *APPROVER)) as approver,
-        ):
-            return [normalize(outcome) for outcome in await story(user, approver)]
-
-    return asyncio.run(run())
-
-
-def test_decisions_are_equal_on_both_backends(separate: Backends) -> None:
-    here = run_story(separate, decide_story, locally=True)
-    assert here == run_story(separate, decide_story, locally=False)
-    separate.compare_engines("decide", here)
-
-
-def test_continuations_are_equal_on_both_backends(separate: Backends) -> None:
-    here = run_story(separate, continue_story, locally=True)
-    assert here == run_story(separate, continue_story, locally=False)
-    separate.compare_engines("continue", here)
+@pytest.mark.parametrize("story", [decide_story, continue_story])
+async def test_engines_decide_and_continue_alike(stage: Stage, story: Any) -> None:
+    async with stage.open("ann", *USER) as user, stage.open("eve", *APPROVER) as approver:
+        outcomes = [normalize(outcome) for outcome in await story(user, approver)]
+    stage.compare_engines(story.__name__, outcomes)
+    assert {kind for kind, _ in outcomes} == {"answered", "failed"}

@@ -1,4 +1,4 @@
-"""Filters of lists by status, age, metadata, tags and errors, through both backends and engines."""
+"""Filters of lists by status, age, metadata, tags and errors, on both engines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentctl.interface.requests import (
 )
 from agentctl.records.times import parse_rfc3339
 from agentctl.store import compared
-from tests.contract.backends import Backends
+from tests.contract.stories import Stage
 from tests.kit.deployment import ADMIN
 
 USER = ("agents:read", "agents:run", "sessions:read", "sessions:write")
@@ -154,25 +154,18 @@ async def check_states(operations: Operations, stranger: Operations) -> None:
             assert await list_sessions(operations, sort_by=sort_by, **times) == ordered, name
 
 
-async def test_both_backends_filter_alike(
-    separate: Backends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for here in (True, False):
-        deployment = separate.here if here else separate.there
-        opened = separate.local if here else separate.remote
-        token, other = (deployment.token(name, *USER) for name in ("owner", "stranger"))
-        async with opened(token) as operations, opened(other) as stranger:
-            await check_story(operations, stranger)
-        async with opened(deployment.token("boss", ADMIN)) as boss:
-            filters = SessionFilter(tag=("prod",))
-            meta = (await boss.sessions.list(filters)).value["meta"]
-            assert meta["total_count"] == 3
-            assert "searched_until" not in meta
-            if not here:
-                continue  # the server is another process
-            newest = (await boss.sessions.list(SessionFilter(page=Page(limit=2)))).value["data"]
-            monkeypatch.setattr(compared, "MAXIMUM_READ", 2)
-            meta = (await boss.sessions.list(filters)).value["meta"]
-            monkeypatch.undo()
-            assert meta["searched_until"] == newest[1]["created_at"]
-            assert (meta["total_count"], meta["total_is_capped"]) == (0, True)
+async def test_engines_filter_alike(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage.open("owner", *USER) as operations, stage.open("stranger", *USER) as stranger:
+        await check_story(operations, stranger)
+
+    async with stage.open("boss", ADMIN) as boss:
+        filters = SessionFilter(tag=("prod",))
+        meta = (await boss.sessions.list(filters)).value["meta"]
+        assert meta["total_count"] == 3
+        assert "searched_until" not in meta
+
+        newest = (await boss.sessions.list(SessionFilter(page=Page(limit=2)))).value["data"]
+        monkeypatch.setattr(compared, "MAXIMUM_READ", 2)
+        meta = (await boss.sessions.list(filters)).value["meta"]
+        assert meta["searched_until"] == newest[1]["created_at"]
+        assert (meta["total_count"], meta["total_is_capped"]) == (0, True)

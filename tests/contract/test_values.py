@@ -1,5 +1,5 @@
 """Values at which engines could differ: texts in any script, numbers at their bounds, orders and
-cursors. Both backends return the same on both engines.
+cursors. Both engines return the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentctl.interface.requests import (
     SessionPatch,
 )
 from agentctl.interface.requests.administration import AuditFilter
-from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
+from tests.contract.stories import OperationCall, Outcome, Stage, call_operation, normalize
 from tests.kit.deployment import ADMIN
 
 NAMES = (
@@ -125,12 +125,9 @@ async def states_story(operations: Operations) -> list[Outcome]:
     return [await call_operation(operations, ask) for ask in asks]
 
 
-async def test_stored_values_are_equal(separate: Backends) -> None:
+async def test_stored_values_are_equal(stage: Stage) -> None:
     for story in (names_story, orders_story, states_story):
-        async with separate.local(separate.here.token("me", ADMIN)) as local:
-            here = [normalize(outcome) for outcome in await story(local)]
-        async with separate.remote(separate.there.token("me", ADMIN)) as remote:
-            there = [normalize(outcome) for outcome in await story(remote)]
-        for number, (one, other) in enumerate(zip(here, there, strict=True)):
-            assert one == other, f"step {number} of {story.__name__}"
-            separate.compare_engines(f"step {number} of {story.__name__}", one)
+        async with stage.open("me", ADMIN) as operations:
+            outcomes = [normalize(outcome) for outcome in await story(operations)]
+        for number, outcome in enumerate(outcomes):
+            stage.compare_engines(f"step {number} of {story.__name__}", outcome)

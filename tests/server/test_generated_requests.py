@@ -12,11 +12,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from agentctl.auth.policy import POLICY, Public
-from agentctl.interface.pages import PAGES
+from agentctl.interface.operations import OPERATIONS
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from tests.server.seeds import as_caller
-from tests.server.test_scenarios import OPERATIONS
 from tests.server.threaded_server import ThreadedServer
 
 EXAMPLES = 8 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 4
@@ -24,10 +23,9 @@ EXAMPLES = 8 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 4
 
 STARTING = {operation_ids(kind).create_run for kind in KINDS}
 ASKED = sorted(
-    route.operation
-    for route in OPERATIONS
-    if route.operation not in STARTING | PAGES.keys()
-    and not isinstance(POLICY[route.operation], Public)
+    operation
+    for operation in OPERATIONS
+    if operation not in STARTING and not isinstance(POLICY[operation], Public)
 )
 """All but what starts runs, and what has no parameters."""
 

@@ -1,29 +1,23 @@
-"""The two backends, and comparison of their results."""
+"""Stories: operations one after another, whose answers are compared between the engines."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-import httpx2
 import orjson
 
 from agentctl import errors
-from agentctl.interface.declarations import find_declaration
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.records.document import Document
-from agentctl.remote import RemoteOperations
 from agentctl.service.service import Service
-from tests.kit.declared import DeclaredAnswers
 from tests.kit.deployment import Deployment
 
-__all__ = ["Backends", "OperationCall", "Outcome", "call_operation", "normalize", "read_events"]
+__all__ = ["OperationCall", "Outcome", "Stage", "call_operation", "normalize", "read_events"]
 
 OperationCall = Callable[[Operations], Awaitable[Any]]
 
@@ -47,15 +41,10 @@ _CHANGING = re.compile(
 
 
 @dataclass(frozen=True)
-class Backends:
-    """The local backend of `here` and the remote backend of `there`, served at `url`.
+class Stage:
+    """A deployment on one engine. `results` is shared by the stages of a test run."""
 
-    Both use databases of one engine. `results` is shared by all backends of a test run.
-    """
-
-    here: Deployment
-    there: Deployment
-    url: str
+    deployment: Deployment
     engine: str
     results: dict[str, Any]
 
@@ -64,52 +53,11 @@ class Backends:
         assert self.results.setdefault(name, result) == result, f"{name}, on {self.engine}"
 
     @contextlib.asynccontextmanager
-    async def local(self, token: str) -> AsyncIterator[Operations]:
-        """Open the local backend as the principal of a token of `here`."""
-        async with Service.open(self.here.settings, create=True) as service:
-            yield service.operations_for(self.here.principal(token))
-
-    @contextlib.asynccontextmanager
-    async def remote(self, token: str | None) -> AsyncIterator[Operations]:
-        """Open the remote backend with a token of `there`."""
-        async with DeclaredOperations(self.url, token) as operations:
-            yield operations
-
-
-class DeclaredOperations(RemoteOperations):
-    """Operations of a server whose answers are compared with its OpenAPI document."""
-
-    def execute(self, method: Any, arguments: Mapping[str, Any]) -> Any:
-        declared = read_document(self.connection.address.base)
-        answer = super().execute(method, arguments)
-        operation = find_declaration(method, arguments.get("kind"))
-        if operation.result_form == "bytes":
-            return answer
-        if inspect.isawaitable(answer):
-            return self._check_document(declared, operation.name, answer)
-        return self._check_events(declared, answer)
-
-    async def _check_document(
-        self, declared: DeclaredAnswers, operation: str, answer: Awaitable[Any]
-    ) -> Any:
-        document = await answer
-        if document is not None:
-            declared.check_document(operation, document.raw)
-        return document
-
-    async def _check_events(
-        self, declared: DeclaredAnswers, events: AsyncGenerator[StreamEvent]
-    ) -> AsyncGenerator[StreamEvent]:
-        async with contextlib.aclosing(events):
-            async for event in events:
-                declared.check_event(event.data)
-                yield event
-
-
-@functools.cache
-def read_document(url: str) -> DeclaredAnswers:
-    """Return the answers that a server declares."""
-    return DeclaredAnswers(httpx2.get(f"{url}/openapi.json").content)
+    async def open(self, subject: str, *scopes: str) -> AsyncIterator[Operations]:
+        """Open a service as a caller with some scopes."""
+        principal = self.deployment.principal(self.deployment.token(subject, *scopes))
+        async with Service.open(self.deployment.settings, create=True) as service:
+            yield service.operations_for(principal)
 
 
 async def call_operation(operations: Operations, call: OperationCall) -> Outcome:
