@@ -14,7 +14,7 @@ import pytest
 
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import serve_config
+from tests.server.threaded_server import serve_in_thread
 
 __all__ = ["run_agent", "serve_agents", "serve_module"]
 
@@ -23,11 +23,13 @@ __all__ = ["run_agent", "serve_agents", "serve_module"]
 def serve_agents(folder: Path, endpoint: ModelEndpoint, extra: str) -> Iterator[httpx2.Client]:
     """Run a server in a folder; yield a client of an administrator.
 
+    The server is in this process: another one would import all libraries of the agents again.
+
     Args:
         extra: the part of the configuration with the models and agents.
     """
     deployment = create_deployment(folder, endpoint.base_url, extra=extra)
-    with serve_config(deployment.path) as server, deployment.client(server.url) as client:
+    with serve_in_thread(deployment) as server, deployment.client(server.url) as client:
         yield client
 
 

@@ -78,16 +78,21 @@ async def call_again(message: str, context: RunContext) -> str:
     return "done"
 
 
-# The same models in an event loop of the code's own.
+# The same models in an event loop of the code's own. `run_sync` takes the one of its thread, and
+# would leave another one open.
 
 
 def call_pydantic_ai_in_loop(message: str, context: RunContext) -> str:
-    return PydanticAgent(pydantic_ai.Model("fast")).run_sync(message).output
+    with asyncio.Runner() as runner:
+        runner.get_loop()
+        return PydanticAgent(pydantic_ai.Model("fast")).run_sync(message).output
 
 
 def call_openai_agents_in_loop(message: str, context: RunContext) -> str:
     agent = OpenAIAgent(name="inner", model=openai_agents.Model("fast"))
-    return str(Runner.run_sync(agent, message).final_output)
+    with asyncio.Runner() as runner:
+        runner.get_loop()
+        return str(Runner.run_sync(agent, message).final_output)
 
 
 def call_langchain_in_loop(message: str, context: RunContext) -> str:

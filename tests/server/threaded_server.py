@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import uvicorn
+import uvloop
 from starlette.types import ASGIApp
 
 from agentctl.server import create_app
@@ -55,12 +59,16 @@ def serve_in_thread(
     lifespan: str = "on",
     http: type[HttpProtocol] = HttpProtocol,
 ) -> Iterator[ThreadedServer]:
-    """Serve an application, by default that of the deployment, on a real socket, in a thread."""
+    """Serve an application, by default that of the deployment, on a real socket, in a thread.
+
+    The connections that the code of an agent has left open are closed at the end, as those of a
+    process would be.
+    """
     _forget_modules(deployment.folder)
     config = uvicorn.Config(
         app or create_app(deployment.settings),
         port=0,
-        loop="uvloop",
+        loop="none",
         http=http,
         ws="none",
         lifespan=lifespan,  # type: ignore[arg-type]
@@ -71,7 +79,7 @@ def serve_in_thread(
         timeout_keep_alive=60,
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
+    thread = threading.Thread(target=_run, args=(server,), daemon=True)
     thread.start()
     try:
         port = _port(server, thread)
@@ -82,6 +90,37 @@ def serve_in_thread(
         server.should_exit = True
         thread.join(PATIENCE)
         assert not thread.is_alive()
+
+
+class _Loop(uvloop.Loop):
+    """An event loop that knows the connections which its clients have opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._opened = weakref.WeakSet[asyncio.Transport]()
+
+    async def create_connection(self, *arguments: Any, **options: Any) -> Any:
+        transport, protocol = await super().create_connection(*arguments, **options)
+        self._opened.add(transport)
+        return transport, protocol
+
+    async def close_connections(self) -> None:
+        """Close the connections that are open."""
+        for transport in list(self._opened):
+            transport.abort()
+        # A transport is closed in the next turn of the loop.
+        await asyncio.sleep(0)
+
+
+def _run(server: uvicorn.Server) -> None:
+    async def serve() -> None:
+        await server.serve()
+        await loop.close_connections()
+
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, _Loop)
+        runner.run(serve())
 
 
 def _forget_modules(folder: Path) -> None:
