@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["CASES", "SAMPLE", "Case"]
+__all__ = ["CASES", "Case"]
 
 HOST = b"Host: x\r\n"
 AUTH = b"Authorization: Bearer {token}\r\n"
@@ -306,6 +306,3 @@ CASES: dict[str, Case] = {
     **dict(_methods()),
     **dict(_bodies()),
 }
-
-SAMPLE = list(CASES)[::9]
-"""Some of every sort."""

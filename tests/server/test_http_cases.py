@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.kit.deployment import Deploy, Deployment
-from tests.kit.process import serve_config
 from tests.kit.tables import every_row
-from tests.server.http_cases import CASES, SAMPLE, Case
+from tests.server.http_cases import CASES, Case
 from tests.server.raw_http import check_error, open_raw_connection
 from tests.server.seeds import ALL
 from tests.server.threaded_server import ThreadedServer
@@ -20,14 +16,6 @@ LEGITIMATE = b"GET /teams HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r
 @pytest.fixture(scope="module")
 def token(server: ThreadedServer) -> bytes:
     return server.deployment.token("me", *ALL).encode()
-
-
-@pytest.fixture(scope="module")
-def workers(deploy: Deploy) -> Iterator[tuple[Deployment, int]]:
-    """The port of a server with two workers."""
-    deployment = deploy()
-    with serve_config(deployment.path, "--workers", "2") as served:
-        yield deployment, served.port
 
 
 def check(port: int, token: bytes, case: Case) -> None:
@@ -54,9 +42,3 @@ def check(port: int, token: bytes, case: Case) -> None:
 @every_row("name", CASES)
 def test_raw_request(server: ThreadedServer, token: bytes, name: str) -> None:
     check(server.port, token, CASES[name])
-
-
-@every_row("name", SAMPLE)
-def test_raw_request_to_several_workers(workers: tuple[Deployment, int], name: str) -> None:
-    deployment, port = workers
-    check(port, deployment.token("me", *ALL).encode(), CASES[name])

@@ -294,8 +294,8 @@ def send_until_rejected(port: int, start: bytes, size: int, status: int) -> None
         assert connection.ended()
 
 
-def test_a_server_process_has_the_limits(deployment: Deployment) -> None:
-    with serve_config(deployment.path) as served:
+def test_each_worker_process_has_the_limits(deployment: Deployment) -> None:
+    with serve_config(deployment.path, "--workers", "2") as served:
         port = served.port
         for sent in (
             b"GET / HTTP/1.1\r\nX: " + b"a" * 16_384,

@@ -1,6 +1,6 @@
 """Connections to a model endpoint that runs of two users share: each gets its own answer only.
 
-AGENTCTL_TEST_LONG=1 makes fifty times as many runs.
+AGENTCTL_TEST_LONG=1 makes two hundred times as many runs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pytest
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.remote.client import RemoteOperations
-from tests.kit.deployment import Deploy, Deployment
-from tests.kit.process import ServerProcess, serve_config
+from tests.kit.deployment import Deploy
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = ("agents:read", "agents:run", "sessions:read")
-ROUNDS = 2_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 40
+ROUNDS = 2_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 10
 
 AGENT = """
 [[models]]
@@ -37,10 +37,13 @@ model = "whole"
 
 
 @pytest.fixture(scope="module")
-def served(deploy: Deploy) -> Iterator[tuple[Deployment, ServerProcess]]:
-    deployment = deploy(AGENT.format(url=deploy.url))
-    with serve_config(deployment.path) as server:
-        yield deployment, server
+def served(deploy: Deploy) -> Iterator[ThreadedServer]:
+    with serve_in_thread(deploy(AGENT.format(url=deploy.url))) as server:
+        yield server
+
+
+def open_operations(served: ThreadedServer, user: str) -> RemoteOperations:
+    return RemoteOperations(served.url, served.deployment.token(user, *SCOPES))
 
 
 async def run(operations: Operations, text: str) -> dict[str, Any]:
@@ -48,23 +51,14 @@ async def run(operations: Operations, text: str) -> dict[str, Any]:
     return dict((await operations.runs.create("agent", "whole", request)).value)
 
 
-async def test_refused_response_reaches_no_other_user(
-    served: tuple[Deployment, ServerProcess],
-) -> None:
-    deployment, server = served
-    async with (
-        RemoteOperations(server.url, deployment.token("ann", *SCOPES)) as ann,
-        RemoteOperations(server.url, deployment.token("bob", *SCOPES)) as bob,
-    ):
+async def test_refused_response_reaches_no_other_user(served: ThreadedServer) -> None:
+    async with open_operations(served, "ann") as ann, open_operations(served, "bob") as bob:
         for number in range(3):
             assert (await run(ann, f"secret of ann {number} compressed"))["status"] == "ERROR"
             assert (await run(bob, f"bob {number}"))["content"] == f"bob {number}"
 
 
-async def test_cancelled_run_reaches_no_other_user(
-    served: tuple[Deployment, ServerProcess],
-) -> None:
-    deployment, server = served
+async def test_cancelled_run_reaches_no_other_user(served: ThreadedServer) -> None:
     chance = random.Random(36)
     foreign: list[dict[str, Any]] = []
 
@@ -84,10 +78,7 @@ async def test_cancelled_run_reaches_no_other_user(
             if ended["content"] != text:
                 foreign.append(ended)
 
-    async with (
-        RemoteOperations(server.url, deployment.token("ann", *SCOPES)) as ann,
-        RemoteOperations(server.url, deployment.token("bob", *SCOPES)) as bob,
-    ):
+    async with open_operations(served, "ann") as ann, open_operations(served, "bob") as bob:
         cancelling = [asyncio.create_task(cancel_runs(ann)) for _ in range(4)]
         await asyncio.gather(*(follow_runs(bob, number) for number in range(2)), *cancelling)
     assert foreign == []

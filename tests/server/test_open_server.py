@@ -9,8 +9,10 @@ import socket
 import httpx2
 import pytest
 
+from tests.kit.command import run_command
 from tests.kit.deployment import Deployment
-from tests.kit.process import run_agentctl, serve_config
+from tests.kit.process import serve_config
+from tests.kit.tables import every_row
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
 
@@ -27,19 +29,17 @@ def named_beyond() -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("host", [*BEYOND, *named_beyond()])
-def test_open_server_rejects_an_external_address(
-    deployment: Deployment, host: str, workers: int
-) -> None:
-    place = ("--config", str(deployment.path), "--host", host, "--port", "0")
-    env = {**os.environ, "AGENTCTL_AUTHORIZATION__ENABLED": "false"}
-    ended = run_agentctl("serve", *place, "--workers", str(workers), env=env)
-    assert (ended.returncode, ended.stdout) == (2, b"")
-    said = ended.stderr.decode()
-    assert f"authorization is disabled and other machines can reach {host}" in said
-    assert "--insecure-no-auth" in said
-    assert "listens" not in said
+@every_row("host", [*BEYOND, *named_beyond()])
+def test_open_server_rejects_an_external_address(deployment: Deployment, host: str) -> None:
+    environment = {**os.environ, "AGENTCTL_AUTHORIZATION__ENABLED": "false"}
+    for workers in ("1", "2"):
+        options = ("--host", host, "--port", "0", "--workers", workers)
+        ended = run_command("serve", *options, environment=environment, folder=deployment.folder)
+        assert (ended.code, ended.stdout) == (2, "")
+        said = ended.stderr
+        assert f"authorization is disabled and other machines can reach {host}" in said
+        assert "--insecure-no-auth" in said
+        assert "listens" not in said
     assert not (deployment.folder / "main.db").exists()
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +22,25 @@ import apsw
 import httpx2
 import pytest
 
+from tests.docs.pages import ROOT
+from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deployment, create_deployment
-from tests.kit.process import AGENTCTL, ServerProcess, run_agentctl, serve_config
+from tests.kit.process import AGENTCTL, ServerProcess, serve_config
 
 MOUNTED = 'mount -t tmpfs -o size=4m none "$0" && ulimit -n 256 && exec "$@"'
 FEW_FILES = 'ulimit -n 256 && exec "$@"'
+
+COMMANDS = """
+import json, os, pathlib, sys
+from tests.kit.command import run_command
+folder = pathlib.Path.cwd()
+ended = [
+    run_command(*words, environment=os.environ, folder=folder) for words in json.loads(sys.argv[1])
+]
+print(json.dumps([(each.code, each.stdout + each.stderr) for each in ended]))
+"""
+"""Runs several commands in one process: only the mount needs it."""
 
 LARGE = {"text": "x" * 100_000}
 
@@ -144,34 +159,26 @@ def test_full_disk_fails_writes_until_there_is_space(place: Place) -> None:
 def test_read_only_file_system_is_named_by_each_command(
     deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    config = ("--config", str(deployment.path))
-    assert run_agentctl("db", "migrate", *config).returncode == 0
+    folder = deployment.folder
+    assert run_command("db", "migrate", environment=os.environ, folder=folder).code == 0
     words = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
-    mounted = ("unshare", "-m", "sh", "-c", words, str(deployment.folder))
+    mounted = ("unshare", "-m", "sh", "-c", words, str(folder))
     if subprocess.run([*mounted, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs a user who may mount: run as root")
 
-    def run(*command: str) -> tuple[int, str]:
-        ended = subprocess.run(
-            [*mounted, *AGENTCTL, *command, *config],
-            capture_output=True,
-            check=False,
-            timeout=PATIENCE,
-        )
-        return ended.returncode, (ended.stdout + ended.stderr).decode()
+    copy = str(tmp_path_factory.mktemp("writable") / "copy.db")
+    commands = (("serve", "--port", "0"), ("db", "backup", copy), ("doctor", "--db"), ("doctor",))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    line = [*mounted, sys.executable, "-c", COMMANDS, json.dumps(commands)]
+    ended = subprocess.run(line, cwd=folder, env=environment, capture_output=True, check=True)
+    results = json.loads(ended.stdout)
 
-    copy = tmp_path_factory.mktemp("writable") / "copy.db"
-    for command, expected in (
-        (("serve", "--port", "0"), 7),
-        (("db", "backup", str(copy)), 7),
-        (("doctor", "--db"), 1),
-    ):
-        code, said = run(*command)
-        assert code == expected, said
+    assert [code for code, _ in results[:3]] == [7, 7, 1], results
+    for _, said in results[:3]:
         assert "the database is read-only" in said.lower()
-        assert f"{deployment.folder} cannot be written" in said
+        assert f"{folder} cannot be written" in said
         assert "mounted read-only" in said
-    _, said = run("doctor")
+    _, said = results[3]
     assert "its file system is mounted read-only: mount it for writing" in said
     assert "chmod u+wx" not in said
 
