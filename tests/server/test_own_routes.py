@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,9 +17,9 @@ import pytest
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deploy, Deployment
-from tests.kit.ports import find_free_port
-from tests.kit.process import start_server
+from tests.kit.process import run_agentctl, start_server
 from tests.kit.process_states import wait_for_ends
+from tests.server.threaded_server import serve_in_thread
 from tests.server.worker_server import WorkerServer, read_stream
 
 SHOP = Path(__file__).with_name("own_shop.py")
@@ -251,26 +250,17 @@ def test_lifespan_runs_once_in_each_worker(deploy: Deploy) -> None:
 
 def test_plain_uvicorn_serves_the_application(deploy: Deploy) -> None:
     deployment = prepare_shop(deploy)
-    port = find_free_port()
-    command = [sys.executable, "-m", "uvicorn", "own_shop:app", "--port", str(port)]
-    with subprocess.Popen(command, cwd=deployment.folder, stderr=subprocess.PIPE) as process:
-        try:
-            url = f"http://127.0.0.1:{port}"
-            with deployment.client(url) as client:
-
-                def answers() -> bool:
-                    with contextlib.suppress(httpx2.TransportError):
-                        return client.get("/ready").status_code == 200
-                    return False
-
-                wait_for(answers)
-                assert client.get("/shop").json() == {"stock": "full"}
-                assert httpx2.get(f"{url}/shop/plain").status_code == 401
-                body = {"message": "hi", "session_id": "s", "stream": False}
-                assert client.post("/agents/echo/runs", json=body).json()["status"] == "COMPLETED"
-        finally:
-            process.terminate()
-            process.communicate()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(deployment.folder)
+        app = importlib.import_module("own_shop").app
+    with (
+        serve_in_thread(deployment, app, http="auto") as server,
+        deployment.client(server.url) as client,
+    ):
+        assert client.get("/shop").json() == {"stock": "full"}
+        assert server.client.get("/shop/plain").status_code == 401
+        body = {"message": "hi", "session_id": "s", "stream": False}
+        assert client.post("/agents/echo/runs", json=body).json()["status"] == "COMPLETED"
     words = (deployment.folder / "lifespan.txt").read_text().split()[::2]
     assert words == ["up", "down"]
 
@@ -350,22 +340,38 @@ WRONG: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("module", "workers"),
-    [*((module, "1") for module in WRONG), ("collides", "2"), ("lifespan", "2")],
-)
-def test_wrong_application_is_explained(deploy: Deploy, module: str, workers: str) -> None:
-    deployment = deploy("[openai]\nenabled = true\n")
-    text, error, hint = WRONG[module]
+def prepare_wrong_application(deploy: Deploy, module: str) -> Path:
+    """Create a folder with a configuration and the module."""
+    folder = deploy("[openai]\nenabled = true\n").folder
+    text, _, _ = WRONG[module]
     if text:
-        (deployment.folder / f"{module}.py").write_text(text)
-    options = ("--app", f"{module}:app", "--port", "0", "--workers", workers)
-    done = run_command("serve", *options, folder=deployment.folder, environment=os.environ)
-    assert done.code in (1, 2), done.stderr
-    assert error in done.stderr
-    assert hint in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "password" not in done.stderr
+        (folder / f"{module}.py").write_text(text)
+    return folder
+
+
+def check_explanation(module: str, code: int, said: str) -> None:
+    _, error, hint = WRONG[module]
+    assert code in (1, 2), said
+    assert error in said
+    assert hint in said
+    assert "Traceback" not in said
+    assert "password" not in said
+
+
+@pytest.mark.parametrize("module", WRONG)
+def test_wrong_application_is_explained(deploy: Deploy, module: str) -> None:
+    folder = prepare_wrong_application(deploy, module)
+    options = ("--app", f"{module}:app", "--port", "0")
+    ended = run_command("serve", *options, folder=folder, environment=os.environ)
+    check_explanation(module, ended.code, ended.stderr)
+
+
+@pytest.mark.parametrize("module", ["collides", "lifespan"])
+def test_several_workers_explain_a_wrong_application(deploy: Deploy, module: str) -> None:
+    folder = prepare_wrong_application(deploy, module)
+    options = ("--app", f"{module}:app", "--port", "0", "--workers", "2")
+    ended = run_agentctl("serve", *options, cwd=folder)
+    check_explanation(module, ended.returncode, ended.stderr.decode())
 
 
 @pytest.mark.parametrize(

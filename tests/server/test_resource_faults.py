@@ -25,11 +25,11 @@ import pytest
 from tests.docs.pages import ROOT
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
-from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.process import AGENTCTL, ServerProcess, serve_config
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-MOUNTED = 'mount -t tmpfs -o size=4m none "$0" && ulimit -n 256 && exec "$@"'
-FEW_FILES = 'ulimit -n 256 && exec "$@"'
+MOUNTED = 'mount -t tmpfs -o size=4m none "$0" && exec "$@"'
 
 COMMANDS = """
 import json, os, pathlib, sys
@@ -81,7 +81,7 @@ class Disk:
         self._folder = folder
         folder.mkdir()
         self.is_own = can_mount(folder)
-        self.program = ("sh", "-c", FEW_FILES, "sh", *AGENTCTL)
+        self.program = AGENTCTL
         if self.is_own:
             self.program = ("unshare", "-m", "sh", "-c", MOUNTED, str(folder), *AGENTCTL)
 
@@ -112,7 +112,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Place:
-    """A server on a small disk with few file descriptors, and its client."""
+    """A server on a small disk, and its client."""
 
     deployment: Deployment
     disk: Disk
@@ -120,7 +120,7 @@ class Place:
     client: httpx2.Client
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def place(tmp_path_factory: pytest.TempPathFactory, model_endpoint: Any) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("faults")
     disk = Disk(folder / "disk")
@@ -131,6 +131,13 @@ def place(tmp_path_factory: pytest.TempPathFactory, model_endpoint: Any) -> Iter
         deployment.client(server.url) as client,
     ):
         yield Place(deployment, disk, server, client)
+
+
+@pytest.fixture
+def served(deployment: Deployment) -> Iterator[ThreadedServer]:
+    with serve_in_thread(deployment) as server:
+        server.client.headers.update(deployment.bearer("me", ADMIN))
+        yield server
 
 
 def test_full_disk_fails_writes_until_there_is_space(place: Place) -> None:
@@ -183,53 +190,64 @@ def test_read_only_file_system_is_named_by_each_command(
     assert "chmod u+wx" not in said
 
 
-def test_foreign_lock_is_reported_until_released(place: Place) -> None:
-    client = place.client
+def test_foreign_lock_is_reported_until_released(served: ThreadedServer) -> None:
+    client = served.client
     assert create(client, "s1", db="second").status_code == 201
-    with closing(apsw.Connection(str(place.deployment.folder / "second.db"))) as holder:
-        holder.set_busy_timeout(5_000)
-        holder.execute("BEGIN IMMEDIATE")
+
+    with hold_lock(served):
         assert is_unavailable(create(client, "s2", db="second"))
         assert all_sessions(client, "second") == {"s1"}
         assert client.get("/ready").status_code == 503
-        holder.execute("ROLLBACK")
+
     wait_for(lambda: client.get("/ready").status_code == 200)
     assert create(client, "s2", db="second").status_code == 201
 
 
-def test_every_request_waits_once_for_a_foreign_lock(place: Place) -> None:
+@contextlib.contextmanager
+def hold_lock(served: ThreadedServer) -> Iterator[None]:
+    """Hold the lock of writers of the database `second`, as a program of a user would."""
+    path = str(served.deployment.folder / "second.db")
+    with closing(apsw.Connection(path)) as holder:
+        holder.set_busy_timeout(5_000)
+        holder.execute("BEGIN IMMEDIATE")
+        yield
+        holder.execute("ROLLBACK")
+
+
+def test_every_request_waits_once_for_a_foreign_lock(served: ThreadedServer) -> None:
     """Requests that arrive one after another wait for their own time, not for one another."""
 
     def time_request(number: int) -> float:
         time.sleep(0.7 * number)
         began = time.monotonic()
-        with place.deployment.client(place.server.url) as client:
+        with served.deployment.client(served.url) as client:
             assert is_unavailable(create(client, f"locked{number}", db="second"))
         return time.monotonic() - began
 
-    path = str(place.deployment.folder / "second.db")
-    with closing(apsw.Connection(path)) as holder, ThreadPoolExecutor(4) as pool:
-        holder.set_busy_timeout(5_000)
-        holder.execute("BEGIN IMMEDIATE")
+    with hold_lock(served), ThreadPoolExecutor(4) as pool:
         waits = list(pool.map(time_request, range(4)))
-        holder.execute("ROLLBACK")
     assert max(waits) < 15, waits  # One after another, the last one would wait 18 s.
 
 
-def test_server_recovers_from_missing_file_descriptors(place: Place) -> None:
-    url = httpx2.URL(place.server.url)
-    pid = place.server.process.pid
-    with ExitStack() as crowd:
-        for _ in range(300):
-            crowd.enter_context(socket.create_connection((url.host, url.port), timeout=PATIENCE))
-        wait_for(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 250)
-        before = _cpu(pid)
-        time.sleep(1)
-        assert _cpu(pid) - before < 0.5
-    with place.deployment.client(place.server.url) as client:
-        wait_for(lambda: _answers(client))
-        assert create(client, "crowd").status_code == 201
-        assert "crowd" in all_sessions(client)
+def test_server_recovers_from_missing_file_descriptors(deployment: Deployment) -> None:
+    with serve_config(deployment.path) as server, deployment.client(server.url) as client:
+        assert create(client, "before").status_code == 201
+        pid = server.process.pid
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (256, 256))
+
+        with ExitStack() as crowd:
+            for _ in range(300):
+                address = ("127.0.0.1", server.port)
+                crowd.enter_context(socket.create_connection(address, timeout=PATIENCE))
+            wait_for(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 250)
+            before = _cpu(pid)
+            time.sleep(1)
+            assert _cpu(pid) - before < 0.5
+
+        with deployment.client(server.url) as later:
+            wait_for(lambda: _answers(later))
+            assert create(later, "crowd").status_code == 201
+            assert all_sessions(later) == {"before", "crowd"}
 
 
 def _answers(client: httpx2.Client) -> bool:

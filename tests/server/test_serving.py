@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,10 +21,11 @@ from agentctl.server import create_app
 from agentctl.server.processes.listener import Announcements, base_url, bind_socket
 from agentctl.server.processes.serve import serve
 from agentctl.telemetry.measurements import SAMPLE_SECONDS
+from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deployment
 from tests.kit.ports import find_free_port
-from tests.kit.process import AGENTCTL, ServerProcess, serve_config
+from tests.kit.process import ServerProcess, serve_config
 from tests.server.threaded_server import serve_in_thread
 
 
@@ -162,12 +163,13 @@ def client_address(answer: httpx2.Response) -> Any:
 def test_port_in_use_is_reported(deployment: Deployment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = [*AGENTCTL, "serve", "--config", str(deployment.path), "--port", str(port)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"error: port {port} on 127.0.0.1 is in use" in done.stderr
-    assert "hint:" in done.stderr
-    assert "Traceback" not in done.stderr
+        ended = run_command(
+            "serve", "--port", str(port), environment=os.environ, folder=deployment.folder
+        )
+    assert (ended.code, ended.stdout) == (1, "")
+    assert f"error: port {port} on 127.0.0.1 is in use" in ended.stderr
+    assert "hint:" in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert not (deployment.folder / "main.db").exists()
 
 

@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -332,18 +330,9 @@ def is_free(port: int) -> bool:
     return True
 
 
-IMPATIENT = """
-import sys
-from agentctl.server.processes import supervisor
-supervisor.END_SECONDS = 5.0
-from agentctl.cli.app import main
-sys.exit(main())
-"""
-
-
 def test_late_worker_is_killed_and_reported(deployment: Deployment) -> None:
     drain_seconds(deployment, 0)
-    with serve_with_two_workers(deployment, program=(sys.executable, "-c", IMPATIENT)) as server:
+    with serve_with_two_workers(deployment) as server:
         stuck, other = server.workers()
         os.kill(stuck, signal.SIGSTOP)
         assert server.served.stop() == 1
@@ -359,7 +348,7 @@ def test_stop_kills_a_replacement_that_is_not_ready(deployment: Deployment) -> N
     importing = deployment.folder / "importing"
     slow = SLOW_IMPORT.replace("if ", 'if os.path.exists("slow") and ')
     tools.write_text(f"{slow}\n{tools.read_text()}")
-    with serve_with_two_workers(deployment, program=(sys.executable, "-c", IMPATIENT)) as server:
+    with serve_with_two_workers(deployment) as server:
         (deployment.folder / "slow").touch()
         os.kill(server.workers()[0], signal.SIGKILL)
         wait_for(lambda: importing.exists() and importing.read_text().endswith("\n"))
@@ -369,9 +358,9 @@ def test_stop_kills_a_replacement_that_is_not_ready(deployment: Deployment) -> N
 
 def test_signal_during_the_start_ends_it(deployment: Deployment) -> None:
     log = deployment.folder / "server.log"
-    line = [*AGENTCTL, "serve", "--config", str(deployment.path), "--port", "0", "--workers", "2"]
+    options = ("--config", str(deployment.path), "--port", "0", "--workers", "2")
     with log.open("wb") as said:
-        process = subprocess.Popen(line, stderr=said)
+        process = start_agentctl("serve", *options, env=dict(os.environ), stderr=said)
     try:
         wait_for((deployment.folder / "main.db").exists)
         assert process.poll() is None

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import uvicorn
@@ -57,12 +57,15 @@ def serve_in_thread(
     app: ASGIApp | None = None,
     *,
     lifespan: str = "on",
-    http: type[HttpProtocol] = HttpProtocol,
+    http: type[HttpProtocol] | Literal["auto"] = HttpProtocol,
 ) -> Iterator[ThreadedServer]:
     """Serve an application, by default that of the deployment, on a real socket, in a thread.
 
     The connections that the code of an agent has left open are closed at the end, as those of a
     process would be.
+
+    Args:
+        http: the class of connections; `auto` for that of plain uvicorn.
     """
     _forget_modules(deployment.folder)
     config = uvicorn.Config(
