@@ -16,8 +16,7 @@ import pytest
 from tests.cli.demo import Demo, serving
 from tests.kit.command import Result, run_command
 from tests.kit.conditions import PATIENCE
-from tests.kit.forking import ForkedProcess, is_forkable
-from tests.kit.process import AGENTCTL, base_environment
+from tests.kit.process import base_environment, start_at_terminal
 
 CTRL_C = b"\x03"
 
@@ -111,25 +110,12 @@ def terminal(environment: dict[str, str], home: Path) -> Terminal:
     ) -> Seen:
         ours, theirs = os.openpty()
         with os.fdopen(ours, "r+b", buffering=0) as screen:
-            process = _at_terminal(theirs, args, environment | dict(env or {}), home)
+            process = start_at_terminal(theirs, *args, env=environment | dict(env or {}), cwd=home)
             text = _until_ended(screen.fileno(), [(when, types), *then], process)
             os.close(theirs)
             return Seen(process.wait(PATIENCE), text.replace("\r\n", "\n"))
 
     return run
-
-
-def _at_terminal(
-    terminal: int, args: tuple[str, ...], env: dict[str, str], folder: Path
-) -> subprocess.Popen[bytes]:
-    """Start `agentctl ARGS` as the leader of a session with this terminal: Ctrl-C works."""
-    if is_forkable(env, {}):
-        path = os.ttyname(terminal)
-        return ForkedProcess(args, env, terminal=path, cwd=folder, start_new_session=True)
-    # The first terminal that the leader of a new session opens is its own.
-    command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(terminal)]
-    line = [*command, *AGENTCTL, *args]
-    return subprocess.Popen(line, env=env, cwd=folder, start_new_session=True)
 
 
 def _until_ended(

@@ -410,6 +410,8 @@ def _become_command(request: dict[str, Any], streams: list[int]) -> None:
     if request.get("session"):
         os.setsid()
     if request.get("terminal"):
+        # The shell that started the suite may have made it ignore the end of a terminal.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         # The first terminal that the leader of a new session opens is its controlling terminal.
         streams = [os.open(request["terminal"], os.O_RDWR) for _ in range(3)]
     for number, stream in enumerate(streams):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ __all__ = [
     "run_agentctl",
     "serve_config",
     "start_agentctl",
+    "start_at_terminal",
     "start_server",
     "without_coverage",
 ]
@@ -66,6 +70,38 @@ def start_agentctl(
     if is_forkable(environment, options):
         return ForkedProcess(arguments, environment, python=python, **options)
     return subprocess.Popen([python, *AGENTCTL[1:], *arguments], env=env, **options)
+
+
+def start_at_terminal(
+    terminal: int, *arguments: str, env: Mapping[str, str], cwd: Path
+) -> subprocess.Popen[Any]:
+    """Start `agentctl ARGUMENTS` as the leader of a session with this terminal.
+
+    Ctrl-C at the terminal reaches it, and the signal of a terminal that closes.
+
+    Args:
+        terminal: the number of the file that becomes the three streams.
+        env: all environment variables.
+    """
+    if is_forkable(env, {}):
+        path = os.ttyname(terminal)
+        return ForkedProcess(arguments, env, terminal=path, cwd=cwd, start_new_session=True)
+    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+    return subprocess.Popen(
+        [*AGENTCTL, *arguments],
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+        preexec_fn=partial(_take_terminal, terminal),
+        **streams,
+    )
+
+
+def _take_terminal(terminal: int) -> None:
+    """Make a terminal that of this process, which leads a session."""
+    # The shell that started the suite may have made it ignore the end of a terminal.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
 
 def run_agentctl(

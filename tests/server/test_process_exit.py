@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import pty
 import re
 import signal
 import subprocess
-import termios
 from functools import partial
 
 import httpx2
@@ -18,7 +16,7 @@ import pytest
 
 from tests.kit.conditions import PATIENCE, wait_for, wait_until
 from tests.kit.deployment import Deploy, Deployment
-from tests.kit.process import base_environment, serve_config, start_agentctl
+from tests.kit.process import base_environment, serve_config, start_agentctl, start_at_terminal
 from tests.server.concurrent_callers import open_client
 from tests.server.database_checks import open_read_only
 
@@ -236,18 +234,9 @@ async def close_terminal(leaving: Deployment, workers: int) -> None:
     terminal, inner = pty.openpty()
     options = ("--config", str(leaving.path), "--port", "0", "--workers", str(workers))
     try:
-        process = start_agentctl(
-            *("serve", *options),
-            cwd=leaving.folder,
-            env=environment,
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
-            start_new_session=True,
-            preexec_fn=partial(become_terminal, inner),
-        )
-        os.close(inner)
+        process = start_at_terminal(inner, "serve", *options, env=environment, cwd=leaving.folder)
         url = await asyncio.to_thread(read_url, terminal)
+        os.close(inner)
         async with open_client(leaving, url) as client:
             body = {"message": "{}", "background": True, "stream": False}
             answer = await client.post("/agents/hang/runs", json=body)
@@ -288,12 +277,6 @@ async def test_closed_terminal_does_not_fail_a_tool_that_prints(leaving: Deploym
         process.wait()
 
 
-def become_terminal(inner: int) -> None:
-    """Make the terminal that of this process, so that its end is signalled."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    fcntl.ioctl(inner, termios.TIOCSCTTY, 0)
-
-
 def read_url(terminal: int) -> str:
     """Return the URL of a server that writes to a terminal."""
     said = b""
@@ -319,8 +302,6 @@ def check_local_run(leaving: Deployment, name: str, number: signal.Signals) -> N
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        # A job in the background makes its children ignore signals.
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     ) as process:
         try:
             wait_for(lambda: has_begun(leaving, name))

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.kit.ports import find_free_port
 from tests.kit.process import AGENTCTL, run_agentctl, start_agentctl
 from tests.kit.process_states import is_alive, wait_for_ends
 from tests.server.mcp_wire import McpWire
+from tests.server.threaded_server import serve_in_thread
 from tests.server.worker_server import WorkerServer, read_stream, serve_with_two_workers
 
 
@@ -106,28 +106,30 @@ def test_stream_continues_at_another_worker(pair: WorkerServer) -> None:
     assert orjson.loads(read[-1].data)["content"] == "".join(parts)
 
 
-def test_draining_workers_respond_but_reject_runs(deployment: Deployment) -> None:
-    drain_seconds(deployment, 4)
+def test_draining_workers_reject_runs_until_a_second_signal(deployment: Deployment) -> None:
+    drain_seconds(deployment, 600)
     with serve_with_two_workers(deployment) as server:
         runs = server.one_each()
         kept = len(server.rows("SELECT * FROM runs"))
         body = {"message": "hello", "session_id": "streamed"}
         with read_stream(server.client, "/agents/hang/runs", body) as events:
             streamed = orjson.loads(next(events).data)["run_id"]
-            began = time.monotonic()
-            server.served.process.send_signal(signal.SIGTERM)
+            server.served.process.send_signal(signal.SIGINT)
             server.await_draining()
+
             for _ in range(6):  # Any worker responds.
                 asked = server.client.post("/agents/echo/runs", json={"message": "hello"})
                 assert (asked.status_code, asked.json()["error_code"]) == (503, "UNAVAILABLE")
             for run_id in (*runs.values(), streamed):
                 assert server.run(run_id)["status"] == "RUNNING"
+            server.served.wait_for(f"stopping: waiting up to 10 min for {kept + 1} runs")
+
+            server.served.process.send_signal(signal.SIGINT)
             assert [event.name for event in events] == ["RunCancelled"]
+
         assert server.served.process.wait(PATIENCE) == 0
-        assert time.monotonic() - began >= 4
         ends = "SELECT status, cancel_requested_by FROM runs"
         assert server.rows(ends) == [("CANCELLED", "system:shutdown")] * (kept + 1)
-        assert f"stopping: waiting up to 4 s for {kept + 1} runs" in server.served.log_text
 
 
 def test_workers_stop_together_so_streams_get_their_end(deployment: Deployment) -> None:
@@ -144,16 +146,6 @@ def test_workers_stop_together_so_streams_get_their_end(deployment: Deployment) 
         assert server.rows("SELECT * FROM workers") == []
         assert "Traceback" not in server.served.log_text
         assert server.served.log_text.splitlines()[-1] == "stopped"
-
-
-def test_second_signal_ends_at_once(deployment: Deployment) -> None:
-    drain_seconds(deployment, 600)
-    with serve_with_two_workers(deployment) as server:
-        server.one_each()
-        server.served.process.send_signal(signal.SIGINT)
-        server.await_draining()
-        assert server.served.stop(signal.SIGINT) == 0
-        assert {status for (status,) in server.rows("SELECT status FROM runs")} == {"CANCELLED"}
 
 
 def test_signal_to_every_process_counts_once(deployment: Deployment) -> None:
@@ -278,16 +270,23 @@ def test_failed_start_is_reported_once(
 
 
 def test_workers_end_when_the_supervisor_dies(deployment: Deployment) -> None:
-    drain_seconds(deployment, 2)
+    drain_seconds(deployment, 600)
     with serve_with_two_workers(deployment) as server:
         workers = server.workers()
         runs = server.one_each()
         port = int(server.served.url.rpartition(":")[2])
         os.kill(server.parent, signal.SIGKILL)
         server.served.process.wait()
+
         # They drain and release the port for a new server.
         wait_for(lambda: is_free(port))
         assert {server.status(run_id) for run_id in runs.values()} == {"RUNNING"}
+
+        with serve_in_thread(deployment) as host:
+            for run_id, session_id in server.rows("SELECT run_id, session_id FROM runs"):
+                cancel = f"/agents/hang/runs/{run_id}/cancel?session_id={session_id}&wait=30"
+                answer = host.client.post(cancel, headers=server.headers)
+                assert answer.json()["cancel"] == "stopped"
         wait_for_ends(workers, server.served.log)
         assert {server.status(run_id) for run_id in runs.values()} == {"CANCELLED"}
         assert server.rows("SELECT * FROM workers") == []
