@@ -18,7 +18,7 @@ LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 SEED = 36
 
 RUNS = 10**9 if LONG else 110
-SAMPLE = 24
+SAMPLE = 12
 SECONDS = 1_800.0 if LONG else 300.0
 
 PLACES = frozenset({"model over HTTP", "model over TLS", "mcp over HTTP", "mcp over stdio"})
