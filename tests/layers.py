@@ -55,11 +55,7 @@ class Table:
         A long file that begins last would keep one worker busy while the others have ended. Files
         without recorded seconds follow in the order of the table.
         """
-        seconds: dict[str, float] = {}
-        for name, layer in self.layers.items():
-            if layer in layers:
-                file, _, _ = name.partition("::")
-                seconds[file] = seconds.get(file, 0.0) + self.seconds.get(name, 0.0)
+        seconds = self._sum_seconds(layers)
         return sorted(seconds, key=lambda file: -seconds[file])
 
     def divide_files(self, layer: str, count: int) -> list[list[str]]:
@@ -68,12 +64,7 @@ class Table:
         The same table gives the same shards. A file is never divided, because its tests share
         fixtures.
         """
-        seconds = dict.fromkeys(self.find_files([layer]), 0.0)
-        for name, recorded in self.seconds.items():
-            file, _, _ = name.partition("::")
-            if file in seconds:
-                seconds[file] += recorded
-
+        seconds = self._sum_seconds([layer])
         shards: list[list[str]] = [[] for _ in range(count)]
         loads = [0.0] * count
         for file in sorted(seconds, key=lambda file: (-seconds[file], file)):
@@ -81,6 +72,15 @@ class Table:
             shards[lightest].append(file)
             loads[lightest] += seconds[file]
         return [sorted(shard) for shard in shards]
+
+    def _sum_seconds(self, layers: Collection[str]) -> dict[str, float]:
+        """Return the recorded seconds of each file with a function in these layers."""
+        seconds: dict[str, float] = {}
+        for name, layer in self.layers.items():
+            if layer in layers:
+                file, _, _ = name.partition("::")
+                seconds[file] = seconds.get(file, 0.0) + self.seconds.get(name, 0.0)
+        return seconds
 
 
 def read_table(path: Path = TABLE) -> Table:
