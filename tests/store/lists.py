@@ -139,21 +139,17 @@ _KEYS = (None, (5, "x"), (15, "x"))
 
 def list_cases() -> Iterator[ListCase]:
     """Yield every combination of filters and orders."""
-    names: list[dict[str, Any]] = [
-        {},
-        *({"session_name": name} for name in ("a", "abc", chr(0x10FFFF))),
-    ]
-    for visibility, columns, name, sort, order, after, limit, many in product(
+    names: list[dict[str, Any]] = [{}, *({"session_name": name} for name in ("a", chr(0x10FFFF)))]
+    for visibility, columns, name, sort, order, after, many in product(
         _VISIBILITIES,
         _subsets("type", "component_id", "user_id"),
         names,
         ("created_at", "updated_at"),
         ("asc", "desc"),
         _KEYS[:2],
-        (1, 100),
         (False, True),
     ):
-        part = {"sort": sort, "order": order, "after": after, "limit": limit}
+        part = {"sort": sort, "order": order, "after": after, "limit": 100}
         yield ListCase("sessions", visibility, columns | name, part, many)
     statuses: list[dict[str, Any]] = [
         {},
@@ -169,16 +165,15 @@ def list_cases() -> Iterator[ListCase]:
         {"created_before": 12},
         {"created_after": 10, "created_before": 12},
     ]
-    for visibility, columns, status, bound, order, after, limit in product(
+    for visibility, columns, status, bound, order, after in product(
         _VISIBILITIES,
         _subsets("session_id", "user_id", "component_id", "component_type"),
         statuses,
         bounds,
         ("asc", "desc"),
         _KEYS,
-        (1, 100),
     ):
-        part = {"order": order, "after": after, "limit": limit}
+        part = {"order": order, "after": after, "limit": 100}
         yield ListCase("runs", visibility, columns | status | bound, part, many=False)
 
 

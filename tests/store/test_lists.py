@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import fields
+from itertools import product
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from agentctl.store.repositories import accounts, memories, run_reads, runs, ses
 from agentctl.store.repositories.lists import SESSIONS
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE, Visibility
+from tests.kit.tables import every_row
 from tests.store.conftest import Store
 from tests.store.lists import list_runs, list_sessions, statements_of
 from tests.store.rows import START, a_run, a_session, an_end
@@ -81,15 +83,28 @@ def walked(store: Store, page: Callable[[Cursor | None], Work[RowPage[Any]]]) ->
         after = part.next
 
 
-@pytest.mark.parametrize("sort_order", ["asc", "desc"])
-@pytest.mark.parametrize("sort_by", ["created_at", "updated_at"])
-def test_cursors_return_every_session_once_for_equal_times(
-    store: Store, sort_by: Any, sort_order: Any
-) -> None:
+@pytest.fixture
+def sessions_store(store: Store) -> Store:
+    """A database with sessions, which a test only reads."""
     store.write(some_sessions())
-    rows = walked(
-        store, lambda after: list_sessions(sort=sort_by, order=sort_order, limit=7, after=after)
-    )
+    return store
+
+
+@pytest.fixture
+def runs_store(store: Store) -> Store:
+    """A database with sessions and runs, which a test only reads."""
+    store.write(some_runs())
+    return store
+
+
+@every_row("sort_by, sort_order", product(("created_at", "updated_at"), ("asc", "desc")))
+def test_cursors_return_every_session_once_for_equal_times(
+    sessions_store: Store, sort_by: Any, sort_order: Any
+) -> None:
+    def list_page(after: Cursor | None) -> Work[RowPage[Any]]:
+        return list_sessions(sort=sort_by, order=sort_order, limit=7, after=after)
+
+    rows = walked(sessions_store, list_page)
     keys = [(getattr(row, sort_by), row.session_id) for row in rows]
     assert len(set(keys)) == 60
     assert keys == sorted(keys, reverse=sort_order == "desc")
@@ -174,8 +189,8 @@ def test_ids_of_a_group_are_those_it_was_made_of() -> None:
     assert groups == [ids[:GROUP_SIZE], ids[GROUP_SIZE:]]
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
+@every_row(
+    "given, expected",
     [
         ({"type": "team"}, 20),
         ({"component_id": "slow"}, 20),
@@ -196,16 +211,15 @@ def test_ids_of_a_group_are_those_it_was_made_of() -> None:
     ],
 )
 def test_session_filters_select_sessions(
-    store: Store, given: dict[str, Any], expected: int
+    sessions_store: Store, given: dict[str, Any], expected: int
 ) -> None:
-    store.write(some_sessions())
     values: dict[str, Any] = {"visibility": EVERYONE, "limit": 100} | given
-    found = store.read(list_sessions(**values))
+    found = sessions_store.read(list_sessions(**values))
     assert (found.total, len(found.rows), found.capped) == (expected, expected, False)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
+@every_row(
+    "given, expected",
     [
         ({}, 40),
         ({"status": "RUNNING"}, 8),
@@ -219,11 +233,10 @@ def test_session_filters_select_sessions(
     ],
 )
 def test_run_filters_select_runs_newest_first(
-    store: Store, given: dict[str, Any], expected: int
+    runs_store: Store, given: dict[str, Any], expected: int
 ) -> None:
-    store.write(some_runs())
     values: dict[str, Any] = {"visibility": EVERYONE, "limit": 4} | given
-    rows = walked(store, lambda after: list_runs(**values, after=after))
+    rows = walked(runs_store, lambda after: list_runs(**values, after=after))
     keys = [(row.created_at, row.run_id) for row in rows]
     assert keys == sorted(set(keys), reverse=True)
     assert len(keys) == expected
@@ -259,14 +272,12 @@ def matches(row: Any, given: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize("sort_order", ["asc", "desc"])
-@pytest.mark.parametrize("given", LIVE_OR_OF_A_TIME, ids=str)
-def test_lists_of_live_runs_and_time_ranges_are_complete(
-    store: Store, given: dict[str, Any], sort_order: Any
-) -> None:
+@pytest.fixture
+def ended_runs(runs_store: Store) -> list[Any]:
+    """All runs of the database, after a third of them has ended."""
+
     @unit
-    def some_that_ended() -> Steps[list[Any]]:
-        yield from some_runs()
+    def end_some() -> Steps[list[Any]]:
         for number in range(0, 40, 3):
             yield from runs.finish(an_end(f"r{number:02}"))
         rows = []
@@ -274,11 +285,18 @@ def test_lists_of_live_runs_and_time_ranges_are_complete(
             rows += yield from run_reads.list_in_session(f"s{number:02}", limit=1_000)
         return rows
 
-    expected = [row for row in store.write(some_that_ended()) if matches(row, given)]
+    return runs_store.write(end_some())
+
+
+@every_row("given, sort_order", product(LIVE_OR_OF_A_TIME, ("asc", "desc")))
+def test_lists_of_live_runs_and_time_ranges_are_complete(
+    runs_store: Store, ended_runs: list[Any], given: dict[str, Any], sort_order: Any
+) -> None:
+    expected = [row for row in ended_runs if matches(row, given)]
     expected.sort(key=lambda row: (row.created_at, row.run_id), reverse=sort_order == "desc")
     values: dict[str, Any] = {"visibility": EVERYONE, "order": sort_order, "limit": 4} | given
-    assert walked(store, lambda after: list_runs(**values, after=after)) == expected
-    found = store.read(list_runs(**values | {"offset": 2}))
+    assert walked(runs_store, lambda after: list_runs(**values, after=after)) == expected
+    found = runs_store.read(list_runs(**values | {"offset": 2}))
     assert (found.rows, found.total) == (expected[2:6], len(expected))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from agentctl.store.schema import (
 from tests.kit.postgres import PostgresUnderTest
 from tests.store.conftest import Store
 from tests.store.lists import list_sessions, statements_of
-from tests.store.statements import all_statements, module_statements
+from tests.store.statements import list_statements, module_statements
 
 
 def test_parameters_are_numbered_in_the_order_of_first_use() -> None:
@@ -105,17 +106,31 @@ def test_postgres_repeats_no_unit_with_a_second_statement(postgres: PostgresUnde
         postgres.runner.run(postgres.database.write(read_twice().as_repeatable()))
 
 
-def test_postgres_prepares_every_statement(postgres: PostgresUnderTest) -> None:
-    async def prepare_all() -> None:
-        async with postgres.connected() as connection:
-            for sql in all_statements():
-                await connection.prepare(compile_for_postgres(sql)[0])
-
-    assert len(all_statements()) > 1000
+def test_postgres_prepares_each_statement_of_a_module(postgres: PostgresUnderTest) -> None:
     assert {"sessions", "runs", "run_reads", "events", "workers", "idempotency"} <= set(
         module_statements().values()
     )
-    asyncio.run(prepare_all())
+    asyncio.run(prepare_all(postgres, module_statements()))
+
+
+def test_postgres_prepares_a_sample_of_the_lists(postgres: PostgresUnderTest) -> None:
+    sample = sorted(list_statements())[::SAMPLE_STEP]
+    assert len(sample) > 1000
+    asyncio.run(prepare_all(postgres, sample))
+
+
+def test_postgres_prepares_every_list(postgres: PostgresUnderTest) -> None:
+    asyncio.run(prepare_all(postgres, list_statements()))
+
+
+SAMPLE_STEP = 11
+"""One of so many statements of lists is prepared for each change."""
+
+
+async def prepare_all(postgres: PostgresUnderTest, statements: Iterable[Sql]) -> None:
+    async with postgres.connected() as connection:
+        for sql in statements:
+            await connection.prepare(compile_for_postgres(sql)[0])
 
 
 MANY_SESSIONS = """
