@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 __all__ = ["ROOT", "Block", "Command", "Page", "page", "pages"]
@@ -71,8 +71,9 @@ class Page:
             found.append((self.path.parent / match["target"], lines))
         return found
 
+    @cached_property
     def anchors(self) -> set[str]:
-        """Return the anchors of the headings."""
+        """The anchors of the headings."""
         prose = _BLOCK.sub("", self.text)
         return {_anchor(match["title"]) for match in _HEADING.finditer(prose)}
 
@@ -83,6 +84,7 @@ class Page:
         return [target for target in targets if not re.match(r"[a-z]+:", target)]
 
 
+@cache
 def page(name: str) -> Page:
     """Return the page with this path."""
     return Page(name)
@@ -91,7 +93,7 @@ def page(name: str) -> Page:
 def pages() -> list[Page]:
     """Return every page of the project."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    return [Page(str(path.relative_to(ROOT))) for path in sorted(found)]
+    return [page(str(path.relative_to(ROOT))) for path in sorted(found)]
 
 
 def _commands(block: Block) -> Iterator[Command]:

@@ -25,10 +25,6 @@ def examples(language: str) -> list[tuple[Page, Block]]:
     return [(tested, block) for tested in pages() for block in tested.blocks(language)]
 
 
-def name_example(value: Page | Block) -> str:
-    return value.name if isinstance(value, Page) else str(value.line)
-
-
 def with_references(document: dict[str, Any]) -> dict[str, Any]:
     """Add the agents and models that the configuration refers to and does not define."""
     agents = document.setdefault("agents", [])
@@ -56,7 +52,7 @@ def load_example(block: Block, folder: Path) -> Settings:
     return load_settings(file, {})
 
 
-@pytest.mark.parametrize(("tested", "block"), examples("toml"), ids=name_example)
+@every_row("tested, block", examples("toml"))
 def test_toml_examples_are_valid_configuration(tested: Page, block: Block, tmp_path: Path) -> None:
     load_example(block, tmp_path)
 

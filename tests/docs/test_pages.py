@@ -28,7 +28,7 @@ def resolves(tested: Page, link: str) -> bool:
     target = (tested.path.parent / path).resolve() if path else tested.path
     if not target.exists():
         return False
-    return not anchor or anchor in Page(str(target.relative_to(ROOT))).anchors()
+    return not anchor or anchor in page(str(target.relative_to(ROOT))).anchors
 
 
 def test_index_links_every_page() -> None:

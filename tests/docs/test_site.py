@@ -112,9 +112,12 @@ def test_build_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_server_shows_the_site_to_everybody(site: Path, deploy: Deploy) -> None:
+def test_server_shows_the_site_to_everybody(tmp_path: Path, deploy: Deploy) -> None:
+    (tmp_path / "index.html").write_text("<h1>agentctl</h1>")
+    (tmp_path / "models.html").write_text("<h1>Models</h1>")
+    (tmp_path / "models.md").write_text("# Models\n")
     deployment = deploy()
-    table = dataclasses.replace(deployment.settings.server, guide=site)
+    table = dataclasses.replace(deployment.settings.server, guide=tmp_path)
     settings = dataclasses.replace(deployment.settings, server=table)
     with serve_in_thread(deployment, create_app(settings)) as host:
         moved = host.client.get("/guide")
