@@ -160,9 +160,28 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
         yield demo
 
 
+@pytest.fixture
+def on_demo(demo: Demo, agentctl: Agentctl) -> Agentctl:
+    """Run `agentctl ARGS` straight on the database of the demo."""
+
+    def run(
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        input: str | bytes | None = None,
+        cwd: Path | None = None,
+    ) -> Result:
+        return agentctl(*args, "--config", str(demo.config), env=env, input=input, cwd=cwd)
+
+    return run
+
+
 @pytest.fixture(params=["local", "remote"])
 def through(request: pytest.FixtureRequest, demo: Demo, agentctl: Agentctl) -> Agentctl:
-    """Run `agentctl ARGS` on the demo's data: once straight on its database, once over HTTP."""
+    """Run `agentctl ARGS` on the demo's data: once straight on its database, once over HTTP.
+
+    For what a command says about its target, and for errors that a server has found. What an
+    operation does is the same on both: `tests/contract` shows it, and a test here uses `on_demo`.
+    """
     remote = request.param == "remote"
     door = ("--url", demo.url) if remote else ("--config", str(demo.config))
     variables = {"AGENTCTL_TOKEN": demo.token} if remote else {}

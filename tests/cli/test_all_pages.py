@@ -1,4 +1,4 @@
-"""`--all`: lists of any length, streamed page by page, through both backends."""
+"""`--all`: lists of any length, streamed page by page."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import in_database
 from tests.kit.process import base_environment, start_agentctl
+from tests.kit.tables import every_row
 from tests.remote.conftest import Serve, answer, serve
 
 __all__ = ["serve"]
@@ -61,9 +62,9 @@ def filled(demo: Demo) -> Iterator[Demo]:
         in_database(demo.config, f"DELETE FROM {table} WHERE user_id = 'walker'")
 
 
-def test_every_format_has_every_row_once(filled: Demo, through: Agentctl) -> None:
+def test_every_format_has_every_row_once(filled: Demo, on_demo: Agentctl) -> None:
     def list_rows(form: str) -> str:
-        ended = through("sessions", "list", "--all", *OWN, "-o", form)
+        ended = on_demo("sessions", "list", "--all", *OWN, "-o", form)
         assert (ended.code, ended.stderr) == (0, "")
         return ended.stdout
 
@@ -82,30 +83,30 @@ def test_every_format_has_every_row_once(filled: Demo, through: Agentctl) -> Non
 
 
 def test_chosen_fields_and_an_empty_list_have_the_same_form(
-    filled: Demo, through: Agentctl
+    filled: Demo, on_demo: Agentctl
 ) -> None:
-    chosen = through(
+    chosen = on_demo(
         "sessions", "list", "--all", *OWN, "--fields", "session_id", "-o", "json", "--tag", "rare"
     )
     assert json.loads(chosen.stdout)["data"] == [
         {"session_id": f"walk-{number}"} for number in (207, 107)
     ] + [{"session_id": "walk-007"}]
-    empty = through("sessions", "list", "--all", "--user", "no one", "-o", "json")
+    empty = on_demo("sessions", "list", "--all", "--user", "no one", "-o", "json")
     assert json.loads(empty.stdout) == {"data": [], "meta": {"total_count": 0, "next_cursor": None}}
-    assert through("sessions", "list", "--all", "--user", "no one", "-o", "name").stdout == ""
-    unknown = through("sessions", "list", "--all", *OWN, "--fields", "nonsense")
+    assert on_demo("sessions", "list", "--all", "--user", "no one", "-o", "name").stdout == ""
+    unknown = on_demo("sessions", "list", "--all", *OWN, "--fields", "nonsense")
     assert (unknown.code, unknown.stdout) == (2, "")
 
 
-def test_lists_of_runs_are_whole(filled: Demo, through: Agentctl) -> None:
+def test_lists_of_runs_are_whole(filled: Demo, on_demo: Agentctl) -> None:
     ids = [f"walk-run-{number:03}" for number in range(ROWS)]
-    runs = through("runs", "list", "--all", *OWN, "-o", "name")
+    runs = on_demo("runs", "list", "--all", *OWN, "-o", "name")
     assert runs.stdout.split() == ids[::-1]
-    of_session = through(
+    of_session = on_demo(
         "sessions", "runs", "walk-000", "--all", "-o", "json", "--fields", "run_id"
     )
     assert [row["run_id"] for row in json.loads(of_session.stdout)] == ids
-    rest = through("sessions", "runs", "walk-000", "--all", "--after", ids[-3], "-o", "name")
+    rest = on_demo("sessions", "runs", "walk-000", "--all", "--after", ids[-3], "-o", "name")
     assert rest.stdout.split() == ids[-2:]
 
 
@@ -128,7 +129,7 @@ def test_every_list_with_pages_has_all() -> None:
     assert {name for name, options in lists.items() if "--all" not in options} == whole
 
 
-@pytest.mark.parametrize(
+@every_row(
     "words",
     [
         "approvals list",
@@ -139,10 +140,10 @@ def test_every_list_with_pages_has_all() -> None:
         "webhooks deliveries",
     ],
 )
-def test_other_lists_have_the_same_rows_in_pages(demo: Demo, through: Agentctl, words: str) -> None:
-    whole = through(*words.split(), "--all", "-o", "jsonl")
+def test_other_lists_have_the_same_rows_in_pages(on_demo: Agentctl, words: str) -> None:
+    whole = on_demo(*words.split(), "--all", "-o", "jsonl")
     assert whole.code == 0, whole.stderr
-    part = through(*words.split(), "--limit", "100", "-o", "jsonl")
+    part = on_demo(*words.split(), "--limit", "100", "-o", "jsonl")
     # Later entries of the audit log precede those of the first list.
     first = part.stdout.splitlines()
     assert set(whole.stdout.splitlines()) <= {*first, *whole.stdout.splitlines()[99:]}
@@ -194,9 +195,7 @@ def test_failure_names_the_cursor_that_continues(agentctl: Agentctl, serve: Serv
     assert "cursor=there" in server.seen[-1].target
 
 
-@pytest.mark.parametrize(
-    "flags", [("--limit", "20"), ("--page", "1"), ("--watch",), ("--sort-by", "updated_at")]
-)
+@every_row("flags", [("--limit", "20"), ("--page", "1"), ("--watch",), ("--sort-by", "updated_at")])
 def test_options_of_one_page_exclude_all(agentctl: Agentctl, flags: tuple[str, ...]) -> None:
     ended = agentctl("sessions", "list", "--all", *flags, "-o", "jsonl")
     assert ended.code == 2
@@ -204,19 +203,19 @@ def test_options_of_one_page_exclude_all(agentctl: Agentctl, flags: tuple[str, .
 
 
 def test_list_goes_on_until_the_page_is_full(
-    filled: Demo, through: Agentctl, monkeypatch: pytest.MonkeyPatch
+    filled: Demo, on_demo: Agentctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each response of the local backend has compared 20 rows."""
+    """Each page has compared 20 rows."""
     monkeypatch.setattr(compared, "MAXIMUM_READ", 20)
     rare = ("sessions", "list", *OWN, "--tag", "rare", "-o", "json")
-    page: dict[str, Any] = json.loads(through(*rare, "--limit", "2").stdout)
+    page: dict[str, Any] = json.loads(on_demo(*rare, "--limit", "2").stdout)
     assert [row["session_id"] for row in page["data"]] == ["walk-007", "walk-107"]
     assert page["meta"]["total_count"] >= 2
-    rest = json.loads(through(*rare, "--cursor", page["meta"]["next_cursor"]).stdout)
+    rest = json.loads(on_demo(*rare, "--cursor", page["meta"]["next_cursor"]).stdout)
     assert [row["session_id"] for row in rest["data"]] == ["walk-207"]
     assert rest["meta"]["next_cursor"] is None
     assert "searched_until" not in page["meta"]  # the command has searched on
-    whole = json.loads(through(*rare).stdout)
+    whole = json.loads(on_demo(*rare).stdout)
     assert [row["session_id"] for row in whole["data"]] == ["walk-007", "walk-107", "walk-207"]
     assert (whole["meta"]["total_count"], whole["meta"]["total_is_capped"]) == (3, False)
 

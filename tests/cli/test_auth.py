@@ -13,6 +13,7 @@ from agentctl.records.authorization import KNOWN_SCOPES
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 from tests.cli.projects import make_project
+from tests.kit.tables import every_row
 
 AGENT = """
 [[databases]]
@@ -109,8 +110,8 @@ def test_explain_reads_the_token_from_each_source(agentctl: Agentctl, reader: Pa
     assert (both.code, both.stdout) == (2, "")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+@every_row(
+    "arguments, code, told",
     [
         (("GET", "agents"), 2, "path must begin with /"),
         (("G T", "/agents"), 2, "method must be a word"),
@@ -204,8 +205,8 @@ def limited(agentctl: Agentctl, demo: Demo) -> dict[str, str]:
     return {"AGENTCTL_TOKEN": mint(agentctl, *options, config=demo.config)}
 
 
-@pytest.mark.parametrize(
-    ("asked", "yes", "by"),
+@every_row(
+    "asked, yes, by",
     [
         (("POST", "/agents/echo/runs"), True, "granted by agents:echo:run"),
         (("post", "/agents/slow/runs"), False, None),
@@ -240,8 +241,15 @@ def test_can_i_for_a_caller_with_scopes(
     assert (ended.code, told["allowed"], told["by"]) == (0 if yes else 1, yes, by)
     assert told["principal"] == "eve"
     assert ended.stderr == ""
-    name = agentctl("auth", "can-i", *asked, "--url", demo.url, "-o", "name", env=limited)
-    assert (name.code, name.stdout) == (ended.code, "true\n" if yes else "false\n")
+
+
+def test_answer_of_can_i_is_a_word_for_scripts(
+    agentctl: Agentctl, demo: Demo, limited: dict[str, str]
+) -> None:
+    for scope, code, word in (("sessions:read", 0, "true"), ("agents:run", 1, "false")):
+        asked = ("auth", "can-i", scope, "--url", demo.url, "-o", "name")
+        answer = agentctl(*asked, env=limited)
+        assert (answer.code, answer.lines) == (code, [word])
 
 
 def test_can_i_for_an_administrator(agentctl: Agentctl, demo: Demo, project: Path) -> None:
@@ -253,8 +261,8 @@ def test_can_i_for_an_administrator(agentctl: Agentctl, demo: Demo, project: Pat
             assert "the caller is an administrator" in ended.stdout
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
+@every_row(
+    "asked, told",
     [
         (("agent:rnu",), "did you mean 'agents:run'?"),
         (("get_agnt",), "did you mean 'get_agent'?"),

@@ -13,12 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 from tests.kit.conditions import PATIENCE
-from tests.kit.process import AGENTCTL
+from tests.kit.process import start_at_terminal
 
 
 @dataclass
@@ -50,8 +48,7 @@ class Person:
 def sit_at(*words: str, env: dict[str, str], folder: Path) -> Iterator[Person]:
     """Run a command at a new terminal, as the leader of its session: Ctrl-C works."""
     ours, theirs = os.openpty()
-    line = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(theirs), *AGENTCTL, *words]
-    process = subprocess.Popen(line, env=env, cwd=folder, start_new_session=True)
+    process = start_at_terminal(theirs, *words, env=env, cwd=folder)
     try:
         yield Person(ours, process)
     finally:
@@ -61,22 +58,11 @@ def sit_at(*words: str, env: dict[str, str], folder: Path) -> Iterator[Person]:
         os.close(theirs)
 
 
-@pytest.fixture(params=["local", "remote"])
-def door(request: pytest.FixtureRequest, demo: Demo) -> tuple[str, ...]:
-    if request.param == "local":
-        return ("--config", str(demo.config))
-    return ("--url", demo.url)
-
-
 def test_conversation_keeps_its_session_and_stops_runs(
-    agentctl: Agentctl,
-    demo: Demo,
-    door: tuple[str, ...],
-    environment: dict[str, str],
-    tmp_path: Path,
+    agentctl: Agentctl, demo: Demo, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    env = environment | ({"AGENTCTL_TOKEN": demo.token} if door[0] == "--url" else {})
-    with sit_at("chat", "slow", *door, env=env, folder=tmp_path) as person:
+    env = environment | {"AGENTCTL_TOKEN": demo.token}
+    with sit_at("chat", "slow", "--url", demo.url, env=env, folder=tmp_path) as person:
         first = re.search(r"session (\S+);", person.wait_for("conversation\n> "))
         assert first
         person.type("/help\n")
@@ -202,19 +188,17 @@ def test_second_interrupt_leaves_although_the_agent_ignores_its_cancel(
         assert person.process.wait(PATIENCE) == 130
 
 
-@pytest.mark.parametrize("remotely", [False, True])
-def test_each_line_of_a_pipe_is_a_message(agentctl: Agentctl, demo: Demo, remotely: bool) -> None:
-    door = ("--url", demo.url) if remotely else ("--config", str(demo.config))
-    session = f"piped-{remotely}"
+def test_each_line_of_a_pipe_is_a_message(agentctl: Agentctl, demo: Demo) -> None:
+    door = ("--config", str(demo.config))
+    session = "piped"
     chat = ("chat", "echo", "--session", session, *door)
-    env = {"AGENTCTL_TOKEN": demo.token} if remotely else {}
-    ended = agentctl(*chat, input="one\n\n/new\ntwo", env=env)
+    ended = agentctl(*chat, input="one\n\n/new\ntwo")
     assert (ended.code, ended.stdout) == (0, "one\n/new\ntwo\n"), ended.stderr
     listed = agentctl(
         "runs", "list", "--session", session, "-o", "name", "--config", str(demo.config)
     )
     assert len(listed.lines) == 3
-    missing = agentctl("chat", "ekco", *door, input="one\ntwo\n", env=env)
+    missing = agentctl("chat", "ekco", *door, input="one\ntwo\n")
     assert (missing.code, missing.stderr.count("agent not found: ekco")) == (5, 1)
     assert agentctl("chat", *door).code == 2
     assert agentctl("chat", "echo", "-o", "json", *door).code == 2

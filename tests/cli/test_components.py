@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
+from tests.kit.tables import every_row
 
 IDS = {
     "agents": ["echo", "slow", "greet", "count", "clerk", "notes"],
@@ -17,12 +16,12 @@ IDS = {
 }
 
 
-@pytest.mark.parametrize("group", IDS)
-def test_name_format_is_the_ids_in_order(through: Agentctl, group: str) -> None:
-    assert through(group, "list", "-o", "name").lines == IDS[group]
+@every_row("group", IDS)
+def test_name_format_is_the_ids_in_order(on_demo: Agentctl, group: str) -> None:
+    assert on_demo(group, "list", "-o", "name").lines == IDS[group]
 
 
-@pytest.mark.parametrize("group", IDS)
+@every_row("group", IDS)
 def test_json_is_the_same_bytes_locally_and_remotely(
     agentctl: Agentctl, demo: Demo, group: str
 ) -> None:
@@ -44,20 +43,20 @@ def test_json_is_the_same_bytes_locally_and_remotely(
         assert (here.stderr, there.stderr) == ("", "")
 
 
-def test_tsv_has_a_heading_and_readable_cells(through: Agentctl) -> None:
-    heading, row = (line.split("\t") for line in through("teams", "list").lines)
+def test_tsv_has_a_heading_and_readable_cells(on_demo: Agentctl) -> None:
+    heading, row = (line.split("\t") for line in on_demo("teams", "list").lines)
     assert heading == ["team_id", "name", "mode", "model", "members", "description"]
     assert row[:5] == ["duo", "Duo", "coordinate", "leader", "echo, slow"]
 
 
-def test_one_component_as_a_table_has_one_field_per_line(through: Agentctl) -> None:
-    lines = through("workflows", "get", "relay", "-o", "table").lines
+def test_one_component_as_a_table_has_one_field_per_line(on_demo: Agentctl) -> None:
+    lines = on_demo("workflows", "get", "relay", "-o", "table").lines
     assert lines[0].split() == ["workflow", "id", "relay"]
     assert any(line.split() == ["steps", "repeat", ">", "discuss"] for line in lines)
 
 
-def test_jsonl_is_one_record_per_line(through: Agentctl) -> None:
-    records = [json.loads(line) for line in through("agents", "list", "-o", "jsonl").lines]
+def test_jsonl_is_one_record_per_line(on_demo: Agentctl) -> None:
+    records = [json.loads(line) for line in on_demo("agents", "list", "-o", "jsonl").lines]
     assert [record["agent_id"] for record in records] == IDS["agents"]
 
 
@@ -70,9 +69,9 @@ def test_a_missing_component_is_reported_with_the_target(through: Agentctl) -> N
     assert hint.startswith("hint: list them with: agentctl agents list --")
 
 
-def test_a_similar_component_is_suggested(through: Agentctl) -> None:
+def test_a_similar_component_is_suggested(on_demo: Agentctl) -> None:
     for wrong in (["agents", "get", "ecko"], ["runs", "start", "--agent", "ecko", "-m", "hi"]):
-        ended = through(*wrong)
+        ended = on_demo(*wrong)
         assert ended.code == 5
         assert "\nhint: did you mean echo? list them with: agentctl agents list" in ended.stderr
 

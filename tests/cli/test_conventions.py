@@ -19,7 +19,7 @@ CONVENTIONS = {
     "the commands have headings": "help:root_help_has_every_command_under_a_heading",
     "a manual page": "common:manual_page_has_every_command",
     "--version is one line": "report:version_is_one_line",
-    "a start is quick": "startup:root_help_imports_no_work_libraries",
+    "a start is quick": "startup:root_help_imports_no_command_and_no_library",
     "data on stdout, notes on stderr": "token:only_the_token_is_on_stdout",
     "a table at a terminal, tsv in a pipe": "terminal:a_terminal_gets_a_table_and_a_pipe_gets_tsv",
     "-o json": "fields:fields_in_every_format",

@@ -20,6 +20,7 @@ from agentctl.store.schema import SCHEMA_VERSION, TEXT_ROWS_SINCE, load_migratio
 from agentctl.store.sqlite.backup import hash_rows
 from tests.cli.conftest import Agentctl
 from tests.kit.process import base_environment, serve_config
+from tests.kit.tables import every_row
 from tests.store.old_databases import old_file
 
 pytestmark = pytest.mark.usefixtures("without_copies")
@@ -245,21 +246,35 @@ UNSAFE = {
 }
 
 
-@pytest.mark.parametrize(("damage", "told", "remedy"), DAMAGES.values(), ids=DAMAGES)
-def test_check_reports_damage_and_changes_nothing(
-    agentctl: Agentctl, config: Path, file: Path, damage: str | Damage, told: str, remedy: str
-) -> None:
+@pytest.fixture
+def sound(agentctl: Agentctl, config: Path, file: Path) -> bytes:
+    """The content of a database in which a check finds nothing."""
     where = ("--config", str(config))
     old_file(file)
     agentctl("db", "migrate", *where)
-    sound = agentctl("doctor", "--db", "-o", "json", *where)
-    assert (sound.code, {each["verdict"] for each in json.loads(sound.stdout)}) == (0, {"ok"})
+    checked = agentctl("doctor", "--db", "-o", "json", *where)
+    verdicts = {each["verdict"] for each in json.loads(checked.stdout)}
+    assert (checked.code, verdicts) == (0, {"ok"})
+    return file.read_bytes()
+
+
+@every_row("damage, told, remedy", DAMAGES.values())
+def test_check_reports_damage_and_changes_nothing(
+    agentctl: Agentctl,
+    config: Path,
+    file: Path,
+    sound: bytes,
+    damage: str | Damage,
+    told: str,
+    remedy: str,
+) -> None:
+    file.write_bytes(sound)
     if callable(damage):
         damage(file)
     else:
         change(file, damage)
     before = file.read_bytes()
-    ended = agentctl("doctor", "--db", "-o", "json", *where)
+    ended = agentctl("doctor", "--db", "-o", "json", "--config", str(config))
     assert ended.code == 1
     wrong = [each for each in json.loads(ended.stdout) if each["verdict"] == "wrong"]
     assert any(told in each["what"] and remedy in each["remedy"] for each in wrong), wrong

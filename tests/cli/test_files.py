@@ -1,4 +1,4 @@
-"""`agentctl files`, locally and on a server."""
+"""`agentctl files`."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def test_file_is_uploaded_listed_downloaded_and_deleted(through: Agentctl, tmp_p
     assert "file not found" in missing.stderr
 
 
-def test_refused_uploads_say_why(through: Agentctl, tmp_path: Path) -> None:
+def test_refused_uploads_say_why(on_demo: Agentctl, tmp_path: Path) -> None:
     page = tmp_path / "page.png"
     page.write_text("<!doctype html><script>alert(1)</script>")
-    refused = through("files", "upload", str(page))
+    refused = on_demo("files", "upload", str(page))
     assert (refused.code, refused.stdout) == (1, "")
     assert "HTML, SVG, XML and scripts are not accepted" in refused.stderr.replace("html", "HTML")
-    absent = through("files", "upload", str(tmp_path / "absent.png"))
+    absent = on_demo("files", "upload", str(tmp_path / "absent.png"))
     assert (absent.code, "cannot be read" in absent.stderr) == (2, True)
-    folder = through("files", "upload", str(tmp_path))
+    folder = on_demo("files", "upload", str(tmp_path))
     assert (folder.code, "cannot be read" in folder.stderr) == (2, True)
-    unknown = through("files", "upload", str(page), "--session", "absent")
+    unknown = on_demo("files", "upload", str(page), "--session", "absent")
     assert (unknown.code, "session not found" in unknown.stderr) == (5, True)
 
 
@@ -62,35 +62,35 @@ def test_file_from_stdin_needs_a_name(agentctl: Agentctl, demo: Demo) -> None:
     assert sent.raw == b"a,b"
 
 
-def test_message_has_files(through: Agentctl, tmp_path: Path) -> None:
+def test_message_has_files(on_demo: Agentctl, tmp_path: Path) -> None:
     note = tmp_path / "note.txt"
     picture = tmp_path / "dot.png"
     note.write_text("from the file")
     picture.write_bytes(PNG + b"data")
     start = ("runs", "start", "--agent", "echo", "-m", "hello")
-    ran = through(*start, "--file", str(note), "-o", "json")
+    ran = on_demo(*start, "--file", str(note), "-o", "json")
     assert ran.code == 0, ran.stderr
     record = json.loads(ran.raw)
     assert record["content"] == "hello\n\nFile note.txt:\n\nfrom the file"
     (file,) = record["files"]
-    again = through(*start, "--file-id", file["file_id"], "--session", record["session_id"])
+    again = on_demo(*start, "--file-id", file["file_id"], "--session", record["session_id"])
     assert "from the file" in again.stdout, again.stderr
-    shown = through("runs", "get", record["run_id"], "--session", record["session_id"])
+    shown = on_demo("runs", "get", record["run_id"], "--session", record["session_id"])
     assert "note.txt" in shown.stdout
-    transcript = through("sessions", "get", record["session_id"], "-o", "text")
+    transcript = on_demo("sessions", "get", record["session_id"], "-o", "text")
     assert transcript.stdout.count("file: note.txt (text/plain)") == 2, transcript.stdout
 
-    alone = through("runs", "start", "--agent", "echo", "--file", str(note), "-o", "json")
+    alone = on_demo("runs", "start", "--agent", "echo", "--file", str(note), "-o", "json")
     assert json.loads(alone.raw)["content"] == "File note.txt:\n\nfrom the file", alone.stderr
     assert json.loads(alone.raw)["input"] == ""
-    nothing = through("runs", "start", "--agent", "echo")
+    nothing = on_demo("runs", "start", "--agent", "echo")
     assert (nothing.code, "no message given" in nothing.stderr) == (2, True)
 
-    before = through("files", "list", "-o", "name").lines
-    refused = through(*start, "--file", str(note), "--file", str(picture))
-    assert through("files", "list", "-o", "name").lines == before
+    before = on_demo("files", "list", "-o", "name").lines
+    refused = on_demo(*start, "--file", str(note), "--file", str(picture))
+    assert on_demo("files", "list", "-o", "name").lines == before
     assert refused.code == 2
     assert refused.stderr.count('add "image" to takes of the model') == 1, refused.stderr
     assert "does not take dot.png, a file of the kind image" in refused.stderr
-    keyed = through(*start, "--file", str(note), "--idempotency-key", "k")
+    keyed = on_demo(*start, "--file", str(note), "--idempotency-key", "k")
     assert (keyed.code, "--file-id" in keyed.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""`agentctl halt`, `halts` and `resume`, locally and on a server."""
+"""`agentctl halt`, `halts` and `resume`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import pytest
 
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
+from tests.kit.tables import every_row
 
 
 @pytest.fixture
-def halt(through: Agentctl) -> Iterator[str]:
+def halt(on_demo: Agentctl) -> Iterator[str]:
     """A halt of a user that no other test has."""
-    ended = through("halt", "--user", "halted-one", "--reason", "too many mails", "-o", "name")
+    ended = on_demo("halt", "--user", "halted-one", "--reason", "too many mails", "-o", "name")
     assert ended.code == 0, ended.stderr
     (halt_id,) = ended.lines
     yield halt_id
-    through("resume", halt_id)
+    on_demo("resume", halt_id)
 
 
-def test_halt_is_listed_until_it_is_resumed(through: Agentctl, halt: str) -> None:
-    record = json.loads(through("halts", "get", halt, "-o", "json").stdout)
+def test_halt_is_listed_until_it_is_resumed(on_demo: Agentctl, halt: str) -> None:
+    record = json.loads(on_demo("halts", "get", halt, "-o", "json").stdout)
     assert (record["scope"], record["scope_id"], record["state"]) == (
         "user",
         "halted-one",
@@ -32,30 +33,29 @@ def test_halt_is_listed_until_it_is_resumed(through: Agentctl, halt: str) -> Non
     assert record["reason"] == "too many mails"
 
     filters = ("--scope", "user", "--id", "halted-one", "-o", "name")
-    assert halt in through("halts", "list", "--state", "active", *filters).lines
-    ended = through("resume", halt)
+    assert halt in on_demo("halts", "list", "--state", "active", *filters).lines
+    ended = on_demo("resume", halt)
     assert (ended.code, ended.stdout) == (0, "")
     assert ended.stderr.startswith(f"ended halt {halt} ")
-    assert halt not in through("halts", "list", "--state", "active", *filters).lines
-    assert halt in through("halts", "list", "--state", "ended", *filters).lines
+    assert halt not in on_demo("halts", "list", "--state", "active", *filters).lines
+    assert halt in on_demo("halts", "list", "--state", "ended", *filters).lines
 
-    again = through("resume", halt)
+    again = on_demo("resume", halt)
     assert again.code == 6
     assert f"the halt {halt} has ended already" in again.stderr
 
 
-def test_command_names_its_end(through: Agentctl, demo: Demo) -> None:
-    ended = through("halt", "--user", "halted-two", "--reason", "look", "--until", "2h")
-    place = (f"on {demo.url}", f"locally ({demo.config})")
+def test_command_names_its_end(on_demo: Agentctl, demo: Demo) -> None:
+    ended = on_demo("halt", "--user", "halted-two", "--reason", "look", "--until", "2h")
     first, last = ended.stderr.splitlines()
-    assert first in [f"halted user halted-two {at}" for at in place]
+    assert first == f"halted user halted-two locally ({demo.config})"
     command = re.fullmatch(r"  end it with: agentctl (resume .*)", last)
     assert command is not None
-    assert through(*command[1].split()[:2]).code == 0
+    assert on_demo(*command[1].split()[:2]).code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "error"),
+@every_row(
+    "arguments, code, error",
     [
         ((), 2, "nothing to halt is given"),
         (
@@ -72,17 +72,17 @@ def test_command_names_its_end(through: Agentctl, demo: Demo) -> None:
     ],
 )
 def test_wrong_halts_are_refused(
-    through: Agentctl, arguments: tuple[str, ...], code: int, error: str
+    on_demo: Agentctl, arguments: tuple[str, ...], code: int, error: str
 ) -> None:
-    ended = through("halt", *arguments)
+    ended = on_demo("halt", *arguments)
     assert ended.code == code, ended.stderr
     assert error in ended.stderr
     assert ended.stdout == ""
 
 
-@pytest.mark.parametrize("command", [("halts", "get"), ("resume",)])
-def test_unknown_halts_are_not_found(through: Agentctl, command: tuple[str, ...]) -> None:
-    ended = through(*command, "01997a3c-8d12-7d6b-b0a4-6f8d2c9b7e10")
+@every_row("command", [("halts", "get"), ("resume",)])
+def test_unknown_halts_are_not_found(on_demo: Agentctl, command: tuple[str, ...]) -> None:
+    ended = on_demo(*command, "01997a3c-8d12-7d6b-b0a4-6f8d2c9b7e10")
     assert ended.code == 5
     assert "halt not found" in ended.stderr
     assert "halts list" in ended.stderr

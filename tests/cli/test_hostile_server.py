@@ -69,10 +69,24 @@ def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_json_of_another_shape_is_reported(agentctl: Agentctl, serve: Serve, command: str) -> None:
-    forms = itertools.cycle(("table", "tsv", "jsonl"))
-    for body, form in zip(DOCUMENTS[COMMANDS.index(command) % 3 :: 3], forms, strict=False):
-        shown = () if command.startswith(("audit export", "accounts revoke")) else ("-o", form)
-        _check(agentctl(*command.split(), *shown, "--url", serve(answer(body=body)).url))
+    # Two documents a command: each document is sent to two or three commands.
+    first = 2 * COMMANDS.index(command) % len(DOCUMENTS)
+    for body in (DOCUMENTS * 2)[first : first + 2]:
+        check_document(agentctl, serve, command, body)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_document_of_another_shape_is_reported(
+    agentctl: Agentctl, serve: Serve, command: str
+) -> None:
+    for body in DOCUMENTS:
+        check_document(agentctl, serve, command, body)
+
+
+def check_document(agentctl: Agentctl, serve: Serve, command: str, body: bytes) -> None:
+    form = ("table", "tsv", "jsonl")[(COMMANDS.index(command) + DOCUMENTS.index(body)) % 3]
+    shown = () if command.startswith(("audit export", "accounts revoke")) else ("-o", form)
+    _check(agentctl(*command.split(), *shown, "--url", serve(answer(body=body)).url))
 
 
 def test_a_list_of_another_shape_names_the_place(agentctl: Agentctl, serve: Serve) -> None:
@@ -86,19 +100,34 @@ def test_a_list_of_another_shape_names_the_place(agentctl: Agentctl, serve: Serv
     )
 
 
+FOLLOWING = ("runs start --agent a -m x", "runs watch r --agent a")
+"""Commands that read a stream."""
+
+
 @pytest.mark.parametrize("data", EVENTS)
-@pytest.mark.parametrize("command", ["runs start --agent a -m x", "runs watch r --agent a"])
 def test_events_of_another_shape_are_reported(
+    agentctl: Agentctl, serve: Serve, data: bytes
+) -> None:
+    for number, command in enumerate(FOLLOWING, EVENTS.index(data)):
+        check_event(agentctl, serve, command, NAMES[number % len(NAMES)], data)
+
+
+@pytest.mark.parametrize("data", EVENTS)
+@pytest.mark.parametrize("command", FOLLOWING)
+def test_every_event_of_another_shape_is_reported(
     agentctl: Agentctl, serve: Serve, command: str, data: bytes
 ) -> None:
-    forms = itertools.cycle(("tsv", "jsonl") if len(data) % 2 else ("jsonl", "tsv"))
-    for name, form in zip(NAMES, forms, strict=False):
-        event = b"id: 1\nevent: " + name.encode() + b"\ndata: " + data + b"\n\n"
-        server = serve(stream_head(), b"id: 0\nevent: RunStarted\ndata: {}\n\n" + event)
-        session = ("--session", "s", "-o", form, "--url", server.url)
-        ended = agentctl(*command.split(), *session)
-        _check(ended)
-        assert ended.code != 0
+    for name in NAMES:
+        check_event(agentctl, serve, command, name, data)
+
+
+def check_event(agentctl: Agentctl, serve: Serve, command: str, name: str, data: bytes) -> None:
+    form = "tsv" if (len(data) + NAMES.index(name)) % 2 else "jsonl"
+    event = b"id: 1\nevent: " + name.encode() + b"\ndata: " + data + b"\n\n"
+    server = serve(stream_head(), b"id: 0\nevent: RunStarted\ndata: {}\n\n" + event)
+    ended = agentctl(*command.split(), "--session", "s", "-o", form, "--url", server.url)
+    _check(ended)
+    assert ended.code != 0
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

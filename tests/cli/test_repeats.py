@@ -20,15 +20,19 @@ def opened(
         yield place
 
 
-@pytest.fixture(params=["local", "remote"])
-def door(request: pytest.FixtureRequest, opened: Place) -> Iterator[tuple[str, ...]]:
-    """Options for a target: the configuration, or the server."""
-    if request.param == "local":
-        yield "--config", str(opened.server.deployment.path), "--as-user", "ann"
-    else:
-        token = opened.server.deployment.token("ann", *SCOPES)
-        (opened.folder / "token").write_text(token)
-        yield "--url", opened.server.url, "--token-file", str(opened.folder / "token")
+@pytest.fixture
+def local(opened: Place) -> Iterator[tuple[str, ...]]:
+    """Options for the configuration of the server."""
+    yield "--config", str(opened.server.deployment.path), "--as-user", "ann"
+    opened.clear()
+
+
+@pytest.fixture
+def remote(opened: Place) -> Iterator[tuple[str, ...]]:
+    """Options for the server, with the token of ann."""
+    token = opened.server.deployment.token("ann", *SCOPES)
+    (opened.folder / "token").write_text(token)
+    yield "--url", opened.server.url, "--token-file", str(opened.folder / "token")
     opened.clear()
 
 
@@ -38,51 +42,51 @@ def get(agentctl: Agentctl, run_id: str, door: tuple[str, ...]) -> Run:
 
 
 def test_a_retry_asks_before_it_repeats_a_call(
-    opened: Place, agentctl: Agentctl, terminal: Terminal, door: tuple[str, ...]
+    opened: Place, agentctl: Agentctl, terminal: Terminal, local: tuple[str, ...]
 ) -> None:
     run = opened.interrupt("agents/planner", PLAN, "two")
-    refused = agentctl("runs", "retry", run["run_id"], *door)
+    refused = agentctl("runs", "retry", run["run_id"], *local)
     assert (refused.code, refused.stdout) == (2, "")
     assert "begins after message 4" in refused.stderr
     assert 'hold {"entry":"two"} (outcome not known)' in refused.stderr
     assert "pass --yes" in refused.stderr
 
-    seen = terminal("runs", "retry", run["run_id"], *door, types="n\n")
+    seen = terminal("runs", "retry", run["run_id"], *local, types="n\n")
     assert (seen.code, opened.ledger()) == (2, ["one", "two"])
-    seen = terminal("runs", "retry", run["run_id"][:18], *door, types="y\n")
+    seen = terminal("runs", "retry", run["run_id"][:18], *local, types="y\n")
     assert seen.code == 0, seen.screen
     assert "finished" in seen.screen
     assert opened.ledger() == ["one", "two", "two", "three"]
 
-    again = agentctl("runs", "retry", run["run_id"], "--yes", "-o", "json", *door)
+    again = agentctl("runs", "retry", run["run_id"], "--yes", "-o", "json", *local)
     record = json.loads(again.stdout)
     assert (again.code, record["origin_run_id"], record["origin_at"]) == (0, run["run_id"], 4)
     assert "the run was retried already" in again.stderr
-    shown = agentctl("runs", "get", record["run_id"], "-o", "text", *door)
+    shown = agentctl("runs", "get", record["run_id"], "-o", "text", *local)
     assert f"retry of {run['run_id']} after its message 4" in shown.stdout
-    listed = agentctl("runs", "list", "-o", "jsonl", *door)
+    listed = agentctl("runs", "list", "-o", "jsonl", *local)
     assert json.loads(listed.lines[0])["origin_kind"] == "retry"
 
 
 def test_a_fork_goes_on_from_a_numbered_message(
-    opened: Place, agentctl: Agentctl, door: tuple[str, ...]
+    opened: Place, agentctl: Agentctl, remote: tuple[str, ...]
 ) -> None:
     run = opened.start("agents/planner", [call("record", "c1", entry="one"), say("finished")])
-    numbers = agentctl("runs", "get", run["run_id"], "--messages", "-o", "table", *door)
+    numbers = agentctl("runs", "get", run["run_id"], "--messages", "-o", "table", *remote)
     assert [line.split()[:2] for line in numbers.lines[1:]] == [
         ["1", "system"], ["2", "user"], ["3", "assistant"], ["4", "tool"], ["5", "assistant"],
     ]  # fmt: skip
-    calls = agentctl("runs", "get", run["run_id"], "--model-calls", "-o", "table", *door)
+    calls = agentctl("runs", "get", run["run_id"], "--model-calls", "-o", "table", *remote)
     assert [line.split()[:4] for line in calls.lines[1:]] == [
         ["model-1", "plan", "plan", "completed"], ["model-2", "plan", "plan", "completed"],
     ]  # fmt: skip
-    sent = agentctl("runs", "get", run["run_id"], "--call", "model-2", "-o", "table", *door)
+    sent = agentctl("runs", "get", run["run_id"], "--call", "model-2", "-o", "table", *remote)
     assert [line.split()[:3] for line in sent.lines[1:]] == [
         ["1", "system", "run"], ["2", "user", "run"], ["3", "assistant", "run"],
         ["4", "tool", "run"],
     ]  # fmt: skip
-    assert agentctl("runs", "get", run["run_id"], "--call", "model-3", *door).code == 5
-    missing = agentctl("runs", "fork", run["run_id"], *door)
+    assert agentctl("runs", "get", run["run_id"], "--call", "model-3", *remote).code == 5
+    missing = agentctl("runs", "fork", run["run_id"], *remote)
     assert missing.code == 2
     assert f"runs get {run['run_id']} --messages" in missing.stderr
 
@@ -97,21 +101,21 @@ def test_a_fork_goes_on_from_a_numbered_message(
         "--agent",
         "history",
         "--session",
-        f"forked-{door[0][2:]}",
+        "forked",
         "-o",
         "json",
-        *door,
+        *remote,
     )
     assert forked.code == 0, forked.stderr
     record = json.loads(forked.stdout)
-    assert (record["agent_id"], record["session_id"]) == ("history", f"forked-{door[0][2:]}")
+    assert (record["agent_id"], record["session_id"]) == ("history", "forked")
     assert [role for role, _ in json.loads(record["content"])][-4:] == [
         "assistant", "tool", "assistant", "user",
     ]  # fmt: skip
-    middle = agentctl("runs", "fork", run["run_id"], "--at", "3", *door)
+    middle = agentctl("runs", "fork", run["run_id"], "--at", "3", *remote)
     assert middle.code == 2
     assert "use 2 or 4" in middle.stderr
-    repeated = agentctl("runs", "fork", run["run_id"], "--at", "2", "--yes", *door)
+    repeated = agentctl("runs", "fork", run["run_id"], "--at", "2", "--yes", *remote)
     assert (repeated.code, repeated.stdout) == (0, "next c1\n\nfinished\n")
     assert opened.ledger() == ["one", "one"]
 

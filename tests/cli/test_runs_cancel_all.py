@@ -1,4 +1,4 @@
-"""`agentctl runs cancel --all`: many runs selected by filters, locally and on a server."""
+"""`agentctl runs cancel --all`: many runs selected by filters."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import in_database, running_command, write_config
 from tests.kit.conditions import PATIENCE
+from tests.kit.tables import every_row
 
 _numbers = itertools.count()
 
@@ -42,10 +43,10 @@ def statuses(agentctl: Agentctl, demo: Demo, session: str) -> list[str]:
 
 
 def test_all_matching_runs_are_stopped(
-    through: Agentctl, agentctl: Agentctl, demo: Demo, session: str, three: set[str]
+    on_demo: Agentctl, agentctl: Agentctl, demo: Demo, session: str, three: set[str]
 ) -> None:
     other = demo.run(f"{session}-other", "one", agent="slow", leave=True)
-    ended = through(*CANCEL, "--session", session, "--yes", "--reason", "tidy", "-o", "json")
+    ended = on_demo(*CANCEL, "--session", session, "--yes", "--reason", "tidy", "-o", "json")
     records = json.loads(ended.raw)
     assert ended.code == 0
     assert {record["run_id"] for record in records} == three
@@ -58,18 +59,18 @@ def test_all_matching_runs_are_stopped(
 
 
 def test_cancel_all_reads_every_page(
-    through: Agentctl, session: str, three: set[str], monkeypatch: pytest.MonkeyPatch
+    on_demo: Agentctl, session: str, three: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cancel, "MAXIMUM_LIMIT", 1)
-    found = through(*CANCEL, "--session", session, "--dry-run", "-o", "name")
+    found = on_demo(*CANCEL, "--session", session, "--dry-run", "-o", "name")
     assert (found.code, set(found.lines)) == (0, three)
-    assert len(through(*CANCEL, "--session", session, "--yes").lines) == 4
+    assert len(on_demo(*CANCEL, "--session", session, "--yes").lines) == 4
 
 
 def test_a_dry_run_changes_nothing(
-    through: Agentctl, agentctl: Agentctl, demo: Demo, session: str, three: set[str]
+    on_demo: Agentctl, agentctl: Agentctl, demo: Demo, session: str, three: set[str]
 ) -> None:
-    shown = through(*CANCEL, "--session", session, "--dry-run", "-o", "json")
+    shown = on_demo(*CANCEL, "--session", session, "--dry-run", "-o", "json")
     records = json.loads(shown.raw)
     assert shown.code == 0
     assert {record["run_id"] for record in records} == three
@@ -102,7 +103,7 @@ FILTERS = [
 ]
 
 
-def test_cancel_all_filters(through: Agentctl, demo: Demo, session: str, three: set[str]) -> None:
+def test_cancel_all_filters(on_demo: Agentctl, demo: Demo, session: str, three: set[str]) -> None:
     first, second, _ = three
     for run_id, metadata in (
         (first, {"tags": ["vip", "night"], "ticket": 17}),
@@ -111,17 +112,17 @@ def test_cancel_all_filters(through: Agentctl, demo: Demo, session: str, three: 
         values = (json.dumps(metadata), run_id)
         in_database(demo.config, "UPDATE runs SET metadata = ? WHERE run_id = ?", values)
     for options, count in FILTERS:
-        found = through(*CANCEL, "--session", session, *options, "--dry-run", "-o", "name")
+        found = on_demo(*CANCEL, "--session", session, *options, "--dry-run", "-o", "name")
         assert (found.code, len(found.lines)) == (0, count), options
-    done = through(*CANCEL, "--session", session, "--tag", "night", "--yes", "-o", "name")
+    done = on_demo(*CANCEL, "--session", session, "--tag", "night", "--yes", "-o", "name")
     assert (done.code, done.lines) == (0, [first])
 
 
-def test_no_matching_runs_is_exit_code_0(through: Agentctl, session: str) -> None:
-    ended = through(*CANCEL, "--session", session, "--yes", "-o", "table")
+def test_no_matching_runs_is_exit_code_0(on_demo: Agentctl, session: str) -> None:
+    ended = on_demo(*CANCEL, "--session", session, "--yes", "-o", "table")
     assert (ended.code, ended.stdout) == (0, "")
     assert ended.stderr.startswith("no live runs to cancel ")
-    assert through(*CANCEL, "--session", session, "--yes", "-o", "json").stdout == "[]\n"
+    assert on_demo(*CANCEL, "--session", session, "--yes", "-o", "json").stdout == "[]\n"
 
 
 def test_members_stop_with_their_team(
@@ -142,8 +143,8 @@ def test_members_stop_with_their_team(
     assert [row.split("\t")[4] for row in rows] == ["CANCELLED"] * 2
 
 
-@pytest.mark.parametrize(
-    ("args", "part"),
+@every_row(
+    "args, part",
     [
         (("runs", "cancel", "some-id", "--all"), "--all and RUN_ID cannot be used together"),
         (("runs", "cancel"), "no runs given"),
@@ -203,7 +204,7 @@ def test_runs_that_have_not_stopped_are_exit_code_8(
 
 
 def test_a_failed_cancel_does_not_stop_the_others(
-    through: Agentctl, session: str, three: set[str], monkeypatch: pytest.MonkeyPatch
+    on_demo: Agentctl, session: str, three: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = min(three)
 
@@ -211,7 +212,7 @@ def test_a_failed_cancel_does_not_stop_the_others(
         return ("agent", "echo" if run["run_id"] == first else run["agent_id"])
 
     monkeypatch.setattr(cancel, "component_of_run", component_of_run)
-    ended = through(*CANCEL, "--session", session, "--yes", "-o", "name")
+    ended = on_demo(*CANCEL, "--session", session, "--yes", "-o", "name")
     assert (ended.code, set(ended.lines)) == (1, three - {first})
     assert ended.stderr.endswith("error: 1 of 3 failed\n")
 

@@ -1,4 +1,4 @@
-"""`agentctl runs list`: filters by status, component and age, locally and on a server."""
+"""`agentctl runs list`: filters by status, component and age."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 from tests.cli.projects import make_project
 from tests.kit.process import base_environment, start_server
+from tests.kit.tables import every_row
 
 _numbers = itertools.count()
 
@@ -31,8 +32,8 @@ def two(demo: Demo, session: str, agentctl: Agentctl) -> Iterator[tuple[str, str
     agentctl("runs", "cancel", live, "--config", str(demo.config))
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
+@every_row(
+    "options, expected",
     [
         (("--live",), "live"),
         (("--agent", "echo"), "ended"),
@@ -50,15 +51,15 @@ def two(demo: Demo, session: str, agentctl: Agentctl) -> Iterator[tuple[str, str
     ],
 )
 def test_list_filters(
-    through: Agentctl, session: str, two: tuple[str, str], options: tuple[str, ...], expected: str
+    on_demo: Agentctl, session: str, two: tuple[str, str], options: tuple[str, ...], expected: str
 ) -> None:
     ids = dict(zip(("ended", "live"), two, strict=True))
-    found = through("runs", "list", "--session", session, *options, "-o", "name")
+    found = on_demo("runs", "list", "--session", session, *options, "-o", "name")
     assert (found.code, found.lines) == (0, [ids[name] for name in expected.split()])
 
 
-@pytest.mark.parametrize(
-    ("options", "part"),
+@every_row(
+    "options, part",
     [
         (("--live", "--status", "RUNNING"), "--live and --status cannot be used together"),
         (("--agent", "echo", "--type", "team"), "exclude --type and --component"),
@@ -67,33 +68,33 @@ def test_list_filters(
         (("--newer-than", "2999-01-01T00:00:00Z"), "is not within the last hundred years"),
     ],
 )
-def test_wrong_options_are_rejected(through: Agentctl, options: tuple[str, ...], part: str) -> None:
-    ended = through("runs", "list", *options)
+def test_wrong_options_are_rejected(on_demo: Agentctl, options: tuple[str, ...], part: str) -> None:
+    ended = on_demo("runs", "list", *options)
     assert (ended.code, ended.stdout) == (2, "")
     assert part in ended.stderr
 
 
 def test_a_table_shows_age_and_duration(
-    through: Agentctl, session: str, two: tuple[str, str]
+    on_demo: Agentctl, session: str, two: tuple[str, str]
 ) -> None:
-    table = through("runs", "list", "--session", session, "-o", "table").lines
+    table = on_demo("runs", "list", "--session", session, "-o", "table").lines
     assert table[0].split()[:6] == ["RUN", "STATUS", "COMPONENT", "AGE", "TOOK", "TOKENS"]
     assert re.search(r" (?:● running|◌ queued) +slow +\d+ (s|min) ", table[1])
     assert re.search(r" ✓ completed +echo +\d+ (s|min) +[\d.]+ (s|ms) ", table[2])
 
 
-def test_beginning_of_an_id_names_the_run(through: Agentctl, two: tuple[str, str]) -> None:
+def test_beginning_of_an_id_names_the_run(on_demo: Agentctl, two: tuple[str, str]) -> None:
     ended, live = two
     unique = next(n for n in range(8, 37) if ended[:n] != live[:n])
-    assert through("runs", "get", ended[: max(unique, 20)], "-o", "name").lines == [ended]
+    assert on_demo("runs", "get", ended[: max(unique, 20)], "-o", "name").lines == [ended]
     common = ended[:8]
     if live.startswith(common):
-        ambiguous = through("runs", "get", common)
+        ambiguous = on_demo("runs", "get", common)
         assert (ambiguous.code, ambiguous.stdout) == (2, "")
         assert ended in ambiguous.stderr
         assert f" runs begin with {common}" in ambiguous.stderr
-    assert through("runs", "get", "00000000-0000").code == 5
-    assert through("runs", "get", ended[:7]).code == 5
+    assert on_demo("runs", "get", "00000000-0000").code == 5
+    assert on_demo("runs", "get", ended[:7]).code == 5
 
 
 BOOM = """

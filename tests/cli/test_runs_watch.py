@@ -299,13 +299,13 @@ def test_a_server_that_stays_away_is_an_error(
     assert f"resume with: agentctl runs watch {slow} --" in ended.stderr
 
 
-def test_an_idempotency_key_returns_the_first_run(through: Agentctl, session: str) -> None:
+def test_an_idempotency_key_returns_the_first_run(on_demo: Agentctl, session: str) -> None:
     start = ("runs", "start", "--agent", "echo", "-m", "once", "--session", session)
     keyed = (*start, "--idempotency-key", session, "--no-stream")
-    first, second = (through(*keyed, "-o", "json") for _ in range(2))
+    first, second = (on_demo(*keyed, "-o", "json") for _ in range(2))
     assert (first.code, second.code) == (0, 0)
     assert json.loads(first.raw)["run_id"] == json.loads(second.raw)["run_id"]
-    other = through(*keyed[:4], "-m", "twice", *keyed[6:])
+    other = on_demo(*keyed[:4], "-m", "twice", *keyed[6:])
     assert other.code == 2
     assert "used for another request" in other.stderr
 

@@ -1,4 +1,4 @@
-"""`agentctl sessions`, locally and on a server."""
+"""`agentctl sessions`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
+from tests.kit.tables import every_row
 
 _numbers = itertools.count()
 
@@ -25,11 +26,11 @@ def _new_session(demo: Demo) -> str:
     return name
 
 
-def test_get_shows_the_record(through: Agentctl, session: str) -> None:
-    record = json.loads(through("sessions", "get", session, "-o", "json").raw)
+def test_get_shows_the_record(on_demo: Agentctl, session: str) -> None:
+    record = json.loads(on_demo("sessions", "get", session, "-o", "json").raw)
     assert record["session_id"] == session
     assert [message["role"] for message in record["chat_history"]] == ["user", "assistant"]
-    assert through("sessions", "get", session, "--type", "agent", "-o", "name").lines == [session]
+    assert on_demo("sessions", "get", session, "--type", "agent", "-o", "name").lines == [session]
 
 
 def test_get_is_the_same_bytes_locally_and_remotely(
@@ -43,44 +44,44 @@ def test_get_is_the_same_bytes_locally_and_remotely(
     assert here.raw == there.raw
 
 
-@pytest.mark.parametrize(
+@every_row(
     "options", [["--type", "team"], ["--user", "nobody"], ["--db", "nowhere"], ["--table", "other"]]
 )
 def test_filters_that_do_not_match_hide_a_session(
-    through: Agentctl, session: str, options: list[str]
+    on_demo: Agentctl, session: str, options: list[str]
 ) -> None:
-    assert through("sessions", "get", session, *options).code == 5
+    assert on_demo("sessions", "get", session, *options).code == 5
 
 
-def test_list_continues_at_the_cursor(through: Agentctl, demo: Demo) -> None:
+def test_list_continues_at_the_cursor(on_demo: Agentctl, demo: Demo) -> None:
     made = [_new_session(demo) for _ in range(3)]
-    first = through("sessions", "list", "--limit", "2", "-o", "name")
+    first = on_demo("sessions", "list", "--limit", "2", "-o", "name")
     assert first.lines == [made[2], made[1]]
     note = first.stderr.splitlines()[-1]
     assert note.startswith("showing 2 of ")
     cursor = note.rpartition("--cursor ")[2]
-    second = through("sessions", "list", "--limit", "1", "--cursor", cursor, "-o", "name")
+    second = on_demo("sessions", "list", "--limit", "1", "--cursor", cursor, "-o", "name")
     assert second.lines == [made[0]]
 
 
-def test_list_filters(through: Agentctl, session: str) -> None:
+def test_list_filters(on_demo: Agentctl, session: str) -> None:
     named = ("sessions", "list", "-o", "name", "--name", f"HELLO FROM {session}")
-    assert session in through(*named).lines
-    assert session not in through(*named, "--type", "team").lines
-    assert session not in through(*named, "--component", "slow").lines
-    assert session not in through(*named, "--user", "nobody").lines
-    assert through(*named, "--db", "nowhere").code == 5
+    assert session in on_demo(*named).lines
+    assert session not in on_demo(*named, "--type", "team").lines
+    assert session not in on_demo(*named, "--component", "slow").lines
+    assert session not in on_demo(*named, "--user", "nobody").lines
+    assert on_demo(*named, "--db", "nowhere").code == 5
 
 
-def test_an_empty_list_is_a_success(through: Agentctl) -> None:
-    ended = through("sessions", "list", "--name", "no session is called so")
+def test_an_empty_list_is_a_success(on_demo: Agentctl) -> None:
+    ended = on_demo("sessions", "list", "--name", "no session is called so")
     assert ended.code == 0
     assert ended.lines == [ended.stdout.removesuffix("\n")]
-    assert through("sessions", "list", "--name", "no such", "-o", "name").stdout == ""
+    assert on_demo("sessions", "list", "--name", "no such", "-o", "name").stdout == ""
 
 
-def test_runs_of_a_session(through: Agentctl, session: str) -> None:
-    heading, row = (line.split("\t") for line in through("sessions", "runs", session).lines)
+def test_runs_of_a_session(on_demo: Agentctl, session: str) -> None:
+    heading, row = (line.split("\t") for line in on_demo("sessions", "runs", session).lines)
     record = dict(zip(heading, row, strict=True))
     assert (record["session_id"], record["status"]) == (session, "COMPLETED")
 
@@ -103,16 +104,16 @@ def test_control_characters_of_a_name_are_escaped(
     assert "\\x1b[2Jgone\\n" in seen.screen
 
 
-def test_delete_needs_yes_off_a_terminal(through: Agentctl, session: str) -> None:
-    refused = through("sessions", "delete", session)
+def test_delete_needs_yes_off_a_terminal(on_demo: Agentctl, session: str) -> None:
+    refused = on_demo("sessions", "delete", session)
     assert refused.code == 2
     assert "--yes" in refused.stderr
-    tried = through("sessions", "delete", session, "--dry-run")
+    tried = on_demo("sessions", "delete", session, "--dry-run")
     assert (tried.code, tried.stdout) == (0, f"{session}\n")
-    deleted = through("sessions", "delete", session, "--yes")
+    deleted = on_demo("sessions", "delete", session, "--yes")
     assert (deleted.code, deleted.stdout) == (0, "")
     assert f"deleted session {session}" in deleted.stderr
-    assert through("sessions", "get", session).code == 5
+    assert on_demo("sessions", "get", session).code == 5
 
 
 def test_delete_asks_at_a_terminal(
@@ -126,13 +127,13 @@ def test_delete_asks_at_a_terminal(
 
 
 def test_several_sessions_are_deleted_together_or_not_at_all(
-    through: Agentctl, demo: Demo, session: str
+    on_demo: Agentctl, demo: Demo, session: str
 ) -> None:
     other = _new_session(demo)
-    assert through("sessions", "delete", session, other, "nowhere", "--yes").code == 5
-    assert through("sessions", "get", session).code == 0
-    assert through("sessions", "delete", session, other, "--yes").code == 0
-    assert through("sessions", "get", other).code == 5
+    assert on_demo("sessions", "delete", session, other, "nowhere", "--yes").code == 5
+    assert on_demo("sessions", "get", session).code == 0
+    assert on_demo("sessions", "delete", session, other, "--yes").code == 0
+    assert on_demo("sessions", "get", other).code == 5
 
 
 def test_a_session_with_a_live_run_is_deleted_only_with_cancel(

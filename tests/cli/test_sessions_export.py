@@ -1,4 +1,4 @@
-"""`agentctl sessions export`, locally and on a server."""
+"""`agentctl sessions export`."""
 
 from __future__ import annotations
 
@@ -84,21 +84,21 @@ def test_an_export_needs_ids_or_all(
 
 
 def test_archive_has_the_files_and_names_missing_bytes(
-    through: Agentctl, demo: Demo, tmp_path: Path
+    on_demo: Agentctl, demo: Demo, tmp_path: Path
 ) -> None:
     note = tmp_path / "a [note](x).txt"
     session = f"filed-{tmp_path.name}"
     note.write_text(f"the text of {session}")
     start = ("runs", "start", "--agent", "echo", "-m", "hello", "--session", session)
-    ran = through(*start, "--file", str(note), "-o", "json")
+    ran = on_demo(*start, "--file", str(note), "-o", "json")
     assert ran.code == 0, ran.stderr
     file_id = json.loads(ran.raw)["files"][0]["file_id"]
     words = ("sessions", "export", session, "--with-files", "--to-file")
-    plain = through("sessions", "export", session)
+    plain = on_demo("sessions", "export", session)
     archives = {}
     for form in ("jsonl", "json", "markdown"):
         path = tmp_path / f"{form}.zip"
-        ended = through(*words, str(path), "--format", form)
+        ended = on_demo(*words, str(path), "--format", form)
         assert ended.code == 0, ended.stderr
         with zipfile.ZipFile(path) as archive:
             assert archive.read(f"files/{file_id}.txt") == note.read_bytes()
@@ -117,7 +117,7 @@ def test_archive_has_the_files_and_names_missing_bytes(
     (stored,) = demo.config.parent.glob(f"files/*/{hashlib.sha256(note.read_bytes()).hexdigest()}")
     stored.unlink()
     path = tmp_path / "rest.zip"
-    ended = through(*words, str(path))
+    ended = on_demo(*words, str(path))
     assert (ended.code, file_id in ended.stderr) == (1, True), ended.stderr
     with zipfile.ZipFile(path) as archive:
         (missing,) = json.loads(archive.read("manifest.json"))["missing"]

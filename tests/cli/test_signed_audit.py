@@ -71,12 +71,8 @@ def copied(project: Path, agentctl: Agentctl) -> tuple[str, ...]:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("door", ["local", "remote"])
-def test_signed_log_is_verified(
-    agentctl: Agentctl, project: Path, copied: tuple[str, ...], door: str
-) -> None:
-    url = (project / "url").read_text()
-    place = ("--url", url) if door == "remote" else ("--config", str(project / "agentctl.toml"))
+def test_signed_log_is_verified(agentctl: Agentctl, project: Path, copied: tuple[str, ...]) -> None:
+    place = ("--url", (project / "url").read_text())
     verified = agentctl("audit", "verify", *copied, *place, "-o", "json")
     assert verified.code == 0, verified.stderr
     report = json.loads(verified.stdout)

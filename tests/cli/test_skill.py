@@ -11,6 +11,7 @@ from pathlib import Path
 import agentctl
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
+from tests.kit.forking import define_function
 from tests.kit.ports import find_free_port
 
 SKILL = Path(agentctl.__file__).parent / "cli" / "templates" / "SKILL.md"
@@ -25,7 +26,7 @@ def test_every_step_of_the_skill_works_as_written(tmp_path: Path) -> None:
     (tmp_path / "weather.py").write_text(AGENT)
     port = str(find_free_port())
     blocks = re.findall(r"^```sh\n(.*?)^```", SKILL.read_text(), re.MULTILINE | re.DOTALL)
-    script = "\n".join(["set -eu", *blocks]).replace("7777", port)
+    script = "\n".join([define_function(), "set -eu", *blocks]).replace("7777", port)
     environment = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(tmp_path),

@@ -154,32 +154,32 @@ def session(demo: Demo) -> str:
     return name
 
 
-def test_session_is_a_transcript_through_pipes(through: Agentctl, session: str) -> None:
-    shown = through("sessions", "get", session, "-o", "text")
+def test_session_is_a_transcript_through_pipes(on_demo: Agentctl, session: str) -> None:
+    shown = on_demo("sessions", "get", session, "-o", "text")
     assert shown.code == 0
     assert CONTROLS.findall(shown.stdout) == []
     assert shown.lines[1].startswith("3 runs · ")
     heads = [line.split()[0] for line in shown.lines if " · run " in line]
     assert heads == ["1", "2", "3"]
-    last = through("sessions", "get", session, "-o", "text", "--last", "1")
+    last = on_demo("sessions", "get", session, "-o", "text", "--last", "1")
     assert last.lines[1].startswith("3 runs, the last 1 shown · ")
     assert [line.split()[0] for line in last.lines if " · run " in line] == ["3"]
-    raw = through("sessions", "get", session, "-o", "text", "--raw")
+    raw = on_demo("sessions", "get", session, "-o", "text", "--raw")
     assert ("**two**" in raw.stdout, shown.stdout.count("two")) == (True, 2)
-    marked = through("sessions", "get", session, "-o", "markdown")
+    marked = on_demo("sessions", "get", session, "-o", "markdown")
     assert marked.stdout.count("\n## ") == 3
 
 
-def test_members_and_steps_are_in_the_transcript(through: Agentctl, demo: Demo) -> None:
+def test_members_and_steps_are_in_the_transcript(on_demo: Agentctl, demo: Demo) -> None:
     name = f"m-{next(_numbers)}"
     start = ("runs", "start", "-m", "good day", "--session", name, "-o", "name", "--no-stream")
-    team = through(*start, "--team", "duo").stdout.strip()
-    shown = through("runs", "get", team, "-o", "text")
+    team = on_demo(*start, "--team", "duo").stdout.strip()
+    shown = on_demo("runs", "get", team, "-o", "text")
     assert re.search(r"▸ echo.* ✓ \d.* tokens", shown.stdout)
-    opened = through("runs", "get", team, "-o", "text", "--members")
+    opened = on_demo("runs", "get", team, "-o", "text", "--members")
     assert re.search(r"▾ echo.*\n +good day", opened.stdout)
-    steps = through(*start[:4], "-o", "name", "--no-stream", "--workflow", "relay").stdout.strip()
-    assert re.search(r"▸ .*echo.*\n.*▸ .*duo", through("runs", "get", steps, "-o", "text").stdout)
+    steps = on_demo(*start[:4], "-o", "name", "--no-stream", "--workflow", "relay").stdout.strip()
+    assert re.search(r"▸ .*echo.*\n.*▸ .*duo", on_demo("runs", "get", steps, "-o", "text").stdout)
 
 
 def test_a_terminal_gets_styles_and_a_short_id(
@@ -249,9 +249,9 @@ def test_timeline_shows_models_tools_and_members() -> None:
     assert draw_timeline({"run_id": "r"}, {}, 80) == ["no times are recorded for this run"]
 
 
-def test_run_is_shown_with_its_timeline(through: Agentctl, demo: Demo) -> None:
+def test_run_is_shown_with_its_timeline(on_demo: Agentctl, demo: Demo) -> None:
     run_id = demo.run(f"timeline-{next(_numbers)}", "hello")
-    shown = through("runs", "get", run_id, "-o", "text", "--timeline")
+    shown = on_demo("runs", "get", run_id, "-o", "text", "--timeline")
     assert re.search(r"^◇ echo .*█", shown.stdout, re.MULTILINE)
     assert CONTROLS.findall(shown.stdout) == []
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +16,9 @@ from typer.testing import CliRunner
 from agentctl.cli.root import app
 from tests.cli.conftest import Agentctl, Result
 from tests.cli.demo import Demo
-from tests.kit.process import AGENTCTL
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import AGENTCTL, start_agentctl
+from tests.kit.tables import every_row
 
 
 def check(finished: Result, code: int, *parts: str, hint: str | None = None) -> list[str]:
@@ -59,7 +62,7 @@ LOOKUPS: dict[str, tuple[tuple[str, ...], int, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LOOKUPS)
+@every_row("name", LOOKUPS)
 def test_missing_things_and_wrong_values(through: Agentctl, name: str) -> None:
     arguments, code, part = LOOKUPS[name]
     assert check(through(*arguments), code, part)
@@ -89,7 +92,7 @@ def test_wrong_filters_are_named_with_their_option(through: Agentctl) -> None:
 
 
 WRONG_WORDS: dict[str, tuple[int, str, str | None]] = {
-    "runs get 01a2": (5, "run not found: 01a2", "give at least 8 characters"),
+    "runs get 01a2": (5, "run not found: 01a2", "give at least 8 characters of an id; list "),
     "runs list --token abc": (2, "no such option: --token", "use --token-file FILE"),
     "runs list --all --limit 5": (2, "--all and --limit cannot be used together", None),
     "runs list --watch --all": (2, "--all and --watch cannot be used together", None),
@@ -108,7 +111,7 @@ WRONG_WORDS: dict[str, tuple[int, str, str | None]] = {
     "sessions export -o out.jsonl": (2, "no such option: -o", "is written to stdout: "),
     "sessions prune": (2, "missing option '--idle'", "for example: agentctl sessions prune --"),
     "usage --by month": (2, "--by must be day, user, component, model, version or session", None),
-    "agents get ekco": (5, "agent not found: ekco", "did you mean echo?"),
+    "agents get ekco": (5, "agent not found: ekco", "did you mean echo? list them with: "),
     "agents diff echo 1 2": (5, "version not found", "agents diff --help"),
     "teams get du": (5, "team not found: du", "did you mean duo?"),
     "workflows get rely": (5, "workflow not found: rely", "did you mean relay?"),
@@ -119,6 +122,8 @@ WRONG_WORDS: dict[str, tuple[int, str, str | None]] = {
     "sessions delete missing": (2, "confirmation required", "--yes"),
     "usage --step year": (2, "--step must be hour or day", None),
     "accounts create --scope nope x": (2, "resource:action", "accounts create --help"),
+    "runs start --agent ekco -m x": (5, "agent not found: ekco", "did you mean echo? "),
+    "runs start --agent echo -m x --metadata foo": (2, "KEY=VALUE", "--metadata team=cakes"),
 }
 
 
@@ -128,8 +133,8 @@ def test_wrong_words_have_an_error_and_a_remedy(through: Agentctl) -> None:
     assert len(WRONG_WORDS) + len(FILTERS) + len(LOOKUPS) >= 40
 
 
-@pytest.mark.parametrize(
-    ("command", "part", "hint"),
+@every_row(
+    "command, part, hint",
     [
         ("token mint --sub me --expires-in never", "--expires-in: 'never' is not", "15m"),
         (
@@ -166,8 +171,8 @@ def test_wrong_words_of_local_commands_have_a_remedy(
     assert check(agentctl(*command.split(), env=env), 2, part, hint=hint)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@every_row(
+    "arguments, said",
     [
         (("sessions", "list", "--limit", "0"), "--limit must be a whole number from 1 to 100, not"),
         (("sessions", "list", "--limit", "x"), "--limit must be a whole number from 1 to 100, not"),
@@ -194,7 +199,7 @@ def test_errors_describe_the_allowed_values(arguments: tuple[str, ...], said: st
     assert error.startswith(f"error: {said}")
 
 
-@pytest.mark.parametrize("command", ["db status", "keys list", "mcp check"])
+@every_row("command", ["db status", "keys list", "mcp check"])
 def test_a_local_command_has_no_server_url(agentctl: Agentctl, command: str) -> None:
     ended = agentctl(*command.split(), "--url", "http://127.0.0.1:7777")
     assert (ended.code, ended.stdout) == (2, "")
@@ -286,7 +291,7 @@ def test_a_server_without_a_response_is_reported(agentctl: Agentctl) -> None:
         check(agentctl("teams", "list", "--url", url), 7, url)
 
 
-@pytest.mark.parametrize("url", ["nonsense", "ftp://host", "http://", "http://host:port"])
+@every_row("url", ["nonsense", "ftp://host", "http://", "http://host:port"])
 def test_an_invalid_url_is_rejected(agentctl: Agentctl, url: str) -> None:
     check(agentctl("teams", "list", "--url", url), 2)
 
@@ -348,28 +353,35 @@ def test_a_missing_scope_is_named(agentctl: Agentctl, demo: Demo) -> None:
     check(finished, 4, hint="teams:read")
 
 
-@pytest.mark.parametrize("command", ["--version", "version", "--help"])
-@pytest.mark.parametrize(
-    ("redirection", "cause"), [(">/dev/full", "no space left"), (">&-", "bad file descriptor")]
-)
-def test_output_that_cannot_be_written_is_reported(
-    environment: dict[str, str], command: str, redirection: str, cause: str
-) -> None:
-    ended = run_in_shell(f"{command} {redirection}", environment)
+@every_row("command", ["--version", "version", "--help"])
+def test_output_without_space_is_reported(environment: dict[str, str], command: str) -> None:
+    with open_full_disk() as full:
+        code, _, said = run_with_streams(command, environment, stdout=full)
+    assert code == 1
+    assert said.startswith("error: reading or writing failed\n")
+    assert "no space left" in said
+    assert len(said.splitlines()) == 2
+
+
+def test_closed_output_is_reported(environment: dict[str, str]) -> None:
+    ended = run_in_shell("--version >&-", environment)
     assert ended.returncode == 1
     assert ended.stderr.startswith("error: reading or writing failed\n")
-    assert cause in ended.stderr
+    assert "bad file descriptor" in ended.stderr
     assert len(ended.stderr.splitlines()) == 2
 
 
 def test_error_that_cannot_be_written_keeps_the_exit_code(environment: dict[str, str]) -> None:
-    ended = run_in_shell("context use missing 2>/dev/full", environment)
-    assert (ended.returncode, ended.stdout) == (2, "")
+    with open_full_disk() as full:
+        code, text, _ = run_with_streams("context use missing", environment, stderr=full)
+    assert (code, text) == (2, "")
 
 
 def test_note_that_cannot_be_written_is_dropped(environment: dict[str, str], project: Path) -> None:
-    ended = run_in_shell("config check --config agentctl.toml 2>/dev/full", environment, project)
-    assert ended.returncode == 0
+    check = f"config check --config {project / 'agentctl.toml'}"
+    with open_full_disk() as full:
+        code, _, _ = run_with_streams(check, environment, stderr=full)
+    assert code == 0
 
 
 def test_notes_that_nobody_reads_do_not_end_a_command(
@@ -377,17 +389,31 @@ def test_notes_that_nobody_reads_do_not_end_a_command(
 ) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    start = ("runs", "start", "--agent", "writer", "--message", "hello")
-    ended = subprocess.run(
-        [*AGENTCTL, *start, "--config", "agentctl.toml"],
-        env=environment,
-        cwd=project,
-        stdout=subprocess.PIPE,
-        stderr=writing,
-        check=False,
-    )
+    start = f"runs start --agent writer --message hello --config {project / 'agentctl.toml'}"
+    code, text, _ = run_with_streams(start, environment, stderr=writing)
     os.close(writing)
-    assert (ended.returncode, ended.stdout) == (0, b"hello\n")
+    assert (code, text) == (0, "hello\n")
+
+
+def open_full_disk() -> IO[bytes]:
+    """Open a file that takes no byte."""
+    return Path("/dev/full").open("wb")
+
+
+def run_with_streams(
+    words: str,
+    environment: dict[str, str],
+    *,
+    stdout: IO[bytes] | int = subprocess.PIPE,
+    stderr: IO[bytes] | int = subprocess.PIPE,
+) -> tuple[int, str, str]:
+    """Run `agentctl WORDS` as a process; return its exit code, and the output that it could write.
+
+    The streams are pipes, or files of the test.
+    """
+    with start_agentctl(*words.split(), env=environment, stdout=stdout, stderr=stderr) as process:
+        text, said = process.communicate(timeout=PATIENCE)
+    return process.returncode, (text or b"").decode(), (said or b"").decode()
 
 
 def test_closed_stderr_and_stdin_do_not_stop_a_command(environment: dict[str, str]) -> None:
@@ -427,7 +453,7 @@ def test_unknown_command_without_a_near_name_is_explained(agentctl: Agentctl) ->
     check(agentctl("keys", "publish"), 2, "no such command 'publish'", hint=hint)
 
 
-@pytest.mark.parametrize("option", ["--url", "--context", "--config", "-o", "-v"])
+@every_row("option", ["--url", "--context", "--config", "-o", "-v"])
 def test_option_before_its_command_is_explained(agentctl: Agentctl, option: str) -> None:
     finished = agentctl(option, "x", "sessions", "list")
     check(finished, 2, "no such option", hint="give the options of a command after it")
@@ -438,23 +464,6 @@ def test_denial_of_an_operation_for_operators_is_explained(agentctl: Agentctl, d
     token = {"AGENTCTL_TOKEN": agentctl(*mint).stdout.strip()}
     finished = agentctl("auth", "explain", "GET", "/sessions", "--url", demo.url, env=token)
     check(finished, 4, "insufficient scopes", hint="use a token with the admin scope")
-
-
-@pytest.mark.parametrize(
-    ("command", "detail", "hint"),
-    [
-        ("agents get ekco", "agent not found: ekco", "did you mean echo? list them with: "),
-        ("runs start --agent ekco -m x", "agent not found: ekco", "did you mean echo? "),
-        ("runs get 01a2", "run not found: 01a2", "give at least 8 characters of an id; list "),
-        ("runs start --agent echo -m x --metadata foo", "KEY=VALUE", "--metadata team=cakes"),
-        ("runs list --token abc", "no such option: --token", "use --token-file FILE"),
-    ],
-)
-def test_hint_of_a_wrong_word_tells_what_to_write(
-    through: Agentctl, command: str, detail: str, hint: str
-) -> None:
-    finished = through(*command.split())
-    check(finished, 5 if "not found" in detail else 2, detail, hint=hint)
 
 
 def test_hint_of_a_wrong_id_adds_no_denial(agentctl: Agentctl, demo: Demo) -> None:
