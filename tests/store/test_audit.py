@@ -9,7 +9,8 @@ import pytest
 from agentctl.interface.requests.administration import AuditFilter
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import audit
-from agentctl.store.repositories.audit import FIRST_WINDOW, MAXIMUM_READ, AuditRow, AuditRowPage
+from agentctl.store.repositories.audit import MAXIMUM_READ, AuditRow, AuditRowPage
+from tests.kit.tables import every_row
 from tests.store.conftest import Store
 from tests.store.rows import START
 
@@ -69,24 +70,43 @@ def test_an_appended_entry_is_read_unchanged(store: Store) -> None:
     assert [row.seq for row in found] == sorted((row.seq for row in found), reverse=True)
 
 
-@pytest.mark.parametrize("limit", [1, 7, 100])
-def test_filters_find_old_entries(store: Store, limit: int) -> None:
-    """There are more rows than one window has, and the matching ones are far from each other."""
-    count = 3 * FIRST_WINDOW + 17
+WINDOW = 60
+"""Rows of the first window in these tests."""
+
+COUNT = 3 * WINDOW + 17
+"""More rows than the first two windows have."""
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read few rows in a window, eight times as many in the last one."""
+    monkeypatch.setattr(audit, "FIRST_WINDOW", WINDOW)
+    monkeypatch.setattr(audit, "MAXIMUM_WINDOW", 8 * WINDOW)
+
+
+@pytest.fixture
+def with_old_entries(store: Store, windows: None) -> Store:
+    """A log in which the rows that match filters are far from each other."""
     odd = {
         0: entry(START, principal="ann"),
         5: entry(START + 5, outcome="failed"),
-        FIRST_WINDOW: entry(START + FIRST_WINDOW, operation="delete_session"),
-        count - 1: entry(START + count - 1, principal="ann", outcome="failed"),
+        WINDOW: entry(START + WINDOW, operation="delete_session"),
+        COUNT - 1: entry(START + COUNT - 1, principal="ann", outcome="failed"),
     }
-    store.write(append_each([odd.get(n, entry(START + n)) for n in range(count)]))
+    store.write(append_each([odd.get(n, entry(START + n)) for n in range(COUNT)]))
+    return store
+
+
+@every_row("limit", [1, 7, 100])
+def test_filters_find_old_entries(with_old_entries: Store, limit: int) -> None:
+    count = COUNT
 
     def at(**wanted: Any) -> list[int]:
-        return [row.at - START for row in pages(store, limit, **wanted)]
+        return [row.at - START for row in pages(with_old_entries, limit, **wanted)]
 
     assert at(principal="ann") == [count - 1, 0]
     assert at(outcome="failed") == [count - 1, 5]
-    assert at(operation="delete_session") == [FIRST_WINDOW]
+    assert at(operation="delete_session") == [WINDOW]
     assert at(principal="ann", outcome="failed") == [count - 1]
     assert at(principal="nobody") == []
     assert at(principal="ann", since=START + 1) == [count - 1]
@@ -96,7 +116,7 @@ def test_filters_find_old_entries(store: Store, limit: int) -> None:
         assert at() == list(range(count - 1, -1, -1))
 
 
-def test_a_read_ends_at_a_window_of_older_rows(store: Store) -> None:
+def test_a_read_ends_at_a_window_of_older_rows(store: Store, windows: None) -> None:
     """A clock was set back: some rows are older than the rows before them."""
     day = 24 * 3_600_000_000
     times = [START + n for n in range(50)] + [START - day + n for n in range(50)]
@@ -117,7 +137,7 @@ def test_a_read_ends_at_a_window_of_older_rows(store: Store) -> None:
         except StopIteration as end:
             return end.value
 
-    store.write(append_each([entry(START + day) for _ in range(9 * FIRST_WINDOW)]))
+    store.write(append_each([entry(START + day) for _ in range(9 * WINDOW)]))
     work = audit.list_page(AuditFilter(principal="nobody", since=START + 2 * day, limit=30))
     assert store.read(counted(work)) == AuditRowPage([], None)
     assert looks == 2
@@ -136,10 +156,10 @@ def test_page_ends_early_after_the_compared_rows(store: Store) -> None:
     assert ([row.at for row in last.rows], last.next) == ([START], None)
 
 
-def test_page_with_a_time_ends_after_the_last_window(store: Store) -> None:
-    store.write(append_each([entry(START + n) for n in range(16 * FIRST_WINDOW)]))
+def test_page_with_a_time_ends_after_the_last_window(store: Store, windows: None) -> None:
+    store.write(append_each([entry(START + n) for n in range(16 * WINDOW)]))
     page = read(store, 5, principal="nobody", since=START)
-    assert (page.rows, page.searched_until) == ([], START + FIRST_WINDOW)
+    assert (page.rows, page.searched_until) == ([], START + WINDOW)
     assert page.next is not None
     assert read(store, 5, page.next, principal="nobody", since=START) == AuditRowPage([], None)
 

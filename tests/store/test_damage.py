@@ -32,18 +32,6 @@ pytestmark = pytest.mark.usefixtures("without_copies")
 
 SESSIONS = [f"s{n:03}" for n in range(300)]
 
-KILLED_PROCESS = """
-import os, sys
-from agentctl.store import databases
-from agentctl.store.repositories import sessions
-from tests.kit.process import without_coverage
-from tests.store.rows import a_session
-
-database = databases.open_sqlite("main", sys.argv[1], create=True)
-database.write_blocking(sessions.create(a_session("s1")))
-os._exit(0)
-"""
-
 
 @unit
 def all_sessions() -> Steps[None]:
@@ -59,10 +47,14 @@ def filled(path: Path) -> None:
 
 def left_behind(path: Path) -> None:
     """Create a file and its log as a killed process leaves them."""
-    code = KILLED_PROCESS.replace("sys.argv[1]", f"__import__('pathlib').Path({str(path)!r})")
-    subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True, timeout=PATIENCE
-    )
+    child = os.fork()
+    if child == 0:
+        try:
+            database = open_sqlite("main", path, create=True)
+            database.write_blocking(sessions.create(a_session("s1")))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
     assert get_wal_path(path).stat().st_size
 
 

@@ -178,18 +178,18 @@ def test_ids_are_in_the_order_of_their_creation() -> None:
 ADD_BATCHES = Sql(
     "INSERT INTO run_events (run_id, first_seq, last_seq, events)"
     " WITH RECURSIVE numbers (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers"
-    " WHERE number < 9999) SELECT 'r1', number * 10, number * 10 + 9, cast(:text as text)"
+    " WHERE number < 1999) SELECT 'r1', number * 10, number * 10 + 9, cast(:text as text)"
     " FROM numbers"
 )
 
 
-def test_late_reader_of_100_000_events_needs_few_statements(store: Store) -> None:
+def test_late_reader_of_20_000_events_needs_few_statements(store: Store) -> None:
     """The run goes on meanwhile: each read finds a new batch at its end, and catches up."""
     store.write(a_session_with_run())
     store.run(store.database.write(ADD_BATCHES.execute(text="x" * 1_500)))
     position = -1
     reads = 0
-    last = 99_999
+    last = 19_999
     while position < last:
         part = store.read(events.read_part("r1", position))
         assert part.batches[0].first_seq == position + 1
@@ -199,4 +199,4 @@ def test_late_reader_of_100_000_events_needs_few_statements(store: Store) -> Non
         if reads % 2:
             store.write(events.append_batch("r1", 1, last + 1, last + 10, "x" * 1_500))
             last += 10
-    assert reads <= 400
+    assert reads <= 80

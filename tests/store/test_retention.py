@@ -81,7 +81,8 @@ def _write(store: Store, work: Work[T]) -> T:
     return store.run(store.database.write(work))
 
 
-def _fill(store: Store, tables: dict[str, dict[str, str]], session_id: str, number: int) -> None:
+@unit
+def _fill(tables: dict[str, dict[str, str]], session_id: str, number: int) -> Steps[None]:
     """Insert a row into each table, with the session in every text and a number elsewhere."""
     ids = {"run_id": f"run-{session_id}", "root_run_id": f"run-{session_id}"}
     first = [name for name in ("sessions", "runs") if name in tables]
@@ -94,21 +95,22 @@ def _fill(store: Store, tables: dict[str, dict[str, str]], session_id: str, numb
         values |= FIXED.get(table, {})
         names = ", ".join(values)
         sql = Sql(f"INSERT INTO {table} ({names}) VALUES (:{', :'.join(values)})")
-        _write(store, sql.execute(**values))
+        yield Statement(sql, values)
 
 
-def _find_text(store: Store, tables: dict[str, dict[str, str]], text: str) -> set[str]:
-    return {
-        f"{table}.{column}"
-        for table, columns in tables.items()
-        for column in columns
-        if _write(
-            store,
-            Sql(f"SELECT 1 FROM {table} WHERE cast({column} AS text) LIKE :text").has_rows(
-                text=f"%{text}%"
-            ),
-        )
-    }
+@unit
+def _find_text(tables: dict[str, dict[str, str]], text: str) -> Steps[set[str]]:
+    """Return the columns that have a text in a row, as `TABLE.COLUMN`."""
+    found: set[str] = set()
+    for table, columns in tables.items():
+        matches = [
+            f"max(CASE WHEN cast({column} AS text) LIKE :text THEN 1 ELSE 0 END)"
+            for column in columns
+        ]
+        sql = Sql(f"SELECT {', '.join(matches)} FROM {table}")
+        (row,) = yield Statement(sql, {"text": f"%{text}%"})
+        found |= {f"{table}.{name}" for name, has in zip(columns, row, strict=True) if has}
+    return found
 
 
 def test_nothing_in_the_schema_refers_to_a_removed_session(store: Store) -> None:
@@ -116,14 +118,15 @@ def test_nothing_in_the_schema_refers_to_a_removed_session(store: Store) -> None
     # A new table has to be filled, or named above with the reason.
     filled = {name: columns for name, columns in tables.items() if name not in KEPT}
     assert KEPT.keys() <= tables.keys()
-    _fill(store, filled, MARKER, 1)
-    _fill(store, filled, "other", 2)
-    assert {name.partition(".")[0] for name in _find_text(store, tables, MARKER)} == filled.keys()
-    before = _find_text(store, tables, "other")
+    _write(store, _fill(filled, MARKER, 1))
+    _write(store, _fill(filled, "other", 2))
+    found = _write(store, _find_text(tables, MARKER))
+    assert {name.partition(".")[0] for name in found} == filled.keys()
+    before = _write(store, _find_text(tables, "other"))
     removal = store.write(retention.remove_sessions([MARKER]))
     assert removal == {"removed": [MARKER], "held": [], "busy": [], "used": [], "missing": []}
-    assert _find_text(store, tables, MARKER) == set()
-    assert _find_text(store, tables, "other") == before
+    assert _write(store, _find_text(tables, MARKER)) == set()
+    assert _write(store, _find_text(tables, "other")) == before
 
 
 def test_removal_leaves_sessions_that_are_held_busy_or_used(store: Store) -> None:

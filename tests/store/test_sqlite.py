@@ -354,6 +354,7 @@ from tests.store.test_sqlite import take
 async def main():
     database = open_database(settings.Database("main", f"sqlite:///{sys.argv[1]}"), create=True)
     await database.write(sessions.create(a_session()))
+    print("opened", flush=True)
     for _ in range(int(sys.argv[2])):
         await database.write(take())
     await database.close()
@@ -362,7 +363,8 @@ asyncio.run(main())
 
 
 def other_process(path: Path, writes: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", OTHER, str(path), str(writes)], cwd=ROOT)
+    command = [sys.executable, "-c", OTHER, str(path), str(writes)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
 
 
 def test_the_commit_of_another_process_is_detected(sqlite: SqliteDatabase, path: Path) -> None:
@@ -374,17 +376,21 @@ def test_the_commit_of_another_process_is_detected(sqlite: SqliteDatabase, path:
         time.sleep(0.01)
     assert sqlite.changes() != before
     assert sqlite.read_blocking(sessions.get("s1", EVERYONE)) is not None
-    assert process.wait(PATIENCE) == 0
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
 
 
 def test_a_busy_process_lets_another_one_write(sqlite: SqliteDatabase, path: Path) -> None:
     async def main() -> int:
         await sqlite.write(sessions.create(a_session()))
         process = other_process(path, 50)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"opened\n"
         written = 0
         while process.poll() is None:
             await asyncio.gather(*(sqlite.write(take()) for _ in range(16)))
             written += 16
+        process.communicate()
         assert process.returncode == 0
         return written
 
