@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 
@@ -19,21 +20,23 @@ def sections() -> dict[str, str]:
     return {match["title"]: match["text"] for match in SECTION.finditer(text)}
 
 
-def files_with(name: str) -> set[str]:
-    """Return the files of the package with a name, except the one that `make docs` writes."""
-    pattern = re.compile(rf"(?<![\w]){re.escape(name)}(?!\w)")
+@cache
+def read_package() -> dict[str, str]:
+    """Return the text of each file of the package, except the one that `make docs` writes."""
     suffixes = {".py", ".toml", ".json"}
     written = ROOT / "agentctl" / "server" / "openapi" / "document.json"
-    files = [
-        file
+    return {
+        str(file.relative_to(ROOT)): file.read_text(encoding="utf-8")
         for file in (ROOT / "agentctl").rglob("*")
         if file.suffix in suffixes and file != written
-    ]
-    return {
-        str(file.relative_to(ROOT))
-        for file in files
-        if pattern.search(file.read_text(encoding="utf-8"))
     }
+
+
+def files_with(name: str) -> set[str]:
+    """Return the files of the package with a name."""
+    pattern = re.compile(rf"(?<![\w]){re.escape(name)}(?!\w)")
+    # To look for the text first takes a hundredth of the time.
+    return {file for file, text in read_package().items() if name in text and pattern.search(text)}
 
 
 @pytest.mark.parametrize("title", sections())

@@ -40,9 +40,11 @@ def sources() -> dict[str, str]:
     }
 
 
-def found(pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:
-    """Every match of a pattern with its place, `file:line`."""
+def found(pattern: re.Pattern[str], suffix: str = "") -> Iterator[tuple[str, re.Match[str]]]:
+    """Every match of a pattern in the files with a suffix, with its place, `file:line`."""
     for name, text in sources().items():
+        if not name.endswith(suffix):
+            continue
         for match in pattern.finditer(text):
             yield f"{name}:{text.count(chr(10), 0, match.start()) + 1}", match
 
@@ -82,9 +84,8 @@ def test_documents_are_in_the_repository() -> None:
 def test_modules_named_in_pages_exist() -> None:
     wrong = [
         f"{place}: {match[0]}"
-        for place, match in found(MODULE)
-        if place.partition(":")[0].endswith(".md")
-        and not any((base / match[0]).is_file() for base in (ROOT, ROOT / "agentctl"))
+        for place, match in found(MODULE, ".md")
+        if not any((base / match[0]).is_file() for base in (ROOT, ROOT / "agentctl"))
     ]
     assert wrong == []
 
