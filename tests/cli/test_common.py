@@ -12,6 +12,7 @@ from agentctl import __version__
 from agentctl.cli.commands.help import TOPICS
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
+from tests.kit.tables import every_row
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,7 +105,7 @@ def test_api_prints_an_error_and_has_its_exit_code(
     assert "error: run not found" in ended.stderr.lower()
 
 
-@pytest.mark.parametrize(
+@every_row(
     "arguments",
     [
         ("FETCH", "/runs"),
@@ -153,7 +154,7 @@ def test_version_needs_no_server(agentctl: Agentctl) -> None:
     assert (alone["version"], alone["server_version"]) == (__version__, None)
 
 
-@pytest.mark.parametrize("topic", TOPICS)
+@every_row("topic", TOPICS)
 def test_help_shows_each_topic(agentctl: Agentctl, topic: str) -> None:
     assert f"  {topic} " in agentctl("help").stdout
     shown = agentctl("help", topic)

@@ -11,6 +11,7 @@ import pytest
 from agentctl.cli import contexts
 from agentctl.errors import InvalidConfiguration, UsageError
 from tests.cli.conftest import Agentctl, Terminal
+from tests.kit.tables import every_row
 
 URL = "http://127.0.0.1:7777"
 
@@ -104,7 +105,7 @@ def test_a_name_is_unique(agentctl: Agentctl, stored: Path) -> None:
     assert stored.read_bytes() == before
 
 
-@pytest.mark.parametrize(
+@every_row(
     "arguments",
     [
         ("demo", "--url", "localhost:7777"),
@@ -216,8 +217,8 @@ def test_a_linked_file_stays_a_link(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert contexts.load_contexts().by_name["a"].url == URL
 
 
-@pytest.mark.parametrize(
-    ("url", "same"),
+@every_row(
+    "url, same",
     [
         ("http://127.0.0.1:7777/mounted", True),
         ("HTTP://127.0.0.1:7777", True),

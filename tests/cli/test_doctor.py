@@ -14,6 +14,7 @@ import pytest
 from tests.cli.conftest import Agentctl, Result, Terminal
 from tests.cli.local_project import in_database
 from tests.cli.projects import make_project
+from tests.kit.tables import every_row
 
 VERDICTS = {"ok", "note", "wrong"}
 
@@ -124,18 +125,6 @@ model = "{0}"
     assert len(wrong(agentctl("doctor", "-o", "json"))) == 3
 
 
-def test_common_mistakes_are_found(agentctl: Agentctl, project: Path) -> None:
-    key = project.parent / "keys/signing.pem"
-    key.chmod(0o644)
-    project.chmod(0o646)
-    (project.parent / "agentctl.db").write_text("nonsense")
-    away = {"AGENTCTL_SERVER__HOST": "0.0.0.0", "AGENTCTL_AUTHORIZATION__ENABLED": "false"}
-    found = wrong(agentctl("doctor", "-o", "json", env=away))
-    assert ("configuration", f"chmod o-w {project}") in found
-    assert ("keys", f"chmod 600 {key}") in found
-    assert {"exposure", "database main"} <= {check for check, _ in found}
-
-
 def test_no_secret_is_shown(agentctl: Agentctl, home: Path, tmp_path: Path) -> None:
     make_project(home, "HS256")
     secret = (home / "keys/signing.pem").read_text().strip()
@@ -175,8 +164,8 @@ def test_progress_is_shown_at_a_terminal_and_can_be_interrupted(
     assert (seen.code, "Traceback" in seen.screen) == (130, False)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
+@every_row(
+    "words, said",
     [
         ("--db --runs", "--db and --runs cannot be used together"),
         ("main", "DB_ID needs --db or --runs"),
@@ -187,6 +176,7 @@ def test_progress_is_shown_at_a_terminal_and_can_be_interrupted(
         ("--db --url http://127.0.0.1:9", "--url has no effect here: --db reads the database"),
         ("--timeout 1", "--token-file, --insecure-http and --timeout need --url"),
         ("--url http://127.0.0.1:9 --production", "--url and --production cannot be used together"),
+        ("--backups copies", "--backups needs --production"),
     ],
 )
 def test_options_without_effect_are_refused(
@@ -227,21 +217,3 @@ def test_backup_of_today_is_found(agentctl: Agentctl, project: Path) -> None:
     assert [(finding["verdict"], "2 d old" in finding["what"]) for finding in found] == [
         ("wrong", True)
     ]
-
-
-def test_production_refuses_debug_logs_and_open_servers(agentctl: Agentctl, project: Path) -> None:
-    env = {"AGENTCTL_LOG__LEVEL": "debug", "AGENTCTL_AUTHORIZATION__ENABLED": "false"}
-    findings = report(agentctl("doctor", "--production", "-o", "json", env=env))
-    serious = {
-        finding["what"].partition(":")[0] for finding in findings if finding["verdict"] == "wrong"
-    }
-    assert serious >= {"the log is written at level debug", "authorization is off"}
-
-
-@pytest.mark.parametrize(
-    "arguments", [("--backups", "x"), ("--production", "--url", "http://127.0.0.1:1")]
-)
-def test_options_of_production_need_each_other(
-    agentctl: Agentctl, project: Path, arguments: tuple[str, ...]
-) -> None:
-    assert agentctl("doctor", *arguments).code == 2

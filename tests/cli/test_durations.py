@@ -9,12 +9,13 @@ import pytest
 from agentctl.cli.durations import parse_ago, parse_until
 from agentctl.errors import UsageError
 from agentctl.records.times import format_elapsed, format_span
+from tests.kit.tables import every_row
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("text", "span"),
+@every_row(
+    "text, span",
     [
         ("45s", timedelta(seconds=45)),
         ("15m", timedelta(minutes=15)),
@@ -31,7 +32,7 @@ def test_parse_until_accepts_time_spans(text: str, span: timedelta) -> None:
     assert parse_until(text, now=NOW) == span
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "",
@@ -66,8 +67,8 @@ def test_parse_until_rejects_other_text(text: str) -> None:
     assert "15m" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
+@every_row(
+    "text, cause",
     [
         ("3600", "a bare number has no unit"),
         ("-5m", "a time span has no sign"),
@@ -82,8 +83,8 @@ def test_frequent_mistakes_are_rejected_with_the_cause(text: str, cause: str | N
     assert caught.value.cause == cause
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
+@every_row(
+    "seconds, text",
     [
         (-1, "0 s"),
         (0, "0 s"),
@@ -103,21 +104,21 @@ def test_durations_are_formatted_for_people(seconds: float, text: str) -> None:
     assert format_span(seconds) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("10m", 600), ("1h30m", 5_400), ("2026-01-01T11:59:30Z", 30), ("0s", 0)]
+@every_row(
+    "text, seconds", [("10m", 600), ("1h30m", 5_400), ("2026-01-01T11:59:30Z", 30), ("0s", 0)]
 )
 def test_parse_ago_accepts_past_times(text: str, seconds: int) -> None:
     assert parse_ago(text, now=NOW) == NOW - timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "10", "-5m", "2026-01-01T12:00:01Z", "40000d", "99999999w"])
+@every_row("text", ["", "10", "-5m", "2026-01-01T12:00:01Z", "40000d", "99999999w"])
 def test_parse_ago_rejects_other_text(text: str) -> None:
     with pytest.raises(UsageError):
         parse_ago(text, now=NOW)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
+@every_row(
+    "seconds, text",
     [
         (-1, "0 ms"),
         (0.0124, "12 ms"),

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.conftest import Agentctl, Result
 from tests.cli.demo import Demo
+from tests.kit.tables import every_row
 
 
 def check_refusal(finished: Result, name: str) -> None:
@@ -38,8 +39,8 @@ def test_deletion_with_an_empty_url_deletes_nothing(
     assert agentctl("sessions", "get", "kept", *local).code == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
+@every_row(
+    "words, name",
     [
         (("runs", "start", "--agent", "echo", "-m", "x", "--session", ""), "--session"),
         (
@@ -61,7 +62,7 @@ def test_every_kind_of_selection_is_refused(
     check_refusal(agentctl(*words), name)
 
 
-@pytest.mark.parametrize("name", ["AGENTCTL_CONTEXT", "AGENTCTL_CONFIG"])
+@every_row("name", ["AGENTCTL_CONTEXT", "AGENTCTL_CONFIG"])
 def test_empty_variable_is_refused(agentctl: Agentctl, name: str) -> None:
     check_refusal(agentctl("runs", "list", env={name: ""}), name)
 

@@ -12,6 +12,7 @@ from agentctl.cli.show.output import choose_columns, pick_values
 from agentctl.errors import UsageError
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import write_config
+from tests.kit.tables import every_row
 
 RECORD = {"run_id": "r1", "agent_id": "echo", "status": "ERROR", "error": {"code": "X"}, "extra": 1}
 
@@ -24,7 +25,7 @@ def test_fields_are_columns_or_fields_of_the_document_in_their_order() -> None:
     assert [column.cell(RECORD) for column in chosen.tsv] == ["1", "echo", "X: None"]
 
 
-@pytest.mark.parametrize("fields", ["status,nothing", "status,,run_id", ""])
+@every_row("fields", ["status,nothing", "status,,run_id", ""])
 def test_a_wrong_field_is_refused_with_the_allowed_ones(fields: str) -> None:
     with pytest.raises(UsageError) as failure:
         choose_columns([RECORD], RUNS, fields)

@@ -16,6 +16,7 @@ from tests.cli.local_project import write_config
 from tests.cli.test_pages import read_session
 from tests.kit.command import Result, run_command
 from tests.kit.process import base_environment
+from tests.kit.tables import every_row
 
 SHARED = "feedc0de"
 """The beginning of the ids of both sessions, and of all their runs."""
@@ -110,9 +111,7 @@ def test_short_ids_name_the_records(run: Run, memory: str) -> None:
     assert "deleted memory " + other in run("memories", "delete", other[:30], "--yes").stderr
 
 
-@pytest.mark.parametrize(
-    "words", ["runs get", "runs wait", "runs cancel", "sessions get", "memories get"]
-)
+@every_row("words", ["runs get", "runs wait", "runs cancel", "sessions get", "memories get"])
 def test_unknown_short_id_is_not_found(run: Run, words: str) -> None:
     ended = run(*words.split(), "0badc0de")
     assert ended.code == 5

@@ -22,6 +22,7 @@ from agentctl.interface.operations import Operations
 from agentctl.records.document import Document, build_document
 from tests.cli.conftest import CTRL_C, Agentctl, Terminal
 from tests.cli.local_project import write_config
+from tests.kit.tables import every_row
 
 
 class Stopped(Exception):
@@ -119,8 +120,8 @@ def test_lines_beyond_the_screen_are_counted() -> None:
     assert find_changes({}, {}) == []
 
 
-@pytest.mark.parametrize(
-    ("group", "options", "reason"),
+@every_row(
+    "group, options, reason",
     [
         ("runs", ("--watch",), "it has no meaning with -o tsv"),
         ("sessions", ("--watch", "-o", "table"), "stdout is not a terminal"),

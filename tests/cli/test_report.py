@@ -11,6 +11,7 @@ from agentctl.cli.report import reporting_errors
 from agentctl.cli.root import app
 from agentctl.errors import AgentctlError, NeedsConfirmation, Unavailable, iter_error_classes
 from tests.cli.conftest import Agentctl
+from tests.kit.tables import every_row
 
 
 def test_version_is_one_line(agentctl: Agentctl) -> None:
@@ -38,8 +39,8 @@ def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
     assert ended.stderr == "error: no such option: --versio\n\nhint: did you mean --version?\n"
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
+@every_row(
+    "args, said",
     [
         (["sesions"], "error: no such command 'sesions'\n\nhint: did you mean 'sessions'?\n"),
         (

@@ -15,6 +15,7 @@ from tests.kit.command import Result
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import base_environment, serve_config
+from tests.kit.tables import every_row
 
 MODULE = Path(__file__).parent.parent / "server" / "input_code.py"
 TABLES = "\n".join(
@@ -70,8 +71,8 @@ def test_option_takes_text_file_and_stdin(run: Run, tmp_path: Path) -> None:
     assert both.stdout == f"str hello {ORDER}\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "typed", "text"),
+@every_row(
+    "options, typed, text",
     [
         ((), "", "no message given"),
         (("--input", "[1]"), "", "--input must be a JSON object"),

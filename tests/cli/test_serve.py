@@ -11,13 +11,12 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-import pytest
-
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import wait_for_line
 from tests.kit.conditions import PATIENCE
 from tests.kit.model import ModelEndpoint
+from tests.kit.tables import every_row
 
 
 def test_serve_reports_address_and_authorization(demo: Demo) -> None:
@@ -127,8 +126,8 @@ def test_make_passes_a_port_to_the_demo() -> None:
     assert "/nowhere/bin/agentctl serve --demo --port 8001" in shown.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("args", "named"),
+@every_row(
+    "args, named",
     [
         (["--demo", "--config", "agentctl.toml"], "--demo"),
         (["--demo-dir", "here"], "--demo"),
@@ -145,8 +144,8 @@ def test_wrong_options_are_usage_errors(agentctl: Agentctl, args: list[str], nam
     assert named in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("args", "error", "hint"),
+@every_row(
+    "args, error, hint",
     [
         (("--model", "x"), "--model needs --demo", "are its [[models]]"),
         (

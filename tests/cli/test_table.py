@@ -8,8 +8,6 @@ import re
 from collections.abc import Sequence
 from unittest.mock import patch
 
-import pytest
-
 from agentctl.cli.io import IO
 from agentctl.cli.show.columns import RUNS
 from agentctl.cli.show.table import (
@@ -24,6 +22,7 @@ from agentctl.cli.show.table import (
 from agentctl.cli.show.terminal import display_width
 from tests.cli.conftest import Terminal
 from tests.cli.demo import Demo
+from tests.kit.tables import every_row
 
 ID = "01997a3c-5f0e-7c7e-8f39-2f1f0a6c1b5d"
 UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12} ")
@@ -58,8 +57,8 @@ def test_columns_without_values_are_left_out() -> None:
     assert format_table([{}], COLUMNS) == ["RUN ID", ""]
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@every_row(
+    "text, shown",
     [
         (TIME, "2026-11-20 10:27:29Z"),
         ("2026-11-20T10:27:29Z", "2026-11-20 10:27:29Z"),
@@ -71,7 +70,7 @@ def test_times_are_shown_to_the_second(text: str, shown: str) -> None:
     assert format_time(text) == shown
 
 
-@pytest.mark.parametrize("width", [36, 45, 66, 80, 100, 110, 120, 160, 400])
+@every_row("width", [36, 45, 66, 80, 100, 110, 120, 160, 400])
 def test_a_table_fits_the_terminal_and_ids_stay_whole(width: int) -> None:
     lines, hidden = drawn({**RECORD, "name": "漢字 " * 30, "user_id": "somebody"}, width)
     assert max(map(display_width, lines)) <= width

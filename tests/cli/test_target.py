@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
+from tests.kit.tables import every_row
 
 LIST = ("teams", "list", "-o", "name")
 
@@ -78,8 +79,8 @@ def test_as_user_acts_as_that_user(agentctl: Agentctl, demo: Demo) -> None:
     assert agentctl("sessions", "list", "-o", "name", *here).lines == ["bobs"]
 
 
-@pytest.mark.parametrize(
-    ("args", "named"),
+@every_row(
+    "args, named",
     [
         (["--url", "http://127.0.0.1:9", "--config", "x"], "--url"),
         (["--context", "demo", "--config", "x"], "--context"),

@@ -7,6 +7,7 @@ import pytest
 from agentctl.cli.show.terminal import display_width
 from agentctl.records.text import escape_controls
 from tests.cli.conftest import Agentctl, Terminal
+from tests.kit.tables import every_row
 
 
 @pytest.fixture
@@ -73,8 +74,8 @@ def test_agentctl_output_selects_the_format(agentctl: Agentctl, context: str) ->
     assert "table, wide, json, jsonl, tsv, name" in wrong.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@every_row(
+    "text, shown",
     [
         ("plain äöü 漢字 👍", "plain äöü 漢字 👍"),
         ("a\tb\nc\rd", r"a\tb\nc\rd"),
@@ -91,6 +92,6 @@ def test_text_of_several_lines_keeps_line_feeds() -> None:
     assert escape_controls("one\n\ttwo\x1b[2J\r", lines=True) == "one\n\ttwo\\x1b[2J\\r"
 
 
-@pytest.mark.parametrize(("text", "columns"), [("abc", 3), ("漢字", 4), ("e\u0301", 1), ("👍", 2)])
+@every_row("text, columns", [("abc", 3), ("漢字", 4), ("e\u0301", 1), ("👍", 2)])
 def test_display_width_counts_columns(text: str, columns: int) -> None:
     assert display_width(text) == columns

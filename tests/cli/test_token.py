@@ -11,6 +11,7 @@ import pytest
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.projects import make_project
 from tests.kit.command import shift_clock
+from tests.kit.tables import every_row
 
 
 @pytest.fixture
@@ -78,8 +79,8 @@ def test_mint_sets_every_requested_claim(agentctl: Agentctl, project: Path) -> N
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "told", "hint"),
+@every_row(
+    "options, told, hint",
     [
         (("--scope", "agent:rnu"), "'agent:rnu'", "did you mean 'agents:run'?"),
         (("--scope", "everything"), "'everything'", "use user for all that a user needs"),
@@ -193,7 +194,7 @@ def test_the_token_comes_from_stdin_a_file_or_the_environment(
         assert token not in ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize("command", ["inspect", "verify"])
+@every_row("command", ["inspect", "verify"])
 def test_a_token_as_an_argument_is_rejected(
     agentctl: Agentctl, project: Path, command: str
 ) -> None:
@@ -206,8 +207,8 @@ def test_a_token_as_an_argument_is_rejected(
         assert token not in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
+@every_row(
+    "arguments, told",
     [
         ((), "no token given"),
         (("nonsense",), "the only argument is -, for stdin"),
@@ -225,7 +226,7 @@ def test_a_missing_token_is_an_error(
     assert told in ended.stderr
 
 
-@pytest.mark.parametrize("token", ["nonsense", "a.b.c", "e30.e30.", "..", "e30.e30.e30"])
+@every_row("token", ["nonsense", "a.b.c", "e30.e30.", "..", "e30.e30.e30"])
 def test_verify_reports_the_reason(agentctl: Agentctl, project: Path, token: str) -> None:
     ended = agentctl("token", "verify", "-", input=token)
     assert (ended.code, ended.stdout) == (4, "")

@@ -15,6 +15,7 @@ from agentctl.interface.requests import RunRequest
 from tests.kit.command import Result, run_command, stay_in_hour
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
+from tests.kit.tables import every_row
 from tests.service.callers import open_service, user
 
 Usage = Callable[..., Result]
@@ -116,8 +117,8 @@ def test_picture_shows_failures_without_color(usage: Usage) -> None:
     assert {"dear", "echo"} <= {group["model"] for group in overview["data"]}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@every_row(
+    "arguments, said",
     [
         (("--by", "week"), "session, not 'week'"),
         (("--step", "day"), "--step needs --plot"),
