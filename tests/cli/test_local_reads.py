@@ -11,6 +11,7 @@ import pytest
 from agentctl.service.service import Service
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import write_config
+from tests.kit.tables import every_row
 
 BROKEN_AGENT = """
 [[agents]]
@@ -49,8 +50,8 @@ def _refuse_service(*_: object, **__: object) -> NoReturn:
     raise AssertionError("a read opened a service")
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
+@every_row(
+    "command, expected",
     [
         ("agents list", "broken"),
         ("agents get echo", "echo"),
@@ -87,8 +88,8 @@ def test_a_read_opens_no_service(
     assert expected.format_map(project) in ended.stdout
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
+@every_row(
+    "command, expected",
     [
         ("agents get ecko", "did you mean echo?"),
         ("sessions get nobody", "agentctl sessions list"),
