@@ -19,12 +19,13 @@ import pytest
 
 from agentctl.interface.declarations import find_address
 from agentctl.interface.operations import FAMILIES, OPERATIONS, ROUTES
-from tests.contract.rows import Row, fill
+from tests.contract.rows import Ids, Row, fill
 from tests.contract.stories import normalize
 from tests.contract.table import ROWS
 from tests.contract.table.http import HTTP_ROWS
 from tests.contract.targets import (
     Answer,
+    Exchange,
     Play,
     create_stage,
     format_error,
@@ -117,17 +118,27 @@ def test_service_on_postgres_answers_the_same(
 
 
 @every_row("number, row", NUMBERED)
-def test_remote_client_answers_the_same(local: Play, served: Served, number: int, row: Row) -> None:
-    check_answer(row, served.play, served.play.answers[number])
-    check_same(row, served.play.answers[number], local.answers[number])
-
-
-@every_row("number, row", NUMBERED)
-def test_remote_client_sends_the_request_of_the_table(
-    served: Served, number: int, row: Row
+def test_remote_client_and_server_do_as_the_table_says(
+    local: Play, served: Served, number: int, row: Row
 ) -> None:
-    ids = served.play.ids
+    answer = served.play.answers[number]
     exchange = served.play.exchanges[number]
+    check_request(row, exchange, served.play.ids)
+
+    assert exchange.status == row.status
+    served.declared.check(row.operation, exchange.status, exchange.response_type, exchange.response)
+
+    # The client makes an error, or a document, of exactly this response.
+    if exchange.status >= 400:
+        assert format_error(orjson.loads(exchange.response)) == answer.content
+    elif not exchange.response_type.startswith("text/event-stream"):
+        assert exchange.response == answer.content
+    check_answer(row, served.play, answer)
+    check_same(row, answer, local.answers[number])
+
+
+def check_request(row: Row, exchange: Exchange, ids: Ids) -> None:
+    """Assert that the remote client has sent the request of the row."""
     assert f"{exchange.method} {exchange.target}" == fill(row.request, ids)
     if isinstance(row.body, bytes):
         assert exchange.body == row.body
@@ -138,18 +149,6 @@ def test_remote_client_sends_the_request_of_the_table(
     for name, value in row.headers.items():
         assert exchange.headers[name] == value
     assert ("idempotency-key" in exchange.headers) == ("idempotency-key" in row.headers)
-
-
-@every_row("number, row", NUMBERED)
-def test_server_responds_as_the_table_says(served: Served, number: int, row: Row) -> None:
-    exchange = served.play.exchanges[number]
-    content = served.play.answers[number].content
-    assert exchange.status == row.status
-    served.declared.check(row.operation, exchange.status, exchange.response_type, exchange.response)
-    if exchange.status >= 400:
-        assert format_error(orjson.loads(exchange.response)) == content
-    elif not exchange.response_type.startswith("text/event-stream"):
-        assert exchange.response == content
 
 
 def send_row(served: Served, row: Row) -> httpx2.Response:
