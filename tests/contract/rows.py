@@ -10,7 +10,20 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import StreamEvent
 from tests.kit.deployment import ADMIN
 
-__all__ = ["CALLERS", "FORBIDDEN", "INVALID", "NOT_FOUND", "Call", "Ids", "Row", "fill"]
+__all__ = [
+    "CALLERS",
+    "FORBIDDEN",
+    "INVALID",
+    "MEMORIES",
+    "NOT_FOUND",
+    "USER",
+    "Call",
+    "Ids",
+    "Row",
+    "fill",
+    "read_bytes",
+    "read_events",
+]
 
 Ids = Mapping[str, str]
 """The ids that earlier rows have kept, by name."""
@@ -26,6 +39,8 @@ USER = (
     "sessions:read", "sessions:write", "sessions:delete", "config:read",
 )  # fmt: skip
 
+MEMORIES = ("memories:read", "memories:write", "memories:delete")
+
 CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "me": ("me", USER),
     "other": ("other", USER),
@@ -40,7 +55,7 @@ CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
     ),
     "auditor": ("eve", ("audit:read",)),
     "approver": ("amy", ("approvals:read", "approvals:write")),
-    "rememberer": ("me", tuple(f"memories:{action}" for action in ("read", "write", "delete"))),
+    "rememberer": ("me", MEMORIES),
     "nameless": (None, ("memories:write",)),
 }
 """The subject and the scopes of each caller; `nobody` sends no token, and `bad` an invalid one."""

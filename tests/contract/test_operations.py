@@ -19,9 +19,10 @@ import pytest
 
 from agentctl.interface.declarations import find_address
 from agentctl.interface.operations import FAMILIES, OPERATIONS, ROUTES
-from tests.contract.rows import Ids, Row, fill
+from tests.contract.rows import MEMORIES, USER, Ids, Row, fill
 from tests.contract.stories import normalize
 from tests.contract.table import ROWS
+from tests.contract.table.commands import COMMANDS, CommandRow
 from tests.contract.table.http import HTTP_ROWS
 from tests.contract.targets import (
     Answer,
@@ -34,9 +35,12 @@ from tests.contract.targets import (
     serve_recorded,
     token_of,
 )
+from tests.kit.command import run_command
 from tests.kit.declared import DeclaredAnswers
+from tests.kit.deployment import ADMIN
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres import postgres_schemas
+from tests.kit.process import base_environment
 from tests.kit.tables import every_row
 from tests.server.threaded_server import ThreadedServer
 
@@ -188,6 +192,39 @@ def check_error(response: httpx2.Response) -> None:
     assert body.keys() - {"required_scopes", "session_ids"} == {"detail", "error_code"}
     assert ("www-authenticate" in response.headers) == (response.status_code in (401, 403))
     assert ("required_scopes" in body) == (response.status_code == 403)
+
+
+@every_row("row", COMMANDS)
+def test_command_prints_the_same_locally_and_remotely(
+    served: Served, row: CommandRow, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = tmp_path_factory.mktemp("home")
+    words = [fill(word, served.play.ids) for word in row.words]
+    deployment = served.host.deployment
+    as_user = ("--as-user", "me") if row.who == "me" else ()
+    scopes = (*USER, *MEMORIES) if row.who == "me" else (ADMIN,)
+    token = deployment.token("me" if row.who == "me" else "boss", *scopes)
+    environment = base_environment() | {"HOME": str(home), "AGENTCTL_OUTPUT": "json"}
+
+    local_result = run_command(
+        *words, "--config", str(deployment.path), *as_user, environment=environment, folder=home
+    )
+    remote_result = run_command(
+        *words,
+        "--url",
+        served.host.url,
+        environment=environment | {"AGENTCTL_TOKEN": token},
+        folder=home,
+    )
+
+    for result in (local_result, remote_result):
+        assert result.code == row.code, result.stderr
+        assert fill(row.has, served.play.ids) in (result.stderr if row.code else result.stdout)
+    if row.is_same:
+        assert normalize(("", local_result.raw)) == normalize(("", remote_result.raw))
+    if row.code:
+        # The lines after it name the target.
+        assert local_result.stderr.splitlines()[0] == remote_result.stderr.splitlines()[0]
 
 
 def describe_entries(play: Play) -> list[bytes]:
