@@ -286,21 +286,9 @@ def options_langgraph() -> Any:
     return build_graph(answer)
 
 
-def build_pydantic_ai(model: str) -> Any:
-    settings: Any = {"parallel_tool_calls": False, "frequency_penalty": 0.5}
-    return PydanticAgent(pydantic_ai.Model(model), tools=[add], model_settings=settings)
-
-
 def options_pydantic_ai() -> Any:
-    return build_pydantic_ai("plan")
-
-
-def options_anthropic() -> Any:
-    return build_pydantic_ai("anthropic")
-
-
-def options_google() -> Any:
-    return build_pydantic_ai("google")
+    settings: Any = {"parallel_tool_calls": False, "frequency_penalty": 0.5}
+    return PydanticAgent(pydantic_ai.Model("plan"), tools=[add], model_settings=settings)
 
 
 def options_openai_agents() -> Any:

@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 import agents
-import boto3
 import httpx
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
@@ -16,15 +15,10 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from openai import AsyncOpenAI
 from pydantic_ai import Agent as PydanticAgent
-from pydantic_ai.models.bedrock import BedrockConverseModel
-from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.bedrock import BedrockProvider
-from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 URL = os.environ["MODEL_URL"]
-VENDOR_URL = os.environ["VENDOR_URL"]
 NOBODY = "http://127.0.0.1:9/"
 
 
@@ -90,17 +84,3 @@ def build_openai_agents() -> Any:
     tools = [agents.function_tool(each, failure_error_function=None) for each in (fetch, wait)]
     model = agents.OpenAIChatCompletionsModel("plan", client)
     return agents.Agent("code", model=model, tools=[*tools])
-
-
-def build_gemini() -> Any:
-    return PydanticAgent(
-        GoogleModel("http-400", provider=GoogleProvider(api_key="none", base_url=VENDOR_URL))
-    )
-
-
-def build_bedrock() -> Any:
-    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "eu-central-1"}
-    client = boto3.client("bedrock-runtime", endpoint_url=VENDOR_URL, **keys)
-    return PydanticAgent(
-        BedrockConverseModel("http-400", provider=BedrockProvider(bedrock_client=client))
-    )

@@ -43,7 +43,6 @@ ASKING = (
     ("later_openai_agents", "ask_openai_agents"),
 )
 JSON_MODES = ("json_mode_of_agno", "json_mode_of_langchain")
-VENDORS = ("anthropic", "google")
 OPTIONS = ("options_langgraph", "options_pydantic_ai", "options_openai_agents")
 OTHERS = (
     "call_again",
@@ -74,9 +73,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def client(
-    tmp_path_factory: pytest.TempPathFactory,
-    model_endpoint: ModelEndpoint,
-    vendor_endpoint: ModelEndpoint,
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[httpx2.Client]:
     folder = tmp_path_factory.mktemp("calls")
     shutil.copy(Path(__file__).with_name("calling_agents.py"), folder)
@@ -84,14 +81,9 @@ def client(
     extra = "".join(
         f'[[models]]\nid = "{name}"\nmodel = "{model}"\n{place}' for name, model in MODELS.items()
     )
-    extra += "".join(
-        f'[[models]]\nid = "{vendor}"\nprovider = "{vendor}"\nmodel = "echo"\n'
-        f'base_url = "{vendor_endpoint.root_url}"\n'
-        for vendor in VENDORS
-    )
     extra += f'[[models]]\nid = "fallback"\nmodel = "http-503"\n{place}fallbacks = ["fast"]\n'
     agents = {*COUNTED, *IN_LOOPS, *JSON_MODES, *OPTIONS, *OTHERS}
-    agents |= {agent for agent, _ in ASKING} | {f"options_{vendor}" for vendor in VENDORS}
+    agents |= {agent for agent, _ in ASKING}
     extra += "".join(
         f'[[agents]]\nid = "{agent}"\nobject = "calling_agents:{agent}"\n'
         for agent in sorted(agents - {"configured"})
@@ -264,22 +256,6 @@ def test_options_of_the_code_are_sent(
     assert (sent["parallel_tool_calls"], sent["frequency_penalty"]) == (False, 0.5)
     if agent == "options_openai_agents":
         assert (sent["seed"], sent["stop"]) == (3, ["END"])
-
-
-def test_providers_get_the_options_that_they_have(
-    client: httpx2.Client, vendor_endpoint: ModelEndpoint
-) -> None:
-    """A warning of an ignored option would fail the run: warnings are errors in tests."""
-    sent = []
-    for vendor in VENDORS:
-        vendor_endpoint.forget()
-        record = run_agent(client, f"options_{vendor}", "hello")
-        assert (record["status"], record["content"]) == ("COMPLETED", "hello"), record
-        sent += vendor_endpoint.requests()
-    anthropic, google = sent
-    assert anthropic["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
-    assert "frequency_penalty" not in anthropic
-    assert google["generationConfig"]["frequencyPenalty"] == 0.5
 
 
 def test_roles_of_chat_messages_are_kept(client: httpx2.Client) -> None:

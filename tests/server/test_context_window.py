@@ -45,30 +45,7 @@ base_url = "{url}"
 id = "forgetful"
 object = "windowed_agents:build_reading_thread"
 history_runs = 0
-
-[[models]]
-id = "anthropic"
-provider = "anthropic"
-model = "long"
-base_url = "{vendor_url}"
-api_key_env = "TEST_KEY"
-
-[[models]]
-id = "google"
-provider = "google"
-model = "long"
-base_url = "{vendor_url}"
-api_key_env = "TEST_KEY"
-
-[[models]]
-id = "bedrock"
-provider = "bedrock"
-model = "long"
-base_url = "{vendor_url}"
-region = "eu-central-1"
 """
-
-VENDORS = ("anthropic", "google", "bedrock")
 
 DETAIL = "The conversation is larger than the context window of the model"
 
@@ -86,24 +63,14 @@ FITTED = ("configured", "model_in_code")
 
 @pytest.fixture(scope="module")
 def client(
-    tmp_path_factory: pytest.TempPathFactory,
-    model_endpoint: ModelEndpoint,
-    vendor_endpoint: ModelEndpoint,
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[httpx2.Client]:
     folder = tmp_path_factory.mktemp("window")
-    extra = MODEL.format(
-        url=model_endpoint.base_url, vendor_url=vendor_endpoint.root_url, window=WINDOW
-    )
-    extra += "".join(f'[[agents]]\nid = "of_{name}"\nmodel = "{name}"\n' for name in VENDORS)
-    environment = {
-        "MODEL": f"window:{WINDOW}",
-        "TEST_KEY": "none",
-        "AWS_ACCESS_KEY_ID": "none",
-        "AWS_SECRET_ACCESS_KEY": "none",
-    }
+    extra = MODEL.format(url=model_endpoint.base_url, window=WINDOW)
     names = (*KINDS, "fitted", "reading_function", "reading_team", *READING)
+    model = f"window:{WINDOW}"
     with serve_module(
-        folder, model_endpoint, "windowed_agents", names, extra, **environment
+        folder, model_endpoint, "windowed_agents", names, extra, MODEL=model
     ) as client:
         yield client
 
@@ -173,13 +140,6 @@ def test_agent_of_a_library_is_estimated_from_the_last_count(
     assert not any("compacted" in each for each in run["messages"])
     sent = model_endpoint.requests("tokens:2000")[-1]["messages"]
     assert "y" * 3_200 in [each["content"] for each in sent]
-
-
-@pytest.mark.parametrize("name", VENDORS)
-def test_vendors_say_that_the_conversation_does_not_fit(client: httpx2.Client, name: str) -> None:
-    run = run_agent(client, f"of_{name}", "a long story")
-    assert run["error"]["code"] == "CONTEXT_EXCEEDED"
-    assert f"the context window of the model {name}; the largest part is" in run["error"]["detail"]
 
 
 def test_failed_run_for_another_reason_stays_in_the_history(client: httpx2.Client) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import random
 from collections.abc import Callable
 from types import ModuleType
@@ -24,7 +25,7 @@ from agentctl.server import access, create_app, running
 from agentctl.server import app as application
 from tests.kit.deployment import ADMIN, Deployment
 
-CASES = 30
+CASES = 300 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 10
 REQUESTS = 20
 
 SEGMENTS = ("a", "b", "{x}", "{y:path}", "{n:int}")
