@@ -15,7 +15,7 @@ MOVED = ("benchmarks/", "peers/")
 
 BOUNDS = {
     "conformance/hosted_tools.py STUBBORN_SECONDS": "the work of a tool",
-    "conformance/test_kinds.py CANCEL_SECONDS": "a value of a request",
+    "conformance/interfaces.py CANCEL_SECONDS": "a value of a request",
     "console/test_costs.py IDLE_SECONDS": "a page without requests is idle",
     "kit/model_server.py TRICKLE_SECONDS": "a pause of the endpoint",
     "faults/history.py BASELINE_SECONDS": "a fault may cause an endless loop",

@@ -105,6 +105,17 @@ async def function_pay(message: str, context: RunContext) -> str:
     return "\n".join([receipt, *heard])
 
 
+async def function_calls(message: str, context: RunContext) -> str:
+    async def call() -> str:
+        decision = await context.approve("pay", json.loads(message), policy="user")
+        if not decision:
+            return "rejected"
+        approved = decision.arguments
+        return str(await context.step("pay", pay, approved["amount"], approved["to"]))
+
+    return " | ".join(await asyncio.gather(call(), call()))
+
+
 # Generators
 
 
@@ -181,6 +192,10 @@ async def generator_pay(message: str, context: RunContext) -> AsyncIterator[Any]
     yield result
 
 
+async def generator_calls(message: str, context: RunContext) -> AsyncIterator[Any]:
+    yield await function_calls(message, context)
+
+
 # pydantic-ai
 
 
@@ -210,6 +225,9 @@ pydantic_ai_failing = build_pydantic_agent("http-500")
 pydantic_ai_output = build_pydantic_agent("tool:final_result", output_type=Total)
 pydantic_ai_pay = build_pydantic_agent(
     "tool:pay", tools=[PydanticTool(pay, requires_approval=True)]
+)
+pydantic_ai_calls = build_pydantic_agent(
+    "tools:pay", tools=[PydanticTool(pay, requires_approval=True)]
 )
 
 
@@ -272,9 +290,9 @@ langchain_start_task = langchain_tool(start_task)
 langchain_pay = langchain_tool(pay)
 
 
-def build_paying_graph(checkpointer: Any = None) -> Any:
+def build_paying_graph(model: str, checkpointer: Any = None) -> Any:
     options: dict[str, Any] = {"base_url": URL, "api_key": "not-needed"}
-    chat = ChatOpenAI(model="tool:pay", stream_usage=True, **options)
+    chat = ChatOpenAI(model=model, stream_usage=True, **options)
     middleware: Any = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
     return create_agent(
         chat, tools=[langchain_pay], middleware=[middleware], checkpointer=checkpointer
@@ -299,7 +317,8 @@ def build_graphs(prefix: str, build_checkpointer: Callable[[], Any]) -> dict[str
         "context": build_graph("tool:show_config", show_config, checkpointer=build_checkpointer()),
         "failing": build_graph("http-500", checkpointer=build_checkpointer()),
         "output": build_structured_graph(checkpointer=build_checkpointer()),
-        "pay": build_paying_graph(checkpointer=build_checkpointer()),
+        "pay": build_paying_graph("tool:pay", checkpointer=build_checkpointer()),
+        "calls": build_paying_graph("tools:pay", checkpointer=build_checkpointer()),
     }
     return {f"{prefix}_{name}": graph for name, graph in graphs.items()}
 
@@ -348,6 +367,7 @@ def build_agno(prefix: str, build: Callable[..., Any]) -> dict[str, Any]:
         "failing": build("http-500"),
         "output": build("echo", output_schema=Total),
         "pay": build("tool:pay", tools=[agno_tool(requires_confirmation=True)(pay)]),
+        "calls": build("tools:pay", tools=[agno_tool(requires_confirmation=True)(pay)]),
     }
     return {f"{prefix}_{name}": agent for name, agent in agents.items()}
 
@@ -395,3 +415,6 @@ openai_agents_context = build_openai_agent("tool:show_wrapper", show_wrapper)
 openai_agents_failing = build_openai_agent("http-500")
 openai_agents_output = build_openai_agent("echo", output_type=Total)
 openai_agents_pay = build_openai_agent("tool:pay", agents.function_tool(pay, needs_approval=True))
+openai_agents_calls = build_openai_agent(
+    "tools:pay", agents.function_tool(pay, needs_approval=True)
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,10 @@ import orjson
 
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import RunRequest
-from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote.client import RemoteOperations
 from tests.conformance.table import KINDS
-from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.deployment import SQLITE_DATABASES, Deployment, create_deployment
 
 __all__ = ["ConformanceServer", "create_conformance_deployment"]
 
@@ -34,8 +33,8 @@ PLAIN_MODULE = "plain_agents"
 FUNCTIONS = ("call_httpx", "call_openai", "call_anthropic", "use_thread", "leave_generators")
 """The agents of the module `plain_agents`."""
 
-PLAIN_AGENTS = (*(f"{kind}-{name}" for kind in KINDS for name in ("echo", "context")), *FUNCTIONS)
-"""Agents whose runs leave no work."""
+PLAIN_NAMES = ("echo", "context")
+"""The agents of each kind whose runs leave no work, as those of `FUNCTIONS` do."""
 
 SCOPES = (
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
@@ -43,6 +42,8 @@ SCOPES = (
 )  # fmt: skip
 
 PAYMENT = {"amount": 10, "to": "bob"}
+
+_FACES = "[openai]\nenabled = true\n\n[agui]\nenabled = true"
 
 _CONFIGURED = {
     "echo": ("echo", ""),
@@ -58,6 +59,7 @@ _CONFIGURED = {
     "failing": ("http-500", ""),
     "output": ("echo", ""),
     "pay": ("tool:pay", "pay"),
+    "calls": ("tools:pay", "pay"),
 }
 """Model and tool of the agents that are described in the configuration. The other kinds have agents
 of the same names in `hosted_agents`."""
@@ -86,18 +88,10 @@ async def run_component(
     return dict((await operations.runs.create(kind, component_id, request)).value)
 
 
-async def decide(operations: Operations, run: dict[str, Any], **decision: Any) -> dict[str, Any]:
-    """Decide about the only approval of a run as its user; return the record after its end."""
-    page = await operations.approvals.list(ApprovalFilter(run_id=run["run_id"]))
-    (asked,) = page.value["data"]
-    assert (asked["tool_name"], asked["arguments"]) == ("pay", PAYMENT)
-    shown = asked["arguments_hash"] if decision["decision"] == "approve" else None
-    chosen = Ruling(approval_id=asked["approval_id"], arguments_hash=shown, **decision)
-    request = ContinueRequest((chosen,))
-    component = run["agent_id"]
-    return dict(
-        (await operations.runs.continue_run("agent", component, run["run_id"], request)).value
-    )
+def read_ledger(server: ConformanceServer) -> list[str]:
+    """Return the payments that tools have made, oldest first."""
+    ledger = server.deployment.path.with_name("ledger")
+    return ledger.read_text().splitlines() if ledger.exists() else []
 
 
 async def stream_component(
@@ -130,21 +124,28 @@ async def find_unstopped(operations: Operations, agent: str) -> list[dict[str, A
     ]
 
 
-def create_adk_deployment(folder: Path, model_url: str) -> Deployment:
+def create_adk_deployment(
+    folder: Path, model_url: str, databases: Mapping[str, str] = SQLITE_DATABASES
+) -> Deployment:
     """Create a deployment with the agents of Google ADK, for a server in their environment."""
     for module in (ADK_MODULE, TOOLS):
         source = Path(__file__).parent / f"{module}.py"
         (folder / source.name).write_text(source.read_text())
-    tables = _list_tables(ADK, ADK_MODULE)
-    return create_deployment(folder, model_url, extra="\n\n".join(tables))
+    tables = [_FACES, *_list_tables(ADK, ADK_MODULE)]
+    return create_deployment(folder, model_url, extra="\n\n".join(tables), databases=databases)
 
 
-def create_conformance_deployment(folder: Path, model_url: str) -> Deployment:
+def create_conformance_deployment(
+    folder: Path, model_url: str, databases: Mapping[str, str] = SQLITE_DATABASES
+) -> Deployment:
     """Create a deployment with the agents of the other kinds, and a team and a workflow of each."""
     for module in (MODULE, PLAIN_MODULE, TOOLS):
         source = Path(__file__).parent / f"{module}.py"
         (folder / source.name).write_text(source.read_text())
-    tables = [f'[[agents]]\nid = "{name}"\nobject = "{PLAIN_MODULE}:{name}"' for name in FUNCTIONS]
+    tables = [
+        _FACES,
+        *(f'[[agents]]\nid = "{name}"\nobject = "{PLAIN_MODULE}:{name}"' for name in FUNCTIONS),
+    ]
     for name, (model, tool) in _CONFIGURED.items():
         tables += [
             f'[[models]]\nid = "configured-{name}"\nprovider = "openai"\nmodel = "{model}"\n'
@@ -155,12 +156,12 @@ def create_conformance_deployment(folder: Path, model_url: str) -> Deployment:
             tables[-1] += f'\ntools = ["{TOOLS}:{tool}"]'
         if name == "output":
             tables[-1] += f'\noutput = "{TOOLS}:Total"'
-        if name == "pay":
+        if tool == "pay":
             tables[-1] += '\napprove = { "pay" = "user" }'
     for kind in KINDS:
         if kind != ADK:
             tables += _list_tables(kind, MODULE)
-    return create_deployment(folder, model_url, extra="\n\n".join(tables))
+    return create_deployment(folder, model_url, extra="\n\n".join(tables), databases=databases)
 
 
 def _list_tables(kind: str, module: str) -> list[str]:

@@ -8,7 +8,16 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-__all__ = ["COLUMNS", "KINDS", "PAGE", "REASONS", "format_table", "replace_table"]
+__all__ = [
+    "COLUMNS",
+    "FORMS",
+    "KINDS",
+    "PAGE",
+    "REASONS",
+    "RUNNERS",
+    "format_table",
+    "replace_table",
+]
 
 PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
 
@@ -30,6 +39,12 @@ KINDS = {
 }
 """The kinds with their names in the table."""
 
+FORMS = ("generator", "langgraph-checkpointer", "agno-team", "agno-workflow")
+"""Further forms of kinds: `make test-long` tests them (test_forms.py), `make test` the others."""
+
+RUNNERS = tuple(kind for kind in KINDS if kind not in FORMS)
+"""The kinds that have a runner of their own."""
+
 COLUMNS = {
     "answer": "plain answer",
     "stream": "stream",
@@ -38,6 +53,7 @@ COLUMNS = {
     "history": "history over two runs",
     "cancel-text": "cancel during text",
     "cancel-tool": "cancel during a tool that ignores it",
+    "cancel-thread": "cancel during a tool that blocks its thread",
     "cancel-started": "cancel of a started task",
     "cancel-member": "cancel while a member works",
     "failure": "failure",
@@ -51,6 +67,7 @@ COLUMNS = {
     "elsewhere": "continue on another server",
     "rejection": "rejected call",
     "edit": "edited call",
+    "calls": "a decision for each of several calls",
     "cancel-paused": "cancel while a call waits for an approval",
     "messages": "a message to a run, for its next model call",
     "retry": "retry after the finished calls",

@@ -1,51 +1,45 @@
-"""The abilities of every kind of agent, over HTTP. The table of docs/agents.md has the results."""
+"""The abilities of every kind of agent. The table of docs/agents.md has the results.
+
+`test_COLUMN` is the test of a column; conftest.py gives it the cells of the `TESTED_KINDS`, each
+with its interface and its engine. The id of a test names all three: `langgraph-agui-postgres`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentctl.errors import NeedsConfirmation
-from agentctl.interface.operations import Operations
-from agentctl.interface.requests import (
-    CancelRequest,
-    ForkRequest,
-    MessageRequest,
-    RetryRequest,
-    RunRequest,
+from tests.conformance.cells import (
+    ENGINES,
+    INTERFACES,
+    LACKS,
+    Cell,
+    choose_engine,
+    choose_interface,
 )
-from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
-from agentctl.records.kinds import ComponentKind
 from tests.conformance.hosted_tools import NO_JSON
+from tests.conformance.interfaces import Interface, Record, Start, Verdict
 from tests.conformance.server import (
+    FUNCTIONS,
     PAYMENT,
-    PLAIN_AGENTS,
+    PLAIN_NAMES,
     ConformanceServer,
-    decide,
     find_unstopped,
-    run_component,
-    stream_component,
+    read_ledger,
 )
-from tests.conformance.table import COLUMNS, KINDS, PAGE, REASONS, replace_table
-from tests.kit.conditions import PATIENCE, wait_until
+from tests.conformance.table import COLUMNS, KINDS, PAGE, RUNNERS, replace_table
+from tests.kit.conditions import wait_until
 
-CANCEL_SECONDS = 30.0
-"""The longest time that a request to cancel may wait for the end."""
-"""Seconds within which a cancelled run is final on a busy machine."""
+TESTED_KINDS = RUNNERS
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def is_yes(kind: str, column: str) -> bool:
-    """Return True if the cell of the table is yes, False if it gives a reason."""
-    assert column in COLUMNS
-    return (kind, column) not in REASONS
+PLAIN_AGENTS = (*(f"{kind}-{name}" for kind in RUNNERS for name in PLAIN_NAMES), *FUNCTIONS)
+"""Agents whose runs leave no work."""
 
 
 @pytest.mark.parametrize("agent", PLAIN_AGENTS)
@@ -55,121 +49,66 @@ async def test_plain_run_names_no_work(server: ConformanceServer, agent: str) ->
         assert await find_unstopped(operations, agent) == []
 
 
-@every_kind
-async def test_answer(server: ConformanceServer, kind: str) -> None:
-    async with server.connect() as operations:
-        run = await run_component(operations, "agent", f"{kind}-echo", "hello big world")
+async def test_answer(cell: Cell, interface: Interface) -> None:
+    run = await interface.run(Start(f"{cell.kind}-echo", "hello big world"))
     assert (run["status"], run["content"]) == ("COMPLETED", "hello big world")
     assert run["error"] is None
     assert run["stopped_at"] is not None
 
 
-@every_kind
-async def test_stream(server: ConformanceServer, kind: str) -> None:
-    async with server.connect() as operations:
-        events = await stream_component(operations, f"{kind}-echo", "hello big world")
-    assert [events[0]["event"], events[-1]["event"]] == ["RunStarted", "RunCompleted"]
-    assert "".join(list_pieces(events)) == "hello big world"
+async def test_stream(cell: Cell, interface: Interface) -> None:
+    start = Start(f"{cell.kind}-echo", "hello big world")
+    events = [event async for event in interface.read_events(start)]
+    own = [event for event in events if event.run_id == events[0].run_id]
+    pieces = [event.text for event in own if event.name == "text"]
+    assert [events[0].name, events[-1].name] == ["start", "end"]
+    assert "".join(pieces) == "hello big world"
     # Text that arrives in one read is one event, so a quick answer may have one piece.
-    assert len(list_pieces(events)) == 1 or is_yes(kind, "stream")
+    assert len(pieces) == 1 or cell.is_yes
 
 
-def list_pieces(events: list[dict[str, Any]]) -> list[str]:
-    """Return the text of the run itself, without that of its members."""
-    own = [event for event in events if event["run_id"] == events[0]["run_id"]]
-    return [event["content"] for event in own if event["event"] == "RunContent"]
-
-
-@every_kind
-async def test_tools(server: ConformanceServer, kind: str) -> None:
-    async with server.connect() as operations:
-        events = await stream_component(operations, f"{kind}-tool", '{"a": 1, "b": 2}')
-        run = dict((await operations.runs.get(events[0]["run_id"])).value)
-        calls = run["tools"] or [
-            call
-            for _ in run["member_runs"]
-            for call in (await get_member(operations, run))["tools"]
-        ]
-    names = [event["event"] for event in events]
+async def test_tools(cell: Cell, interface: Interface) -> None:
+    start = Start(f"{cell.kind}-tool", '{"a": 1, "b": 2}')
+    events = [event async for event in interface.read_events(start)]
+    names = [event.name for event in events]
+    run = await interface.read_run(events[0].run_id)
+    calls = await list_calls(interface, run)
     assert (run["status"], read_answer(run)) == ("COMPLETED", "3")
-    if not is_yes(kind, "tools"):
+    if not cell.is_yes:
         assert not calls
         return
-    assert names.index("ToolCallStarted") < names.index("ToolCallCompleted")
-    assert names.index("ToolCallCompleted") < names.index("RunContent")
+
+    assert names.index("call") < names.index("result") < names.index("text")
     (call,) = calls
     assert (call["tool_name"], call["tool_args"]) == ("add", {"a": 1, "b": 2})
     assert (call["result"], call["tool_call_error"]) == ("3", False)
 
 
-@every_kind
-async def test_no_json(server: ConformanceServer, kind: str) -> None:
+async def test_no_json(cell: Cell, interface: Interface) -> None:
     """A call that has paid is never recorded as one that was not made."""
-    payment = {"amount": NO_JSON, "to": kind}
-    async with server.connect() as operations:
-        added = await run_component(operations, "agent", f"{kind}-tool", '{"a": -1, "b": 2}')
-        paid = await run_component(operations, "agent", f"{kind}-pay", json.dumps(payment))
-        page = await operations.approvals.list(ApprovalFilter(run_id=paid["run_id"]))
-        (asked,) = page.value["data"]
-        ruling = Ruling(
-            approval_id=asked["approval_id"],
-            decision="approve",
-            arguments_hash=asked["arguments_hash"],
-        )
-        request = ContinueRequest((ruling,))
-        await operations.runs.continue_run("agent", f"{kind}-pay", paid["run_id"], request)
-        paid = dict((await operations.runs.get(paid["run_id"])).value)
-        page = await operations.approvals.list(ApprovalFilter(run_id=paid["run_id"]))
-        (approval,) = page.value["data"]
-        calls = await list_calls(operations, added) + await list_calls(operations, paid)
-    ledger = server.deployment.path.with_name("ledger").read_text().splitlines()
-    assert ledger.count(f"-1 to {kind}") == 1
+    payment = {"amount": NO_JSON, "to": cell.kind}
+    added = await interface.run(Start(f"{cell.kind}-tool", '{"a": -1, "b": 2}'))
+    paid = await interface.run(Start(f"{cell.kind}-pay", json.dumps(payment)))
+    paid = await interface.decide(paid, "approve")
+    (approval,) = await interface.list_approvals(paid)
+    calls = await list_calls(interface, added) + await list_calls(interface, paid)
+
+    assert read_ledger(interface.server).count(f"-1 to {cell.kind}") == 1
     assert approval["execution"] in ("done", "failed")
-    assert len(calls) == (2 if is_yes(kind, "tools") else 0)
-    if kind == "generator":
+    assert len(calls) == (0 if cell.kind == "function" else 2)
+    if cell.kind == "generator":
         # A generator reports its calls itself, and the refused result ends it before it does.
         calls = calls[:1]
     assert [call["result"] for call in calls if call["result"] in (None, "cancelled")] == []
 
 
-async def list_calls(operations: Operations, run: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the calls of a run, or of its only member."""
-    if run["tools"] or not run["member_runs"]:
-        return list(run["tools"])
-    return list((await get_member(operations, run))["tools"])
-
-
-def read_answer(run: dict[str, Any]) -> str:
-    """Return the content of a run, which is the result of its tool.
-
-    Google ADK gives its models a result inside of an object, and they answer with it.
-    """
-    with contextlib.suppress(ValueError):
-        value = json.loads(run["content"])
-        if isinstance(value, dict) and [*value] == ["result"]:
-            return value["result"] if isinstance(value["result"], str) else str(value["result"])
-    return str(run["content"])
-
-
-async def get_member(operations: Operations, run: dict[str, Any]) -> dict[str, Any]:
-    """Return the run of the only member, or of the only step, of a run."""
-    (run_id,) = run["member_runs"]
-    return dict((await operations.runs.get(run_id)).value)
-
-
-@every_kind
-async def test_history(server: ConformanceServer, kind: str) -> None:
-    session = f"{kind}-history"
-    async with server.connect() as operations:
-        first = await run_component(
-            operations, "agent", f"{kind}-history", "one", session_id=session
-        )
-        second = await run_component(
-            operations, "agent", f"{kind}-history", "two", session_id=session
-        )
-        stored = (await operations.sessions.get(session)).value
-    said = [each for each in json.loads(second["content"]) if each[0] != "system"]
-    if is_yes(kind, "history"):
+async def test_history(cell: Cell, interface: Interface) -> None:
+    session = f"{cell.kind}-history"
+    first = await interface.run(Start(f"{cell.kind}-history", "one", session_id=session))
+    second = await interface.run(Start(f"{cell.kind}-history", "two", session_id=session))
+    stored = (await interface.operations.sessions.get(session)).value
+    said = list_said(second)
+    if cell.is_yes:
         assert said == [["user", "one"], ["assistant", first["content"]], ["user", "two"]]
     else:
         ((role, text),) = said
@@ -180,93 +119,59 @@ async def test_history(server: ConformanceServer, kind: str) -> None:
     assert roles == ["user", "assistant"] * 2
 
 
-@every_kind
-async def test_cancel_text(server: ConformanceServer, kind: str) -> None:
-    async with server.connect() as operations:
-        async with streamed_run(operations, f"{kind}-trickle", "go") as (run_id, events):
-            if is_yes(kind, "cancel-text"):
-                await wait_until(lambda: any(each["event"] == "RunContent" for each in events))
-            run = await cancel_run(operations, f"{kind}-trickle", run_id)
-        await wait_until(lambda: events[-1]["event"] == "RunCancelled")
-
-        async def has_stopped() -> bool:
-            return (await operations.runs.get(run_id)).value["stopped_at"] is not None
-
-        await wait_until(has_stopped)
+async def test_cancel_text(cell: Cell, interface: Interface) -> None:
+    async with interface.begin(Start(f"{cell.kind}-trickle", "go")) as work:
+        if cell.is_yes:
+            await wait_until(lambda: work.text)
+        run = await interface.cancel(work.run_id)
     assert run["status"] == "CANCELLED"
-    assert bool(run["content"]) is is_yes(kind, "cancel-text")
-    assert "".join(list_pieces(events)) == (run["content"] or "")
+    assert bool(run["content"]) is cell.is_yes
+    assert work.text == (run["content"] or "")
+    await wait_until(lambda: has_stopped(interface, run))
 
 
-@every_kind
-async def test_cancel_tool(server: ConformanceServer, tmp_path: Path, kind: str) -> None:
-    agent = f"{kind}-stubborn"
-    session = f"{kind}-stubborn"
+async def test_cancel_tool(cell: Cell, interface: Interface, tmp_path: Path) -> None:
     file = tmp_path / "held"
-    message = json.dumps({"path": str(file)})
-    async with server.connect() as operations:
-        async with streamed_run(operations, agent, message, session) as (run_id, events):
-            if is_yes(kind, "tools"):
-                await wait_until(lambda: any(each["event"] == "ToolCallStarted" for each in events))
-            await wait_until(file.exists)
-            run = await cancel_run(operations, agent, run_id)
-        # The tool continues, and the record shows that until it has ended.
-        assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
-        assert all(call["result"] == "cancelled" for call in run["tools"] or [])
-
-        async def has_stopped(run_id: str) -> bool:
-            file.unlink(missing_ok=True)
-            return (await operations.runs.get(run_id)).value["stopped_at"] is not None
-
-        await wait_until(lambda: has_stopped(run_id))
-        assert (await operations.runs.get(run_id)).value["status"] == "CANCELLED"
-        # The session can continue. The tool may end before the cancel arrives.
-        request = RunRequest(message, session_id=session, background=True)
-        again = (await operations.runs.create("agent", agent, request)).value
-        cancel = CancelRequest(session, wait=CANCEL_SECONDS)
-        ended = (await operations.runs.cancel("agent", agent, again["run_id"], cancel)).value
-        assert ended["status"] in ("CANCELLED", "COMPLETED"), ended
-        await wait_until(lambda: has_stopped(again["run_id"]))
-
-
-@every_kind
-async def test_cancelled_thread_is_recorded_as_unstopped(
-    server: ConformanceServer, tmp_path: Path, kind: str
-) -> None:
-    agent = f"{kind}-block"
-    file = tmp_path / "held"
-    message = json.dumps({"path": str(file)})
-    async with (
-        server.connect() as operations,
-        streamed_run(operations, agent, message) as (run_id, events),
-    ):
-        if is_yes(kind, "tools"):
-            await wait_until(lambda: any(each["event"] == "ToolCallStarted" for each in events))
+    start = Start(f"{cell.kind}-stubborn", json.dumps({"path": str(file)}))
+    async with interface.begin(start) as work:
         await wait_until(file.exists)
-        run = await cancel_run(operations, agent, run_id)
+        run = await interface.cancel(work.run_id)
+    # The tool continues, and the record shows that until it has ended.
+    assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
+    assert all(call["result"] == "cancelled" for call in run["tools"] or [])
+    file.unlink()
+    await wait_until(lambda: has_stopped(interface, run))
+    assert (await interface.read_run(run["run_id"]))["status"] == "CANCELLED"
+
+
+async def test_cancel_thread(cell: Cell, interface: Interface, tmp_path: Path) -> None:
+    file = tmp_path / "held"
+    start = Start(f"{cell.kind}-block", json.dumps({"path": str(file)}))
+    async with interface.begin(start) as work:
+        await wait_until(file.exists)
+        run = await interface.cancel(work.run_id)
     file.unlink()
     assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
 
 
-@every_kind
-async def test_cancel_started(server: ConformanceServer, tmp_path: Path, kind: str) -> None:
-    await check_started_task(server, "agent", f"{kind}-started", tmp_path / "work")
+async def test_cancel_started(cell: Cell, interface: Interface, tmp_path: Path) -> None:
+    file = tmp_path / "work"
+    await check_started_task(
+        interface, Start(f"{cell.kind}-started", json.dumps({"path": str(file)})), file
+    )
 
 
-@every_kind
-async def test_cancel_member(server: ConformanceServer, tmp_path: Path, kind: str) -> None:
-    await check_started_task(server, "team", f"{kind}-crew", tmp_path / "work")
+async def test_cancel_member(cell: Cell, interface: Interface, tmp_path: Path) -> None:
+    file = tmp_path / "work"
+    start = Start(f"{cell.kind}-crew", json.dumps({"path": str(file)}), kind="team")
+    await check_started_task(interface, start, file)
 
 
-async def check_started_task(
-    server: ConformanceServer, kind: ComponentKind, component: str, file: Path
-) -> None:
+async def check_started_task(interface: Interface, start: Start, file: Path) -> None:
     """Cancel a run, or that of its team, while a task that its code started adds to a file."""
-    async with server.connect() as operations:
-        request = RunRequest(json.dumps({"path": str(file)}), background=True)
-        started = (await operations.runs.create(kind, component, request)).value
+    async with interface.begin(start) as work:
         await wait_until(file.exists)
-        run = await cancel_run(operations, component, started["run_id"], kind)
+        run = await interface.cancel(work.run_id)
     assert (run["status"], run["holding"]) == ("CANCELLED", [])
     assert run["stopped_at"] is not None
     size = file.stat().st_size
@@ -274,234 +179,186 @@ async def check_started_task(
     assert file.stat().st_size == size
 
 
-@every_kind
-async def test_failure(server: ConformanceServer, kind: str) -> None:
-    async with server.connect() as operations:
-        run = await run_component(operations, "agent", f"{kind}-failing", "x")
+async def test_failure(cell: Cell, interface: Interface) -> None:
+    run = await interface.run(Start(f"{cell.kind}-failing", "x"))
     assert run["status"] == "ERROR"
-    in_code = kind in ("function", "generator")
+    in_code = cell.kind in ("function", "generator")
     assert run["error"]["code"] == ("AGENT_FAILED" if in_code else "MODEL_UNAVAILABLE")
     assert "secret" not in json.dumps(run)
     # Nobody knows what a failed call has used; the server counts those of configured agents.
-    if kind != "configured":
+    if cell.kind != "configured":
         assert set(run["metrics"].values()) == {None}
 
 
-@every_kind
-async def test_usage(server: ConformanceServer, kind: str) -> None:
-    async with server.connect() as operations:
-        run = await run_component(operations, "agent", f"{kind}-echo", "hello big world")
-        if run["metrics"]["input_tokens"] is None:
-            run = await get_member(operations, run)
+async def test_usage(cell: Cell, interface: Interface) -> None:
+    run = await interface.run(Start(f"{cell.kind}-echo", "hello big world"))
+    if run["metrics"]["input_tokens"] is None:
+        run = await read_member(interface, run)
     counted = run["metrics"]
     assert counted["input_tokens"] >= 3
     assert counted["output_tokens"] == 3
     assert counted["total_tokens"] == counted["input_tokens"] + 3
 
 
-@every_kind
-async def test_output(server: ConformanceServer, kind: str) -> None:
-    async with server.connect() as operations:
-        run = await run_component(operations, "agent", f"{kind}-output", '{"total": 3}')
+async def test_output(cell: Cell, interface: Interface) -> None:
+    run = await interface.run(Start(f"{cell.kind}-output", '{"total": 3}'))
     assert run["status"] == "COMPLETED"
     assert run["output"] == {"total": 3}
     assert json.loads(run["content"]) == {"total": 3}
 
 
-@every_kind
-async def test_context(server: ConformanceServer, kind: str) -> None:
-    async with server.connect("bob") as operations:
-        run = await run_component(
-            operations, "agent", f"{kind}-context", "{}", session_id=f"{kind}-context"
-        )
+async def test_context(cell: Cell, interface: Interface) -> None:
+    session = f"{cell.kind}-context"
+    run = await interface.run(Start(f"{cell.kind}-context", "{}", session_id=session))
     shown = json.loads(read_answer(run))
-    assert shown["user_id"] == shown["claims"]["sub"] == "bob"
-    assert (shown["run_id"], shown["session_id"]) == (run["run_id"], f"{kind}-context")
-    assert shown["component_id"] == f"{kind}-context"
+    assert shown["user_id"] == shown["claims"]["sub"] == interface.user
+    assert (shown["run_id"], shown["session_id"]) == (run["run_id"], session)
+    assert shown["component_id"] == f"{cell.kind}-context"
 
 
-@every_kind
-async def test_metadata(server: ConformanceServer, kind: str) -> None:
+async def test_metadata(cell: Cell, interface: Interface) -> None:
     metadata = {"tenant": "north", "limits": [1, 2]}
-    async with server.connect() as operations:
-        run = await run_component(operations, "agent", f"{kind}-context", "{}", metadata=metadata)
+    run = await interface.run(Start(f"{cell.kind}-context", "{}", metadata=metadata))
     assert json.loads(read_answer(run))["metadata"] == metadata
     assert run["metadata"] == metadata
 
 
-@every_kind
-async def test_member(server: ConformanceServer, kind: str) -> None:
-    async with server.connect("bob") as operations:
-        team = await run_component(
-            operations, "team", f"{kind}-team", "{}", metadata={"tenant": "north"}
-        )
-        runs = (await operations.sessions.list_runs(team["session_id"])).value
+async def test_member(cell: Cell, interface: Interface) -> None:
+    metadata = {"tenant": "north"}
+    team = await interface.run(Start(f"{cell.kind}-team", "{}", kind="team", metadata=metadata))
+    runs = (await interface.operations.sessions.list_runs(team["session_id"])).value
     shown = json.loads(read_answer(team))
     (member,) = [run for run in runs if run["run_id"] == shown["run_id"]]
     assert (team["status"], member["status"]) == ("COMPLETED", "COMPLETED")
     assert member["parent_run_id"] == team["run_id"]
-    assert shown["component_id"] == f"{kind}-context"
-    assert (shown["user_id"], shown["metadata"]) == ("bob", {"tenant": "north"})
+    assert shown["component_id"] == f"{cell.kind}-context"
+    assert (shown["user_id"], shown["metadata"]) == (interface.user, metadata)
 
 
-@every_kind
-async def test_step(server: ConformanceServer, kind: str) -> None:
-    async with server.connect() as operations:
-        run = await run_component(operations, "workflow", f"{kind}-line", '{"a": 20, "b": 22}')
+async def test_step(cell: Cell, interface: Interface) -> None:
+    run = await interface.run(Start(f"{cell.kind}-line", '{"a": 20, "b": 22}', kind="workflow"))
     assert (run["status"], read_answer(run)) == ("COMPLETED", "42")
 
 
-def read_ledger(server: ConformanceServer) -> list[str]:
-    """Return the payments that tools have made, oldest first."""
-    ledger = server.deployment.path.with_name("ledger")
-    return ledger.read_text().splitlines() if ledger.exists() else []
-
-
-async def start_payment(operations: Operations, kind: str, column: str) -> dict[str, Any] | None:
-    """Start a run that waits for an approval; None if the kind cannot wait."""
-    run = await run_component(operations, "agent", f"{kind}-pay", json.dumps(PAYMENT))
-    if is_yes(kind, column):
-        assert run["status"] == "PAUSED", run
-        return run
-    assert run["error"]["code"] == "INTERRUPTED"
-    return None
-
-
-@every_kind
-async def test_approval(server: ConformanceServer, kind: str) -> None:
-    before = read_ledger(server)
-    async with server.connect() as operations:
-        run = await start_payment(operations, kind, "approval")
-        if run is not None:
-            assert read_ledger(server) == before
-            run = await decide(operations, run, decision="approve")
-            assert (run["status"], read_answer(run)) == ("COMPLETED", "paid 10 to bob")
-            assert read_ledger(server) == [*before, "10 to bob"]
-
-
-@every_kind
-async def test_elsewhere(
-    server: ConformanceServer, paused_runs: dict[str, dict[str, Any]], kind: str
-) -> None:
-    run = paused_runs[kind]
-    before = read_ledger(server)
-    if run["status"] == "PAUSED":
-        async with server.connect() as operations:
-            run = await decide(operations, run, decision="approve")
-    if not is_yes(kind, "elsewhere"):
-        assert run["status"] == "ERROR"
-        assert read_ledger(server) == before
-        return
+async def test_approval(cell: Cell, interface: Interface) -> None:
+    before = read_ledger(interface.server)
+    run = await start_payment(cell, interface)
+    assert read_ledger(interface.server) == before
+    run = await interface.decide(run, "approve")
     assert (run["status"], read_answer(run)) == ("COMPLETED", "paid 10 to bob")
-    assert read_ledger(server) == [*before, "10 to bob"]
+    assert read_ledger(interface.server) == [*before, "10 to bob"]
 
 
-@every_kind
-async def test_rejection(server: ConformanceServer, kind: str) -> None:
-    before = read_ledger(server)
-    async with server.connect() as operations:
-        run = await start_payment(operations, kind, "rejection")
-        if run is not None:
-            run = await decide(operations, run, decision="reject", note="too much")
-            assert run["status"] == "COMPLETED"
-            assert "too much" in run["content"]
-            assert "paid" not in run["content"]
-    assert read_ledger(server) == before
+async def test_elsewhere(cell: Cell, interface: Interface, paused_runs: dict[str, Record]) -> None:
+    run = paused_runs[cell.kind]
+    before = read_ledger(interface.server)
+    run = await interface.decide(run, "approve")
+    if not cell.is_yes:
+        assert run["status"] == "ERROR"
+        assert read_ledger(interface.server) == before
+        return
+
+    assert (run["status"], read_answer(run)) == ("COMPLETED", "paid 10 to bob")
+    assert read_ledger(interface.server) == [*before, "10 to bob"]
 
 
-@every_kind
-async def test_edit(server: ConformanceServer, kind: str) -> None:
-    before = read_ledger(server)
-    async with server.connect() as operations:
-        run = await start_payment(operations, kind, "edit")
-        if run is not None:
-            edited = {"amount": 5, "to": "carl"}
-            run = await decide(operations, run, decision="approve", arguments=edited)
-            assert run["status"] == "COMPLETED"
-            # Some kinds report the change to the model, too.
-            assert read_answer(run).endswith("paid 5 to carl")
-            assert read_ledger(server) == [*before, "5 to carl"]
+async def test_rejection(cell: Cell, interface: Interface) -> None:
+    before = read_ledger(interface.server)
+    run = await start_payment(cell, interface)
+    run = await interface.decide(run, "reject", note="too much")
+    assert run["status"] == "COMPLETED"
+    assert "too much" in run["content"]
+    assert "paid" not in run["content"]
+    assert read_ledger(interface.server) == before
 
 
-@every_kind
-async def test_cancel_paused(server: ConformanceServer, kind: str) -> None:
-    before = read_ledger(server)
-    async with server.connect() as operations:
-        run = await start_payment(operations, kind, "cancel-paused")
-        if run is not None:
-            run = await cancel_run(operations, f"{kind}-pay", run["run_id"])
-            page = await operations.approvals.list(ApprovalFilter(run_id=run["run_id"]))
-            assert run["status"] == "CANCELLED"
-            assert [asked["status"] for asked in page.value["data"]] == ["cancelled"]
-    assert read_ledger(server) == before
+async def test_edit(cell: Cell, interface: Interface) -> None:
+    before = read_ledger(interface.server)
+    run = await start_payment(cell, interface)
+    run = await interface.decide(run, "approve", arguments={"amount": 5, "to": "carl"})
+    assert run["status"] == "COMPLETED"
+    # Some kinds report the change to the model, too.
+    assert read_answer(run).endswith("paid 5 to carl")
+    assert read_ledger(interface.server) == [*before, "5 to carl"]
 
 
-@every_kind
-async def test_messages(server: ConformanceServer, kind: str) -> None:
+async def test_calls(cell: Cell, interface: Interface) -> None:
+    """Two calls are equal, and the decision about one of them does not reach the other."""
+    before = read_ledger(interface.server)
+    run = await interface.run(Start(f"{cell.kind}-calls", json.dumps(PAYMENT)))
+    assert run["status"] == "PAUSED", run
+    approved, rejected = await interface.list_approvals(run, "pending")
+    assert approved["arguments"] == rejected["arguments"] == PAYMENT
+
+    verdicts = (Verdict(rejected, "reject"), Verdict(approved, "approve"))
+    run = await interface.decide_each(run, *verdicts)
+    assert run["status"] == "COMPLETED", run
+    assert read_ledger(interface.server) == [*before, "10 to bob"]
+    executions = {
+        each["approval_id"]: each["execution"] for each in await interface.list_approvals(run)
+    }
+    assert executions == {approved["approval_id"]: "done", rejected["approval_id"]: None}
+    calls = await list_calls(interface, run)
+    assert len(calls) == (0 if cell.kind in ("function", "generator") else 2)
+    for call in calls:
+        is_approved = call["tool_call_id"] == approved["tool_call_id"]
+        assert ("paid 10 to bob" in call["result"]) is is_approved
+
+
+async def test_cancel_paused(cell: Cell, interface: Interface) -> None:
+    before = read_ledger(interface.server)
+    run = await start_payment(cell, interface)
+    run = await interface.cancel(run["run_id"])
+    assert run["status"] == "CANCELLED"
+    assert [asked["status"] for asked in await interface.list_approvals(run)] == ["cancelled"]
+    assert read_ledger(interface.server) == before
+
+
+async def test_messages(cell: Cell, interface: Interface) -> None:
     """The model asks for the payment of the message, or the message is a run that waits."""
-    agent = f"{kind}-pay"
-    async with server.connect() as operations:
-        run = await start_payment(operations, kind, "approval")
-        assert run is not None
-        request = MessageRequest(json.dumps({"amount": 7, "to": "dora"}))
-        sent = (await operations.runs.send_message(run["run_id"], request)).value
-        if not is_yes(kind, "messages"):
-            assert sent["status"] == "next_run"
-            assert sent["reason"].endswith("take no messages while they work")
-            await cancel_run(operations, agent, sent["message_id"])
-            await cancel_run(operations, agent, run["run_id"])
-            return
+    run = await start_payment(cell, interface)
+    sent = await interface.send(run, json.dumps({"amount": 7, "to": "dora"}))
+    if not cell.is_yes:
+        assert sent["status"] == "next_run"
+        assert sent["reason"].endswith("take no messages while they work")
+        await interface.cancel(sent["message_id"])
+        await interface.cancel(run["run_id"])
+        return
 
-        assert sent["status"] == "waiting"
-        run = await decide(operations, run, decision="approve")
-        (message,) = (await operations.runs.list_messages(run["run_id"])).value["messages"]
-        assert message["status"] == "delivered"
-        parts = [each.get("message_id") for each in run["messages"]]
-        assert parts.count(sent["message_id"]) == 1
-        page = await operations.approvals.list(
-            ApprovalFilter(run_id=run["run_id"], status="pending")
-        )
-        asked = [each["arguments"] for each in page.value["data"]]
-        is_function = kind in ("function", "generator")
-        assert asked == ([] if is_function else [{"amount": 7, "to": "dora"}])
-        assert run["status"] == ("COMPLETED" if is_function else "PAUSED")
-        if run["status"] == "PAUSED":
-            await cancel_run(operations, agent, run["run_id"])
+    assert sent["status"] == "waiting"
+    run = await interface.decide(run, "approve")
+    (message,) = (await interface.operations.runs.list_messages(run["run_id"])).value["messages"]
+    assert message["status"] == "delivered"
+    parts = [each.get("message_id") for each in run["messages"]]
+    assert parts.count(sent["message_id"]) == 1
+    asked = [each["arguments"] for each in await interface.list_approvals(run, "pending")]
+    is_function = cell.kind in ("function", "generator")
+    assert asked == ([] if is_function else [{"amount": 7, "to": "dora"}])
+    assert run["status"] == ("COMPLETED" if is_function else "PAUSED")
+    if run["status"] == "PAUSED":
+        await interface.cancel(run["run_id"])
 
 
-@every_kind
-async def test_retry(server: ConformanceServer, kind: str) -> None:
-    async with server.connect() as operations:
-        run = await run_component(operations, "agent", f"{kind}-tool", '{"a": 1, "b": 2}')
-        place = ("agent", f"{kind}-tool", run["run_id"])
-        if is_yes(kind, "retry"):
-            retried = (await operations.runs.retry(*place, RetryRequest())).value  # type: ignore[arg-type]
-            assert retried["tools"] == []
-        else:
-            with pytest.raises(NeedsConfirmation) as refused:
-                await operations.runs.retry(*place, RetryRequest())  # type: ignore[arg-type]
-            plan = refused.value.plan
-            assert (plan["at"], plan["runs_code"]) == (0, True)
-            request = RetryRequest(confirm=str(plan["confirm"]))
-            retried = (await operations.runs.retry(*place, request)).value  # type: ignore[arg-type]
+async def test_retry(cell: Cell, interface: Interface) -> None:
+    run = await interface.run(Start(f"{cell.kind}-tool", '{"a": 1, "b": 2}'))
+    retried = await interface.retry(run, confirmed=not cell.is_yes)
     assert (retried["status"], read_answer(retried)) == ("COMPLETED", "3")
     assert retried["origin_run_id"] == run["run_id"]
+    if cell.is_yes:
+        assert retried["tools"] == []
 
 
-@every_kind
-async def test_fork(server: ConformanceServer, kind: str) -> None:
-    agent = f"{kind}-history"
-    async with server.connect() as operations:
-        run = await run_component(operations, "agent", agent, "one")
-        request = ForkRequest(at=len(run["messages"]), message="two")
-        forked = (await operations.runs.fork("agent", agent, run["run_id"], request)).value
-        session = forked["session_id"]
-        later = await run_component(operations, "agent", agent, "three", session_id=session)
+async def test_fork(cell: Cell, interface: Interface) -> None:
+    run = await interface.run(Start(f"{cell.kind}-history", "one"))
+    forked = await interface.fork(run, "two")
+    session = forked["session_id"]
+    later = await interface.run(Start(f"{cell.kind}-history", "three", session_id=session))
     assert forked["status"] == later["status"] == "COMPLETED"
     assert session != run["session_id"]
-    if not is_yes(kind, "fork"):
-        assert len([each for each in json.loads(forked["content"]) if each[0] != "system"]) == 1
+    if not cell.is_yes:
+        assert len(list_said(forked)) == 1
         return
+
     conversation = [
         ["user", "one"],
         ["assistant", run["content"]],
@@ -509,9 +366,29 @@ async def test_fork(server: ConformanceServer, kind: str) -> None:
         ["assistant", forked["content"]],
         ["user", "three"],
     ]
-    for length, record in ((3, forked), (5, later)):
-        said = [each for each in json.loads(record["content"]) if each[0] != "system"]
-        assert said == conversation[:length]
+    assert list_said(forked) == conversation[:3]
+    assert list_said(later) == conversation
+
+
+def test_cells_cover_every_pair_of_kind_ability_door_and_engine() -> None:
+    for kinds in (RUNNERS, tuple(KINDS)):
+        pairs = set[tuple[str, str]]()
+        for kind, column in product(kinds, COLUMNS):
+            interface = choose_interface(kind, column)
+            engine = choose_engine(kind, column)
+            assert (interface, column) not in LACKS
+            pairs |= {(kind, interface), (column, interface), (kind, engine), (column, engine)}
+            pairs.add((interface, engine))
+
+        expressible = {(column, interface) for column, interface in product(COLUMNS, INTERFACES)}
+        expressible -= {(column, interface) for interface, column in LACKS}
+        missing = {
+            *product(kinds, INTERFACES),
+            *product(kinds, ENGINES),
+            *product(COLUMNS, ENGINES),
+        }
+        missing |= {*product(INTERFACES, ENGINES), *expressible}
+        assert missing - pairs == set()
 
 
 def test_table_of_the_page_is_current() -> None:
@@ -521,34 +398,44 @@ def test_table_of_the_page_is_current() -> None:
     assert names <= set(globals())
 
 
-@contextlib.asynccontextmanager
-async def streamed_run(
-    operations: Operations, agent: str, message: str, session_id: str | None = None
-) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
-    """Start a streamed run; yield its id and the list that collects its events."""
-    events: list[dict[str, Any]] = []
-
-    async def collect() -> None:
-        request = RunRequest(message, session_id=session_id)
-        async for event in operations.runs.stream("agent", agent, request):
-            events.append(json.loads(event.data))
-
-    collecting = asyncio.create_task(collect())
-    try:
-        await wait_until(lambda: events or collecting.done())
-        yield events[0]["run_id"], events
-        await asyncio.wait_for(collecting, PATIENCE)
-    finally:
-        collecting.cancel()
-        await asyncio.gather(collecting, return_exceptions=True)
+async def start_payment(cell: Cell, interface: Interface) -> Record:
+    """Start a run that waits for the approval of its payment."""
+    run = await interface.run(Start(f"{cell.kind}-pay", json.dumps(PAYMENT)))
+    assert run["status"] == "PAUSED", run
+    asked = await interface.find_asked(run)
+    assert (asked["tool_name"], asked["arguments"]) == ("pay", PAYMENT)
+    return run
 
 
-async def cancel_run(
-    operations: Operations, component: str, run_id: str, kind: ComponentKind = "agent"
-) -> dict[str, Any]:
-    """Cancel a run, wait for its end, and return its record."""
-    session = (await operations.runs.get(run_id)).value["session_id"]
-    request = CancelRequest(session, wait=CANCEL_SECONDS)
-    result = (await operations.runs.cancel(kind, component, run_id, request)).value
-    assert result["cancel"] == "stopped", result
-    return dict((await operations.runs.get(run_id)).value)
+async def list_calls(interface: Interface, run: Record) -> list[Record]:
+    """Return the calls of a run, or of its only member."""
+    if run["tools"] or not run["member_runs"]:
+        return list(run["tools"] or [])
+    return list((await read_member(interface, run))["tools"])
+
+
+async def read_member(interface: Interface, run: Record) -> Record:
+    """Return the run of the only member, or of the only step, of a run."""
+    (run_id,) = run["member_runs"]
+    return await interface.read_run(run_id)
+
+
+async def has_stopped(interface: Interface, run: Record) -> bool:
+    return (await interface.read_run(run["run_id"]))["stopped_at"] is not None
+
+
+def list_said(run: Record) -> list[Any]:
+    """Return the messages that the agent repeats as its answer, without those of the system."""
+    return [each for each in json.loads(run["content"]) if each[0] != "system"]
+
+
+def read_answer(run: Record) -> str:
+    """Return the content of a run, which is the result of its tool.
+
+    Google ADK gives its models a result inside of an object, and they answer with it.
+    """
+    with contextlib.suppress(ValueError):
+        value = json.loads(run["content"])
+        if isinstance(value, dict) and [*value] == ["result"]:
+            return value["result"] if isinstance(value["result"], str) else str(value["result"])
+    return str(run["content"])

@@ -10,9 +10,12 @@ import os
 import pytest
 
 from tests.conformance.conftest import serve
-from tests.conformance.server import PLAIN_AGENTS, ConformanceServer, find_unstopped
+from tests.conformance.server import FUNCTIONS, PLAIN_NAMES, ConformanceServer, find_unstopped
+from tests.conformance.table import KINDS
 from tests.kit.deployment import Deployment
 from tests.kit.model import ModelEndpoint
+
+PLAIN_AGENTS = (*(f"{kind}-{name}" for kind in KINDS for name in PLAIN_NAMES), *FUNCTIONS)
 
 IS_LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 
