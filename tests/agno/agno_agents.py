@@ -63,7 +63,6 @@ searcher = build_agent("tool:look_up", "Dr. Search", tools=[look_up])
 flat: Any = build_team("delegate", searcher, build_agent("echo", "writer"))
 nested: Any = build_team("delegate", build_team("delegate", searcher, name="researchers"))
 failing_member: Any = build_team("delegate", build_agent("http-400"))
-waiting_member: Any = build_team("delegate", build_agent("hang"))
 
 # Failures of models
 

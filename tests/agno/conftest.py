@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.model import ModelEndpoint
 from tests.pauses.graphs import create_library_deployment
-from tests.pauses.waiting import WaitingDeployment, WaitingServer
+from tests.pauses.waiting import WaitingServer
 
 SOURCE = Path(__file__).with_name("agno_agents.py")
 
@@ -21,8 +21,3 @@ def server(
     folder = tmp_path_factory.mktemp("agno")
     with create_library_deployment(folder, model_endpoint.base_url, SOURCE).serve() as process:
         yield process
-
-
-@pytest.fixture
-def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> WaitingDeployment:
-    return create_library_deployment(tmp_path, model_endpoint.base_url, SOURCE)

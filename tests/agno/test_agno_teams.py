@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import httpx2
 import pytest
 
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import ADMIN
-from tests.kit.model import ModelEndpoint
-from tests.pauses.waiting import WaitingServer
-
-
-def list_members(server: WaitingServer, run: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the runs below a run, parents first."""
-    found = []
-    for run_id in run["member_runs"]:
-        member = server.get_run(run_id)
-        found += [member, *list_members(server, member)]
-    return found
+from tests.pauses.waiting import WaitingServer, list_members
 
 
 def test_member_has_a_run_of_its_own(server: WaitingServer) -> None:
@@ -94,18 +83,6 @@ def test_failure_of_a_member_is_its_own(server: WaitingServer) -> None:
     assert run["status"] == "COMPLETED"
     assert (member["status"], member["error"]["code"]) == ("ERROR", "MODEL_REJECTED")
     assert "secret" not in json.dumps([run, member])
-
-
-def test_cancel_while_a_member_works(server: WaitingServer, model_endpoint: ModelEndpoint) -> None:
-    sent = {"message": "hello", "stream": False, "background": True}
-    path = "/agents/waiting_member/runs"
-    run_id = request(server, path, sent).json()["run_id"]
-    model_endpoint.wait_for_open(1)
-    server.cancel("waiting_member", run_id)
-    run = server.wait_for_end({"run_id": run_id})
-    model_endpoint.wait_for_open(0)
-    (member,) = list_members(server, run)
-    assert (run["status"], member["status"]) == ("CANCELLED", "CANCELLED")
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from agno.workflow.types import HumanReview
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.runners.agno_workflow import AgnoWorkflowRunner
 from agentctl.runtime.runners.library_runner import RunnerOptions
-from tests.agno.test_agno_teams import list_members, request
+from tests.agno.test_agno_teams import request
 from tests.kit.model import ModelEndpoint
 from tests.pauses.graphs import CALL
-from tests.pauses.waiting import WaitingDeployment, WaitingServer
+from tests.pauses.waiting import WaitingServer, list_members
 
 
 def test_steps_are_shown(server: WaitingServer) -> None:
@@ -85,26 +85,22 @@ def test_cancel_in_parallel_steps(server: WaitingServer, model_endpoint: ModelEn
     assert [each["status"] for each in list_members(server, run)] == ["CANCELLED"] * 2
 
 
-def test_member_in_a_step_waits_and_goes_on_on_another_server(
-    deployment: WaitingDeployment,
-) -> None:
-    with deployment.serve() as server:
-        run = server.start("paying", CALL)
-        assert run["status"] == "PAUSED", run
-        (asked,) = server.list_approvals(run)
-        assert (asked["tool_name"], asked["arguments"]) == ("pay", json.loads(CALL))
-        server.kill()
-    with deployment.serve("second.log") as server:
-        server.decide(run, "approve")
-        run = server.wait_for_end(run)
-        assert run["status"] == "COMPLETED", run
-        assert deployment.ledger(run) == ["pay 10 to bob for ann"]
-        assert "PAID 10" in run["content"]
-        team, agent = list_members(server, run)
-        assert (team["status"], agent["status"]) == ("COMPLETED", "COMPLETED")
-        assert agent["tools"][0]["result"] == "paid 10"
-        steps = [(span["name"], span["status"]) for span in run["spans"] if span["kind"] == "step"]
-        assert steps == [("prepare", "completed"), ("pay", "completed"), ("shout", "completed")]
+def test_member_in_a_step_waits_and_goes_on(server: WaitingServer) -> None:
+    run = server.start("paying", CALL)
+    assert run["status"] == "PAUSED", run
+    (asked,) = server.list_approvals(run)
+    assert (asked["tool_name"], asked["arguments"]) == ("pay", json.loads(CALL))
+
+    server.decide(run, "approve")
+    run = server.wait_for_end(run)
+    assert run["status"] == "COMPLETED", run
+    assert server.deployment.ledger(run) == ["pay 10 to bob for ann"]
+    assert "PAID 10" in run["content"]
+    team, agent = list_members(server, run)
+    assert (team["status"], agent["status"]) == ("COMPLETED", "COMPLETED")
+    assert agent["tools"][0]["result"] == "paid 10"
+    steps = [(span["name"], span["status"]) for span in run["spans"] if span["kind"] == "step"]
+    assert steps == [("prepare", "completed"), ("pay", "completed"), ("shout", "completed")]
 
 
 def test_confirmation_of_a_step(server: WaitingServer) -> None:

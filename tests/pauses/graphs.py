@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.kit.deployment import create_deployment
 from tests.pauses.waiting import WaitingDeployment
 
-__all__ = ["create_graph_deployment", "create_library_deployment"]
+__all__ = ["create_library_deployment"]
 
 CALL = '{"amount": 10, "to": "bob"}'
 """The message for which the model of the endpoint calls a tool with these arguments."""
@@ -28,6 +28,12 @@ def build_calls_with_one_id(tool: str) -> str:
     return json.dumps({"role": "assistant", "content": None, "tool_calls": calls})
 
 
+def build_plan(name: str, /, **arguments: object) -> dict[str, object]:
+    """Return a call in an answer of the model `plan`; its id is the name of the tool."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"id": f"call_{name}", "type": "function", "function": function}
+
+
 def build_tool_calls(*tools: str) -> str:
     """Return the message for which the model `exact` calls tools without arguments at once."""
     calls = [
@@ -35,12 +41,6 @@ def build_tool_calls(*tools: str) -> str:
         for name in tools
     ]
     return json.dumps({"tool_calls": calls})
-
-
-def create_graph_deployment(folder: Path, model_url: str, *modules: str) -> WaitingDeployment:
-    """Create a deployment with the agents of modules in this folder."""
-    sources = [Path(__file__).with_name(f"{module}.py") for module in modules]
-    return create_library_deployment(folder, model_url, *sources)
 
 
 def create_library_deployment(folder: Path, model_url: str, *sources: Path) -> WaitingDeployment:

@@ -1,30 +1,47 @@
-"""Waiting agents of libraries whose server is killed: they go on in another process."""
+"""Runs of each library whose server is killed while they wait or call: another server goes on.
+
+`tests/conformance` has the plain runs that wait; these have members, several calls, a subgraph and
+a checkpointer with a file.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit.model import ModelEndpoint
-from tests.pauses.graphs import CALL, create_graph_deployment
-from tests.pauses.waiting import WaitingServer
+from tests.pauses.graphs import CALL, build_plan
+from tests.pauses.waiting import WaitingServer, create_waiting_deployment, list_members
 
-FORMS = {
-    "batched": 1,
-    "each": 2,
-    "kept": 1,
-    "nested": 1,
-    "agno_payer": 1,
-    "openai_payer": 1,
-    "openai_two": 2,
+CALLS = {"each": 2, "kept": 1, "nested": 1, "openai_two": 2}
+"""Agents with their numbers of calls: one interrupt for each call, a checkpointer, a subgraph, and
+an agent of openai-agents."""
+
+MEMBERS = {
+    "agno_crew": CALL,
+    "agno_crews": CALL,
+    "openai_caller": CALL,
+    "openai_triage": json.dumps([
+        {"tool_calls": [build_plan("transfer_to_payer")]},
+        {"tool_calls": [build_plan("look"), build_plan("pay", amount=10, to="bob")]},
+    ]),
+}  # fmt: skip
+"""Agents whose members wait: a team, a team in a team, an agent as a tool, and a handoff."""
+
+CALLING = {
+    "batched": CALL,
+    "kept": CALL,
+    "agno_payer": CALL,
+    "openai_payer": CALL,
+    "library": json.dumps([{"tool_calls": [build_plan("pay", amount=10, to="bob")]}]),
+    "refund": "bob",
 }
-"""The agents and their numbers of calls: one interrupt for all calls, one for each call, with a
-checkpointer, in a subgraph; agents of agno and of openai-agents."""
+"""Agents whose approved call is under way when the server is killed."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,8 @@ class Moved:
     server: WaitingServer
     waiting: dict[str, dict[str, Any]]
     calling: dict[str, dict[str, Any]]
+    repeated: dict[str, Any]
+    """A run of pydantic-ai like that in `calling`."""
 
 
 @pytest.fixture(scope="module")
@@ -41,99 +60,113 @@ def moved(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[Moved]:
     folder: Path = tmp_path_factory.mktemp("elsewhere")
-    modules = ("waiting_graphs", "waiting_agno", "waiting_agents")
-    deployment = create_graph_deployment(folder, model_endpoint.base_url, *modules)
+    deployment = create_waiting_deployment(folder, model_endpoint.base_url)
     hold = folder / "hold"
     hold.touch()
     with deployment.serve() as server:
-        waiting = {form: server.start(form, CALL, metadata={"tenant": "north"}) for form in FORMS}
-        assert {run["status"] for run in waiting.values()} == {"PAUSED"}
-        for form, run in waiting.items():
-            asked = server.list_approvals(run)
-            assert len(asked) == FORMS[form]
-            for each in asked:
-                assert (each["kind"], each["policy"]) == ("approval", "user")
-                assert each["arguments"] == {"amount": 10, "to": "bob"}
-                assert each["schema"]["required"] == ["amount", "to"]
-            assert deployment.ledger(run) == []
-        calling = {
-            form: server.start(form, CALL)
-            for form in ("batched", "kept", "agno_payer", "openai_payer")
+        messages = dict.fromkeys(CALLS, CALL) | MEMBERS
+        waiting = {
+            agent: server.start(agent, message, metadata={"tenant": "north"})
+            for agent, message in messages.items()
         }
-        for run in calling.values():
+        assert {agent: run["status"] for agent, run in waiting.items()} == dict.fromkeys(
+            waiting, "PAUSED"
+        )
+        for agent, number in CALLS.items():
+            asked = server.list_approvals(waiting[agent])
+            assert [each["arguments"] for each in asked] == [{"amount": 10, "to": "bob"}] * number
+            assert deployment.ledger(waiting[agent]) == []
+        calling = {agent: server.start(agent, message) for agent, message in CALLING.items()}
+        repeated = server.start("library", CALLING["library"])
+        for run in (*calling.values(), repeated):
             server.decide(run, "approve")
-            while not deployment.ledger(run):
+            while not any(line.startswith("pay") for line in deployment.ledger(run)):
                 server.wait_for(run["run_id"], "RUNNING", "PENDING")
         server.kill()
     hold.unlink()
     with deployment.serve("second.log") as server:
-        yield Moved(server, waiting, calling)
+        yield Moved(server, waiting, calling, repeated)
 
 
-def test_approved_calls_are_made_once_on_another_server(moved: Moved) -> None:
+@pytest.mark.parametrize("agent", CALLS)
+def test_approved_calls_are_made_once_on_another_server(moved: Moved, agent: str) -> None:
     server = moved.server
-    for run in moved.waiting.values():
-        server.decide(run, "approve")
-    for form, run in moved.waiting.items():
-        number = FORMS[form]
-        ended = server.wait_for_end(run)
+    run = moved.waiting[agent]
+    number = CALLS[agent]
+    server.decide(run, "approve")
+    ended = server.wait_for_end(run)
+    assert ended["status"] == "COMPLETED", ended
+    assert ended["content"] == " | ".join(["paid 10"] * number)
+    # The metadata of the request are those of the first leg.
+    assert server.deployment.ledger(run) == ["pay 10 to bob for north"] * number
+    for each in server.list_approvals(run):
+        assert (each["execution"], each["result"]) == ("done", "paid 10")
+    roles = [message["role"] for message in ended["messages"]]
+    assert roles == ["user", "assistant", *["tool"] * number, "assistant"]
+    # The calls of the agent in a subgraph are those of a member.
+    names = [
+        event["event"]
+        for event in server.read_events(run["run_id"])
+        if event["run_id"] == run["run_id"] or "ToolCall" in event["event"]
+    ]
+    assert [name for name in names if name != "RunContent"] == [
+        "RunStarted",
+        *["ToolCallStarted"] * number,
+        "RunPaused",
+        "RunContinued",
+        *["ToolCallCompleted"] * number,
+        "RunCompleted",
+    ]
+
+
+@pytest.mark.parametrize("agent", MEMBERS)
+def test_members_go_on_on_another_server(moved: Moved, agent: str) -> None:
+    server = moved.server
+    run = moved.waiting[agent]
+    before = list_members(server, run)
+    assert {member["status"] for member in before} == {"PAUSED"}
+    (asked,) = server.list_approvals(run)
+    assert (asked["run_id"], asked["arguments"]) == (run["run_id"], json.loads(CALL))
+    server.decide(run, "approve")
+    ended = server.wait_for_end(run)
+    assert ended["status"] == "COMPLETED", ended
+    assert server.deployment.ledger(run)[-1] == "pay 10 to bob for north"
+    after = list_members(server, ended)
+    assert [each["run_id"] for each in after] == [each["run_id"] for each in before]
+    assert {each["status"] for each in after} == {"COMPLETED"}
+    assert after[-1]["agent_id"] == "payer"
+    paid = after[-1]["tools"][-1]
+    assert (paid["result"], paid["tool_call_error"]) == ("paid 10", False)
+    assert "paid 10" in ended["content"]
+    (approval,) = server.list_approvals(run)
+    assert (approval["execution"], approval["result"]) == ("done", "paid 10")
+
+
+@pytest.mark.parametrize("agent", CALLING)
+def test_call_of_a_lost_server_is_not_made_again(moved: Moved, agent: str) -> None:
+    server = moved.server
+    run = moved.calling[agent]
+    server.wait_for(run["run_id"], "PAUSED")
+    asked = [(each["kind"], each["execution"]) for each in server.list_approvals(run)]
+    assert asked == [("approval", "unknown"), ("outcome", None)]
+    server.decide(run, "complete", result="receipt 7")
+    ended = server.wait_for_end(run)
+    paid = [line for line in server.deployment.ledger(run) if line.startswith("pay")]
+    assert len(paid) == 1
+    if agent == "kept":
+        # A checkpointer of the graph keeps the approval that was given: the run stops before the
+        # call.
+        assert (ended["status"], ended["error"]["code"]) == ("ERROR", "AGENT_FAILED")
+        assert "it is not made again" in ended["error"]["detail"]
+    else:
         assert ended["status"] == "COMPLETED", ended
-        assert ended["content"] == " | ".join(["paid 10"] * number)
-        # The metadata of the request are those of the first leg.
-        assert server.deployment.ledger(run) == ["pay 10 to bob for north"] * number
-        for each in server.list_approvals(run):
-            assert (each["execution"], each["result"]) == ("done", "paid 10")
-        roles = [message["role"] for message in ended["messages"]]
-        assert roles == ["user", "assistant", *["tool"] * number, "assistant"]
-        # The calls of the agent in a subgraph are those of a member.
-        names = [
-            event["event"]
-            for event in server.read_events(run["run_id"])
-            if event["run_id"] == run["run_id"] or "ToolCall" in event["event"]
-        ]
-        assert [name for name in names if name != "RunContent"] == [
-            "RunStarted",
-            *["ToolCallStarted"] * number,
-            "RunPaused",
-            "RunContinued",
-            *["ToolCallCompleted"] * number,
-            "RunCompleted",
-        ]
+        assert ended["content"].startswith("receipt 7")
 
 
-def test_call_of_a_lost_server_is_not_made_again(moved: Moved) -> None:
+def test_lost_call_is_made_again_if_a_person_says_so(moved: Moved) -> None:
     server = moved.server
-    runs = moved.calling
-    for run in runs.values():
-        server.wait_for(run["run_id"], "PAUSED")
-        asked = [(each["kind"], each["execution"]) for each in server.list_approvals(run)]
-        assert asked == [("approval", "unknown"), ("outcome", None)]
-        server.decide(run, "complete", result="receipt 7")
-    batched, kept, agno, openai = (server.wait_for_end(run) for run in runs.values())
-    for run in (batched, agno, openai):
-        assert (run["status"], run["content"]) == ("COMPLETED", "receipt 7")
-    # A checkpointer of the graph keeps the approval that was given: the run stops before the call.
-    assert (kept["status"], kept["error"]["code"]) == ("ERROR", "AGENT_FAILED")
-    assert "it is not made again" in kept["error"]["detail"]
-    for run in runs.values():
-        assert server.deployment.ledger(run) == ["pay 10 to bob for None"]
-
-
-def test_approved_call_is_done_although_its_result_is_too_large(
-    tmp_path: Path, model_endpoint: ModelEndpoint
-) -> None:
-    modules = ("waiting_graphs", "waiting_agno", "waiting_agents")
-    deployment = create_graph_deployment(tmp_path, model_endpoint.base_url, *modules)
-    limited = replace(deployment, variables={"AGENTCTL_LIMITS__RUN_BYTES": "200000"})
-    with limited.serve() as server:
-        for form in ("batched", "agno_payer", "openai_payer"):
-            run = server.start(form, json.dumps({"amount": 10, "to": "everyone"}))
-            assert run["status"] == "PAUSED", run
-            server.decide(run, "approve")
-            ended = server.wait_for_end(run)
-            assert ended["error"]["detail"] == "The run exceeded its maximum size", form
-            (approval,) = server.list_approvals(run)
-            assert approval["execution"] == "done", form
-            (call,) = ended["tools"]
-            assert call["result"].startswith("paid 10 to all of them"), form
-            assert len(limited.ledger(run)) == 1
+    run = moved.repeated
+    server.wait_for(run["run_id"], "PAUSED")
+    run = server.decide_and_wait(run, "retry")
+    assert run["content"] == "paid 10"
+    assert server.deployment.ledger(run) == ["pay 10 to bob"] * 2

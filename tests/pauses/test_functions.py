@@ -1,4 +1,4 @@
-"""Functions and generators that wait: `approve`, `ask` and `step` over several servers."""
+"""Functions and generators that wait: `approve`, `ask` and `step` in several legs."""
 
 from __future__ import annotations
 
@@ -12,97 +12,73 @@ import pytest
 from agentctl import Decision, Rejected, RunContext
 from agentctl.runtime.pauses import DecidedCall, Leg
 from agentctl.runtime.runners.replay import Replay
-from tests.pauses.waiting import WaitingDeployment, WaitingServer
+from tests.pauses.waiting import WaitingServer
 
 
-def test_approved_step_is_made_once_on_another_server(waiting: WaitingDeployment) -> None:
-    with waiting.serve() as server:
-        run = server.start("refund")
-        assert (run["status"], run["content"]) == ("PAUSED", "")
-        assert waiting.ledger(run) == ["begin", "look up bob"]
-        (asked,) = server.list_approvals(run)
-        server.kill()
+def test_finished_step_is_not_made_again_in_the_next_leg(server: WaitingServer) -> None:
+    run = server.start("refund")
+    assert (run["status"], run["content"]) == ("PAUSED", "")
+    assert server.deployment.ledger(run) == ["begin", "look up bob"]
+    (asked,) = server.list_approvals(run)
     assert (asked["kind"], asked["policy"], asked["question"]) == ("approval", "other", "Refund?")
     assert asked["arguments"] == {"amount": 10, "to": "BOB"}
-    with waiting.serve("second.log") as server:
-        run = server.decide_and_wait(run, "approve")
-        (asked,) = server.list_approvals(run)
+
+    run = server.decide_and_wait(run, "approve")
+    (asked,) = server.list_approvals(run)
     assert (run["status"], run["content"]) == ("COMPLETED", "paid by boss")
     # The function ran again, its finished step did not.
-    assert waiting.ledger(run) == ["begin", "look up bob", "begin", "pay 10 to BOB"]
+    ledger = ["begin", "look up bob", "begin", "pay 10 to BOB"]
+    assert server.deployment.ledger(run) == ledger
     assert (asked["execution"], asked["result"]) == ("done", '"paid"')
 
 
-def test_object_input_survives_a_pause_and_a_kill(waiting: WaitingDeployment) -> None:
-    with waiting.serve() as server:
-        run = server.start("order", message="two", input={"pieces": 2})
-        assert run["status"] == "PAUSED"
-        server.kill()
-    with waiting.serve("second.log") as server:
-        run = server.decide_and_wait(run, "approve")
+def test_object_input_is_the_same_in_the_next_leg(server: WaitingServer) -> None:
+    run = server.start("order", message="two", input={"pieces": 2})
+    assert run["status"] == "PAUSED"
+    run = server.decide_and_wait(run, "approve")
     assert run["content"] == "{'pieces': 2, 'seen': 1} {'pieces': 2} True"
     assert (run["input"], run["input_object"]) == ("two", {"pieces": 2})
-    assert waiting.ledger(run) == ["begin {'pieces': 2, 'seen': 1} {'pieces': 2}"] * 2
+    begun = "begin {'pieces': 2, 'seen': 1} {'pieces': 2}"
+    assert server.deployment.ledger(run) == [begun] * 2
 
 
-def test_server_that_dies_in_a_step_is_asked_about(waiting: WaitingDeployment) -> None:
-    hold = waiting.inner.folder / "hold"
-    hold.touch()
-    with waiting.serve() as server:
-        run = server.start("refund")
-        server.decide(run, "approve")
-        while "pay 10 to BOB" not in waiting.ledger(run):
-            server.wait_for(run["run_id"], "RUNNING", "PENDING")
-        server.kill()
-    hold.unlink()
-    with waiting.serve("second.log") as server:
-        server.wait_for(run["run_id"], "PAUSED")
-        asked = server.list_approvals(run)
-        decided = [(each["kind"], each["execution"]) for each in asked]
-        assert decided == [("approval", "unknown"), ("outcome", None)]
-        server.decide(run, "complete", result="receipt 7")
-        run = server.wait_for_end(run)
-    assert run["content"] == "receipt 7 by boss"
-    assert waiting.ledger(run).count("pay 10 to BOB") == 1
-
-
-def test_same_call_is_asked_for_twice(shared: WaitingServer) -> None:
-    run = shared.start("twice")
-    run = shared.decide_and_wait(run, "approve")
-    shared.decide(run, "reject")
-    run = shared.wait_for_end(run)
+def test_same_call_is_asked_for_twice(server: WaitingServer) -> None:
+    run = server.start("twice")
+    run = server.decide_and_wait(run, "approve")
+    server.decide(run, "reject")
+    run = server.wait_for_end(run)
     assert run["content"] == "[{'account': 'BOB'}, 'no']"
-    assert shared.deployment.ledger(run) == ["look up bob"]
+    assert server.deployment.ledger(run) == ["look up bob"]
 
 
-def test_calls_of_several_tasks_are_asked_for_together(shared: WaitingServer) -> None:
-    run = shared.start("parallel")
-    asked = shared.list_approvals(run)
+def test_calls_of_several_tasks_are_asked_for_together(server: WaitingServer) -> None:
+    run = server.start("parallel")
+    asked = server.list_approvals(run)
     assert sorted(each["tool_name"] for each in asked) == ["first", "second", "third"]
-    shared.decide(run, "approve", "first")
-    shared.decide(run, "reject", "second")
-    shared.decide(run, "approve", "third")
-    run = shared.wait_for_end(run)
+    server.decide(run, "approve", "first")
+    server.decide(run, "reject", "second")
+    server.decide(run, "approve", "third")
+    run = server.wait_for_end(run)
     assert run["content"] == "yes,no,yes"
-    assert shared.deployment.ledger(run) == ["slow"]
+    assert server.deployment.ledger(run) == ["slow"]
 
 
-def test_question_is_answered_or_rejected(shared: WaitingServer) -> None:
-    answered = shared.start("form")
-    rejected = shared.start("form")
-    shared.decide(answered, "answer", answer={"size": 3})
-    shared.decide(rejected, "reject", note="no idea")
-    assert shared.wait_for_end(answered)["content"] == "size 3"
-    assert shared.wait_for_end(rejected)["content"] == "rejected: no idea"
+def test_question_is_answered_or_rejected(server: WaitingServer) -> None:
+    answered = server.start("form")
+    rejected = server.start("form")
+    server.decide(answered, "answer", answer={"size": 3})
+    server.decide(rejected, "reject", note="no idea")
+    assert server.wait_for_end(answered)["content"] == "size 3"
+    assert server.wait_for_end(rejected)["content"] == "rejected: no idea"
 
 
-def test_generator_publishes_nothing_twice(shared: WaitingServer) -> None:
-    run = shared.start("streamed")
+def test_generator_publishes_nothing_twice(server: WaitingServer) -> None:
+    run = server.start("streamed")
     assert (run["status"], run["content"]) == ("PAUSED", "one ")
-    run = shared.decide_and_wait(run, "approve")
-    shared.decide(run, "answer", answer="because")
-    run = shared.wait_for_end(run)
-    events = shared.read_events(run["run_id"])
+    run = server.decide_and_wait(run, "approve")
+    server.decide(run, "answer", answer="because")
+    run = server.wait_for_end(run)
+    events = server.read_events(run["run_id"])
     assert run["content"] == "one two True three because"
     texts = [event["content"] for event in events if event["event"] == "RunContent"]
     assert "".join(texts) == run["content"]
@@ -112,13 +88,13 @@ def test_generator_publishes_nothing_twice(shared: WaitingServer) -> None:
     assert len(run["tools"]) == 1
     assert run["metrics"]["input_tokens"] == 100 + 3 + 5 + 7
     assert run["metrics"]["output_tokens"] == 2 + 5
-    assert shared.deployment.ledger(run) == ["look up bob"]
+    assert server.deployment.ledger(run) == ["look up bob"]
 
 
 @pytest.mark.parametrize("agent", ["branching", "drifting", "drifting_call"])
-def test_other_work_in_the_next_leg_is_an_error(shared: WaitingServer, agent: str) -> None:
-    run = shared.start(agent)
-    run = shared.decide_and_wait(run, "approve")
+def test_other_work_in_the_next_leg_is_an_error(server: WaitingServer, agent: str) -> None:
+    run = server.start(agent)
+    run = server.decide_and_wait(run, "approve")
     assert run["error"]["code"] == "REPLAY_MISMATCH"
 
 
@@ -134,40 +110,40 @@ def find_name(asked: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("form", ["arguments", "question", "policy", "schema", "ask"])
-def test_answer_reaches_the_task_that_has_asked(shared: WaitingServer, form: str) -> None:
+def test_answer_reaches_the_task_that_has_asked(server: WaitingServer, form: str) -> None:
     """When the function runs again, the tasks ask in another order."""
-    run = shared.start("crossing", form)
-    asked = {find_name(each): each for each in shared.list_approvals(run)}
+    run = server.start("crossing", form)
+    asked = {find_name(each): each for each in server.list_approvals(run)}
     for name, decision in (("A", "yes"), ("B", "no")):
         if asked[name]["kind"] == "input":
-            shared.decide_one(asked[name], "answer", answer=decision)
+            server.decide_one(asked[name], "answer", answer=decision)
         else:
-            shared.decide_one(asked[name], "approve" if decision == "yes" else "reject")
+            server.decide_one(asked[name], "approve" if decision == "yes" else "reject")
 
-    run = shared.wait_for_end(run)
+    run = server.wait_for_end(run)
     assert run["status"] == "COMPLETED", run["error"]
-    ledger = shared.deployment.ledger(run)
+    ledger = server.deployment.ledger(run)
     assert [line for line in ledger if line != "leg"] == ["A is removed"]
 
 
-def test_one_of_two_equal_questions_is_approved(shared: WaitingServer) -> None:
-    run = shared.start("crossing", "same")
-    first, second = shared.list_approvals(run)
-    shared.decide_one(first, "approve")
-    shared.decide_one(second, "reject")
-    run = shared.wait_for_end(run)
+def test_one_of_two_equal_questions_is_approved(server: WaitingServer) -> None:
+    run = server.start("crossing", "same")
+    first, second = server.list_approvals(run)
+    server.decide_one(first, "approve")
+    server.decide_one(second, "reject")
+    run = server.wait_for_end(run)
     assert run["status"] == "COMPLETED", run["error"]
-    assert len([line for line in shared.deployment.ledger(run) if line != "leg"]) == 1
+    assert len([line for line in server.deployment.ledger(run) if line != "leg"]) == 1
 
 
 @pytest.mark.parametrize("form", ["arguments", "question", "policy", "schema", "ask"])
-def test_answer_does_not_reach_another_question(shared: WaitingServer, form: str) -> None:
-    run = shared.start("turning", form)
+def test_answer_does_not_reach_another_question(server: WaitingServer, form: str) -> None:
+    run = server.start("turning", form)
     if form in ("schema", "ask"):
-        run = shared.decide_and_wait(run, "answer", answer="yes")
+        run = server.decide_and_wait(run, "answer", answer="yes")
     else:
-        run = shared.decide_and_wait(run, "approve")
-    assert shared.deployment.ledger(run) == ["leg", "leg"]
+        run = server.decide_and_wait(run, "approve")
+    assert server.deployment.ledger(run) == ["leg", "leg"]
     assert run["error"]["code"] == "REPLAY_MISMATCH"
 
 
@@ -187,42 +163,42 @@ async def test_log_of_an_earlier_version_is_read() -> None:
     assert await replay.execute(replay.ask("Which?", {"type": "string"}), list) == "left"
 
 
-def test_synchronous_function_cannot_wait(shared: WaitingServer) -> None:
-    run = shared.start("blocking")
+def test_synchronous_function_cannot_wait(server: WaitingServer) -> None:
+    run = server.start("blocking")
     assert "context.approve is for async functions" in run["error"]["detail"]
 
 
-def test_call_outside_of_a_step_is_done_when_the_function_returns(shared: WaitingServer) -> None:
-    run = shared.start("inline")
-    shared.decide(run, "approve")
-    shared.wait_for_end(run)
+def test_call_outside_of_a_step_is_done_when_the_function_returns(server: WaitingServer) -> None:
+    run = server.start("inline")
+    server.decide(run, "approve")
+    server.wait_for_end(run)
     failed = "the step broken failed (ValueError)"
     # The failure of the step is repeated, its function is not.
-    assert shared.deployment.ledger(run) == ["failing", failed, failed, "inline"]
-    (asked,) = shared.list_approvals(run)
+    assert server.deployment.ledger(run) == ["failing", failed, failed, "inline"]
+    (asked,) = server.list_approvals(run)
     assert asked["execution"] == "done"
 
 
-def test_calls_are_made_by_the_steps_after_several_pauses(shared: WaitingServer) -> None:
-    run = shared.start("late")
-    run = shared.decide_and_wait(run, "approve")
-    run = shared.decide_and_wait(run, "approve")
-    asked = shared.list_approvals(run)
+def test_calls_are_made_by_the_steps_after_several_pauses(server: WaitingServer) -> None:
+    run = server.start("late")
+    run = server.decide_and_wait(run, "approve")
+    run = server.decide_and_wait(run, "approve")
+    asked = server.list_approvals(run)
     # Nothing is done yet: the function waits for the answer.
     assert [each["execution"] for each in asked] == ["executing", "executing", None]
-    assert shared.deployment.ledger(run) == []
-    run = shared.decide_and_wait(run, "answer", answer="left")
-    assert [each["execution"] for each in shared.list_approvals(run)[:2]] == ["done", "done"]
-    run = shared.decide_and_wait(run, "answer", answer=None)
+    assert server.deployment.ledger(run) == []
+    run = server.decide_and_wait(run, "answer", answer="left")
+    assert [each["execution"] for each in server.list_approvals(run)[:2]] == ["done", "done"]
+    run = server.decide_and_wait(run, "answer", answer=None)
     assert run["status"] == "COMPLETED", run
     steps = ["left 1", "left 2", "slow"]
-    assert shared.deployment.ledger(run) == [*steps, "TimeoutError", "StepFailed"]
+    assert server.deployment.ledger(run) == [*steps, "TimeoutError", "StepFailed"]
 
 
-def test_state_of_the_session_is_changed_once(shared: WaitingServer) -> None:
-    run = shared.start("counted")
-    shared.decide(run, "approve")
-    assert shared.wait_for_end(run)["content"] == "1"
+def test_state_of_the_session_is_changed_once(server: WaitingServer) -> None:
+    run = server.start("counted")
+    server.decide(run, "approve")
+    assert server.wait_for_end(run)["content"] == "1"
 
 
 async def test_context_of_a_test_takes_replies() -> None:

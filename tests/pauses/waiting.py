@@ -19,11 +19,13 @@ from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.process import ServerProcess, serve_config
 
-__all__ = ["WaitingDeployment", "WaitingServer", "create_waiting_deployment"]
+__all__ = ["WaitingDeployment", "WaitingServer", "create_waiting_deployment", "list_members"]
 
 FINAL = ("COMPLETED", "ERROR", "CANCELLED")
 
-MODULES = ("waiting_functions", "waiting_library")
+MODULES = (
+    "waiting_functions", "waiting_library", "waiting_graphs", "waiting_agno", "waiting_agents",
+)  # fmt: skip
 
 AGENT = r"^(?:async )?(?:def )?(\w+)(?:\(message|: Any = build)"
 """An agent in the source of a module: a function with a message, or an object that is built."""
@@ -164,8 +166,17 @@ class WaitingDeployment:
             yield WaitingServer(self, process)
 
 
+def list_members(server: WaitingServer, run: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the runs below a run, parents first."""
+    found = []
+    for run_id in run["member_runs"]:
+        member = server.get_run(run_id)
+        found += [member, *list_members(server, member)]
+    return found
+
+
 def create_waiting_deployment(folder: Path, model_url: str) -> WaitingDeployment:
-    """Create a deployment with the agents of `waiting_functions.py` and `waiting_library.py`."""
+    """Create a deployment with the agents of all `MODULES`."""
     tables = []
     for module in MODULES:
         source = Path(__file__).with_name(f"{module}.py").read_text()
