@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from agentctl.interface.requests import RunRequest
 from tests.durable.test_kills import wait_until_done
@@ -71,6 +75,7 @@ object = "looking_agents:asking"
 
 KILLED = ("configured", "graph", "typed")
 PAUSED = ("confirming", "asking")
+SHOWING = ("showing-graph", "showing")
 
 PICTURE = build_png(77)
 
@@ -97,74 +102,82 @@ def find_stored(folder: Path) -> list[str]:
     return [name for name, form in forms.items() if form in stored]
 
 
-async def test_runs_with_pictures_go_on_after_a_death(
-    tmp_path: Path, model_endpoint: ModelEndpoint
-) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
-    shutil.copy(Path(__file__).with_name("looking_agents.py"), folder)
-    url = model_endpoint.base_url
-    site = create_site(folder, url, extra=AGENTS.format(url=url))
-    (folder / "hold").touch()
-    with site.serve("first") as server:
-        runs = {agent: await start(site, server, agent) for agent in (*KILLED, *PAUSED)}
-        for agent in KILLED:
-            await wait_until((folder / f"held-{agent}").exists)
-        for agent in PAUSED:
-            await site.wait_for_end(server, runs[agent], "PAUSED")
-        kill(server)
-    assert find_stored(folder) == []
-    (folder / "hold").unlink()
-    model_endpoint.forget()
+@dataclass(frozen=True)
+class Lost:
+    """A second server, with the runs that a killed one had, by their agents."""
 
-    with site.serve("second") as server:
-        for agent in PAUSED:
-            await site.decide(server, runs[agent], "approve", "hold")
-        for agent, run_id in runs.items():
-            record = await site.wait_for_end(server, run_id)
-            assert (record["status"], record["content"]) == ("COMPLETED", f"held {agent}"), record
-            assert [each["name"] for each in record["messages"][0]["files"]] == ["dot.png"]
-            sent = [
-                body["messages"]
-                for body in model_endpoint.requests()
-                if f'"who\\": \\"{agent}' in json.dumps(body["messages"][0])
-            ]
-            prompt: dict[str, Any] = sent[-1][0]
-            shown = f"data:image/png;base64,{base64.b64encode(PICTURE).decode()}"
-            assert [part["image_url"]["url"] for part in prompt["content"][1:]] == [shown]
-    assert find_stored(folder) == []
+    site: Site
+    server: ServerProcess
+    runs: dict[str, str]
 
 
-async def test_results_with_pictures_are_kept_without_their_bytes(
-    tmp_path: Path, model_endpoint: ModelEndpoint
-) -> None:
-    folder = tmp_path / "site"
-    folder.mkdir()
+async def start_all(site: Site, server: ServerProcess) -> dict[str, str]:
+    """Start a run of each agent, and wait until it waits or calls a tool that waits."""
+    folder = site.deployment.folder
+    runs = {agent: await start(site, server, agent) for agent in (*KILLED, *PAUSED)}
+    for agent in SHOWING:
+        plan = [answer(call("show"), call("hold", who=agent)), answer(text="done")]
+        runs[agent] = await start(site, server, agent, json.dumps(plan))
+
+    for agent in (*KILLED, *SHOWING):
+        await wait_until((folder / f"held-{agent}").exists)
+    for agent in PAUSED:
+        await site.wait_for_end(server, runs[agent], "PAUSED")
+    for agent in SHOWING:
+        await wait_until_done(site, {"run_id": runs[agent]}, 1)
+    return runs
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Iterator[Lost]:
+    folder = tmp_path_factory.mktemp("files")
     shutil.copy(Path(__file__).with_name("looking_agents.py"), folder)
     (folder / "picture.png").write_bytes(PICTURE)
     (folder / "hold").touch()
     url = model_endpoint.base_url
     site = create_site(folder, url, extra=AGENTS.format(url=url))
     with site.serve("first") as server:
-        runs = {}
-        for agent in ("showing-graph", "showing"):
-            calls = answer(call("show"), call("hold", who=agent))
-            plan = json.dumps([calls, answer(text="done")])
-            runs[agent] = await start(site, server, agent, plan)
-            await wait_until((folder / f"held-{agent}").exists)
-            await wait_until_done(site, {"run_id": runs[agent]}, 1)
+        runs = asyncio.run(start_all(site, server))
         kill(server)
     assert find_stored(folder) == []
     (folder / "hold").unlink()
     # Only what an earlier process has stored shows it.
     (folder / "picture.png").unlink()
     model_endpoint.forget()
-
     with site.serve("second") as server:
-        records = {agent: await site.wait_for_end(server, run_id) for agent, run_id in runs.items()}
+        yield Lost(site, server, runs)
+
+
+@pytest.mark.parametrize("agent", [*KILLED, *PAUSED])
+async def test_run_with_a_picture_goes_on_after_a_death(
+    lost: Lost, model_endpoint: ModelEndpoint, agent: str
+) -> None:
+    site = lost.site
+    run_id = lost.runs[agent]
+    if agent in PAUSED:
+        await site.decide(lost.server, run_id, "approve", "hold")
+    record = await site.wait_for_end(lost.server, run_id)
+    assert (record["status"], record["content"]) == ("COMPLETED", f"held {agent}"), record
+    assert [each["name"] for each in record["messages"][0]["files"]] == ["dot.png"]
+    sent = [
+        body["messages"]
+        for body in model_endpoint.requests()
+        if f'"who\\": \\"{agent}' in json.dumps(body["messages"][0])
+    ]
+    prompt: dict[str, Any] = sent[-1][0]
+    shown = f"data:image/png;base64,{base64.b64encode(PICTURE).decode()}"
+    assert [part["image_url"]["url"] for part in prompt["content"][1:]] == [shown]
+    assert find_stored(site.deployment.folder) == []
+
+
+async def test_results_with_pictures_are_kept_without_their_bytes(
+    lost: Lost, model_endpoint: ModelEndpoint
+) -> None:
+    site = lost.site
+    records = {agent: await site.wait_for_end(lost.server, lost.runs[agent]) for agent in SHOWING}
     assert [record["status"] for record in records.values()] == ["COMPLETED"] * 2, records
     assert records["showing-graph"]["content"] == hashlib.sha256(PICTURE).hexdigest()
-    sent = json.dumps(model_endpoint.requests()[-1]["messages"])
+    sent = json.dumps(model_endpoint.requests("plan")[-1]["messages"])
     # The picture of the user, and that of the tool.
     assert sent.count(base64.b64encode(PICTURE).decode()) == 2
-    assert find_stored(folder) == []
+    assert find_stored(site.deployment.folder) == []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,20 +74,6 @@ def encode(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-@pytest.fixture
-def media_site(tmp_path: Path, model_endpoint: ModelEndpoint) -> Site:
-    script = Path(__file__).parents[1] / "server" / "media_server.py"
-    config = CONFIG.format(
-        python=sys.executable,
-        script=script,
-        picture=encode(PICTURE),
-        paper=encode(PDF),
-        folder=tmp_path,
-        url=model_endpoint.base_url,
-    )
-    return create_site(tmp_path, model_endpoint.base_url, extra=config)
-
-
 async def count_files(site: Site, run_id: str) -> int:
     stored = Sql("SELECT count(*) FROM files WHERE run_id = :run_id")
     async with site.open_database() as database:
@@ -109,60 +98,84 @@ def count_shown(endpoint: ModelEndpoint, tool: str) -> list[int]:
     return [each.count(encode(PICTURE)) for each in sent if tool in each and "drawn" in each]
 
 
-async def test_killed_and_paused_runs_have_each_file_of_a_tool_once(
-    media_site: Site, model_endpoint: ModelEndpoint
-) -> None:
-    site = media_site
-    folder = media_site.deployment.folder
+@dataclass(frozen=True)
+class Lost:
+    """A second server, with the runs that a killed one had."""
+
+    site: Site
+    server: ServerProcess
+    durable: dict[str, Any]
+    paused: dict[str, Any]
+    repeating: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Iterator[Lost]:
+    folder = tmp_path_factory.mktemp("media")
+    config = CONFIG.format(
+        python=sys.executable,
+        script=Path(__file__).parents[1] / "server" / "media_server.py",
+        picture=encode(PICTURE),
+        paper=encode(PDF),
+        folder=folder,
+        url=model_endpoint.base_url,
+    )
+    site = create_site(folder, model_endpoint.base_url, extra=config)
     (folder / "hold").touch()
-    with site.serve("first") as server:
+
+    async def start_all(server: ServerProcess) -> list[dict[str, Any]]:
         durable, paused = [
             await start(site, server, PLANS[name], "agent", name) for name in ("durable", "paused")
         ]
         await site.wait_for_end(server, paused["run_id"], "PAUSED")
         await wait_until(partial(is_called, site, durable, "visit"))
         await wait_until_done(site, durable, 1)
-        kill(server)
-    assert find_stored(folder) == []
-    (folder / "hold").unlink()
-    model_endpoint.forget()
-
-    with site.serve("second") as server:
-        await site.wait_for_end(server, durable["run_id"], "PAUSED")
-        for run in (durable, paused):
-            await site.decide(server, run["run_id"], "approve", "refund")
-            record = await site.wait_for_end(server, run["run_id"])
-            assert (record["status"], record["content"]) == ("COMPLETED", "paid 3 to ann"), record
-            check_files(site, server, record)
-    shown = count_shown(model_endpoint, "media_draw")
-    assert shown == [1] * len(shown)
-    assert len(shown) == 3  # after the visit, and after each payment
-    assert (folder / "drawn").read_text().splitlines() == ["draw", "draw"]
-    assert site.tools_called(durable) == ["refund", "visit", "visit"]
-    assert site.tools_called(paused) == ["refund"]
-    assert find_stored(folder) == []
-
-
-async def test_tool_that_is_called_again_after_a_kill_has_saved_its_files_once(
-    media_site: Site, model_endpoint: ModelEndpoint
-) -> None:
-    site = media_site
-    folder = media_site.deployment.folder
-    with site.serve("first") as server:
-        runs = [
+        repeating = [
             await start(site, server, PLANS["repeating"], "agent", "repeating") for _ in range(4)
         ]
 
         async def has_saved() -> bool:
-            return any([await count_files(site, run["run_id"]) for run in runs])
+            return any([await count_files(site, run["run_id"]) for run in repeating])
 
         await wait_until(has_saved)
+        return [durable, paused, *repeating]
+
+    with site.serve("first") as server:
+        durable, paused, *repeating = asyncio.run(start_all(server))
         kill(server)
+    assert find_stored(folder) == []
+    (folder / "hold").unlink()
     model_endpoint.forget()
     with site.serve("second") as server:
-        for run in runs:
-            record = await site.wait_for_end(server, run["run_id"])
-            assert record["status"] == "COMPLETED", record
-            check_files(site, server, record)
-    assert set(count_shown(model_endpoint, "again_draw")) <= {1}
+        yield Lost(site, server, durable, paused, repeating)
+
+
+async def test_killed_and_paused_runs_have_each_file_of_a_tool_once(
+    lost: Lost, model_endpoint: ModelEndpoint
+) -> None:
+    site = lost.site
+    folder = site.deployment.folder
+    await site.wait_for_end(lost.server, lost.durable["run_id"], "PAUSED")
+    for run in (lost.durable, lost.paused):
+        await site.decide(lost.server, run["run_id"], "approve", "refund")
+        record = await site.wait_for_end(lost.server, run["run_id"])
+        assert (record["status"], record["content"]) == ("COMPLETED", "paid 3 to ann"), record
+        check_files(site, lost.server, record)
+    shown = count_shown(model_endpoint, "media_draw")
+    assert shown == [1] * len(shown)
+    assert len(shown) == 3  # after the visit, and after each payment
+    assert (folder / "drawn").read_text().splitlines() == ["draw", "draw"]
+    assert site.tools_called(lost.durable) == ["refund", "visit", "visit"]
+    assert site.tools_called(lost.paused) == ["refund"]
     assert find_stored(folder) == []
+
+
+async def test_tool_that_is_called_again_after_a_kill_has_saved_its_files_once(
+    lost: Lost, model_endpoint: ModelEndpoint
+) -> None:
+    for run in lost.repeating:
+        record = await lost.site.wait_for_end(lost.server, run["run_id"])
+        assert record["status"] == "COMPLETED", record
+        check_files(lost.site, lost.server, record)
+    assert set(count_shown(model_endpoint, "again_draw")) <= {1}
+    assert find_stored(lost.site.deployment.folder) == []

@@ -37,17 +37,6 @@ async def test_approved_call_is_made_once_on_another_server(own_site: Site) -> N
     assert (tool["result"], tool["tool_call_error"]) == ("paid 10 to bob", False)
 
 
-async def test_denied_call_is_not_made_and_the_model_reads_why(site: Site, server: Server) -> None:
-    run = await site.run(server, "clerk", [answer(PAY)])
-    await site.decide(server, run["run_id"], "reject", note="too much")
-    record = await site.wait_for_end(server, run["run_id"])
-    assert (record["status"], record["content"]) == (
-    "COMPLETED", "The call was rejected: too much",
-    )  # fmt: skip
-    assert site.ledger(run) == []
-    assert record["tools"][0]["tool_call_error"] is True
-
-
 async def test_edited_call_is_made_with_the_new_arguments(site: Site, server: Server) -> None:
     run = await site.run(server, "clerk", [answer(PAY)])
     await site.decide(server, run["run_id"], "approve", arguments={"amount": 5, "to": "bob"})
@@ -92,16 +81,6 @@ async def test_run_pauses_again_in_a_later_turn(site: Site, server: Server) -> N
     assert (record["status"], record["content"]) == ("COMPLETED", "First.\n\npaid 7 to eve")
     assert [entry["arguments"]["amount"] for entry in site.ledger(run)] == [10, 7]
     assert len({entry["call_id"] for entry in site.ledger(run)}) == 2
-
-
-async def test_expired_approval_counts_as_denied(own_site: Site) -> None:
-    config = own_site.deployment.path
-    config.write_text(f"{config.read_text()}\n[approvals]\nexpire_seconds = 1\n")
-    with own_site.serve_in_thread() as server:
-        run = await own_site.run(server, "clerk", [answer(PAY)])
-        record = await own_site.wait_for_end(server, run["run_id"])
-    assert record["content"] == "The call was rejected: no one decided in time"
-    assert own_site.ledger(run) == []
 
 
 async def test_arguments_that_do_not_validate_ask_no_one(site: Site, server: Server) -> None:

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from agentctl.server import create_app
-from tests.gated.site import SCOPES, Site, answer, call, create_site, kill
+from tests.gated.site import SCOPES, Site, answer, call, create_site
 from tests.kit.conditions import PATIENCE
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import ServerProcess
@@ -103,7 +103,7 @@ async def test_any_server_continues_with_the_results(client_site: Site) -> None:
         answer(call("open-tab", "t4", url="b")),
     ]
     tools = {"client_tools": [TAB, ASK], "tool_choice": "required"}
-    with client_site.serve("first") as server:
+    with client_site.serve_in_thread() as server:
         runs = [
             start(client_site, server, "/agents/clerk/runs", plan, **tools).json(),
             start(client_site, server, "/teams/office/runs", plan, **tools).json(),
@@ -113,8 +113,7 @@ async def test_any_server_continues_with_the_results(client_site: Site) -> None:
             assert run["status"] == "PAUSED", run
             asked = [(row["kind"], row["policy"], row["tool_name"]) for row in run["approvals"]]
             assert asked == [("external", "user", "open-tab"), ("external", "user", "ask_color")]
-        kill(server)
-    with client_site.serve("second") as server:
+    with client_site.serve_in_thread() as server:
         for run in runs:
             await client_site.decide(server, run["run_id"], "complete", "open-tab", result="tab")
             assert len(await client_site.pending(run["run_id"])) == 1

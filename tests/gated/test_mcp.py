@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -53,8 +54,24 @@ def desk(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 
 
 @pytest.fixture(scope="module")
-def desk_server(desk: Site) -> Iterator[ServerProcess]:
-    with desk.serve() as process:
+def lost_runs(desk: Site) -> dict[str, dict[str, Any]]:
+    """Runs that wait, by their agents. Their server was killed, and the tool `send` has changed."""
+
+    async def start(server: ServerProcess) -> dict[str, dict[str, Any]]:
+        host = await desk.run(server, "host", [BOOK])
+        guarded = await desk.run(server, "guarded", [answer(call("desk_send", to="ann"))])
+        return {"host": host, "guarded": guarded}
+
+    with desk.serve("first") as server:
+        runs = asyncio.run(start(server))
+        kill(server)
+    (desk.deployment.folder / "bookings.changed").touch()
+    return runs
+
+
+@pytest.fixture(scope="module")
+def desk_server(desk: Site, lost_runs: dict[str, dict[str, Any]]) -> Iterator[ServerProcess]:
+    with desk.serve("second") as process:
         yield process
 
 
@@ -67,32 +84,30 @@ BOOK = answer(call("desk_book", place="inn"))
 
 
 async def test_questions_of_a_server_wait_for_answers_in_any_process(
-    tmp_path: Path, model_endpoint: ModelEndpoint
+    desk: Site, desk_server: ServerProcess, lost_runs: dict[str, dict[str, Any]]
 ) -> None:
-    site = create(tmp_path, model_endpoint.base_url)
-    with site.serve("first") as server:
-        run = await site.run(server, "host", [BOOK])
-        assert run["status"] == "PAUSED"
-        kill(server)
-    asked = {row.question: row for row in await site.pending(run["run_id"])}
+    run = lost_runs["host"]
+    assert run["status"] == "PAUSED"
+    asked = {row.question: row for row in await desk.pending(run["run_id"])}
     assert {row.kind for row in asked.values()} == {"input"}
     assert sorted(map(str, asked)) == ["For how many?", "When\\x1b[31m?"]
     assert all(row.tool_name == "desk_book" for row in asked.values())
-    with site.serve("second") as server:
-        when = asked["When\\x1b[31m?"]
-        who = asked["For how many?"]
-        await site.decide_rows(server, [when], "answer", answer={"day": "Monday"})
-        await site.decide_rows(server, [who], "answer", answer={"count": 2})
-        await site.wait_for_end(server, run["run_id"], "PAUSED", "COMPLETED", "ERROR")
-        (sure,) = await site.pending(run["run_id"])
-        assert sure.question == "Sure?"
-        assert bookings(site) == []
-        await site.decide(server, run["run_id"], "answer", answer={"sure": True})
-        record = await site.wait_for_end(server, run["run_id"])
+
+    when = asked["When\\x1b[31m?"]
+    who = asked["For how many?"]
+    await desk.decide_rows(desk_server, [when], "answer", answer={"day": "Monday"})
+    await desk.decide_rows(desk_server, [who], "answer", answer={"count": 2})
+    await desk.wait_for_end(desk_server, run["run_id"], "PAUSED", "COMPLETED", "ERROR")
+    (sure,) = await desk.pending(run["run_id"])
+    assert sure.question == "Sure?"
+    assert [entry for entry in bookings(desk) if entry["place"] == "inn"] == []
+
+    await desk.decide(desk_server, run["run_id"], "answer", answer={"sure": True})
+    record = await desk.wait_for_end(desk_server, run["run_id"])
     booked = {
         "place": "inn", "when": {"day": "Monday"}, "who": {"count": 2}, "sure": {"sure": True},
     }  # fmt: skip
-    assert bookings(site) == [booked]
+    assert [entry for entry in bookings(desk) if entry["place"] == "inn"] == [booked]
     assert json.loads(record["content"]) == booked
     assert [tool["tool_call_error"] for tool in record["tools"]] == [False]
 
@@ -152,21 +167,16 @@ async def test_gated_call_may_ask_after_its_approval(
 
 
 async def test_approved_call_of_a_changed_tool_is_not_made(
-    tmp_path: Path, model_endpoint: ModelEndpoint
+    desk: Site, desk_server: ServerProcess, lost_runs: dict[str, dict[str, Any]]
 ) -> None:
-    site = create(tmp_path, model_endpoint.base_url)
-    with site.serve("first") as server:
-        run = await site.run(server, "guarded", [answer(call("desk_send", to="ann"))])
-        assert run["status"] == "PAUSED"
-        kill(server)
-    (tmp_path / "bookings.changed").touch()
-    with site.serve("second") as server:
-        await site.decide(server, run["run_id"], "approve")
-        record = await site.wait_for_end(server, run["run_id"])
-    (row,) = await site.approvals(run["run_id"])
+    run = lost_runs["guarded"]
+    assert run["status"] == "PAUSED"
+    await desk.decide(desk_server, run["run_id"], "approve")
+    record = await desk.wait_for_end(desk_server, run["run_id"])
+    (row,) = await desk.approvals(run["run_id"])
     assert record["status"] == "COMPLETED"
     assert record["tools"][0]["tool_call_error"] is True
-    assert bookings(site) == []
+    assert [entry for entry in bookings(desk) if entry["place"] == "ann"] == []
     assert "desk_send has changed since this call was approved" in record["content"]
     assert row.execution == "failed"
 

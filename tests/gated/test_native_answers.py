@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gated.site import Site, kill
+from tests.gated.site import Site
 from tests.kit.model import ModelEndpoint
 
 _CONFIG = """
@@ -35,11 +35,10 @@ def thinking(
 async def test_signed_thinking_is_sent_back_after_a_pause(
     thinking: Site, vendor_endpoint: ModelEndpoint
 ) -> None:
-    with thinking.serve("first") as server:
+    with thinking.serve_in_thread() as server:
         run = await thinking.run(server, "thinker", '{"amount": 1, "to": "bob"}')
         assert run["status"] == "PAUSED"
-        kill(server)
-    with thinking.serve("second") as server:
+    with thinking.serve_in_thread() as server:
         await thinking.decide(server, run["run_id"], "approve")
         record = await thinking.wait_for_end(server, run["run_id"])
     assert record["status"] == "COMPLETED"
