@@ -6,7 +6,6 @@ others are roles of a script (tests/kit/scripted_models.py).
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -67,14 +66,6 @@ def fail() -> str:
     raise RuntimeError("secret of the tool")
 
 
-async def wait(tool_context: ToolContext) -> str:
-    """Wait, and write a line afterwards."""
-    write(tool_context, "begun")
-    await asyncio.sleep(600)
-    write(tool_context, "ended")
-    return "late"
-
-
 def count(tool_context: ToolContext) -> int:
     """Count in the state of the session."""
     tool_context.state["counted"] = tool_context.state.get("counted", 0) + 1
@@ -110,8 +101,6 @@ buyer = Agent(name="buyer", model=chat("buyer"), tools=[buy, LongRunningFunction
 tabular = Agent(name="tabular", model=chat("tabular"), tools=[tabulate])
 
 failing = Agent(name="failing", model=chat("failing"), tools=[fail])
-
-waiting = Agent(name="waiting", model=chat("waiting"), tools=[wait])
 
 counting = Agent(name="counting", model=chat("counting"), tools=[count])
 

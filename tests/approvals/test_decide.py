@@ -49,19 +49,6 @@ def test_approved_call_is_made_and_the_run_completes(people: People) -> None:
     assert ended["approvals"][0]["status"] == "approved"
 
 
-def test_edited_call_has_both_hashes(people: People) -> None:
-    run = people.start("other")
-    (approval,) = people.approvals(run)
-    edited = {"amount": 5, "to": "bob"}
-    decided = people.decide(approval, "approve", arguments=edited).json()
-    assert decided["arguments"] == {"amount": 10, "to": "bob"}
-    assert decided["approved_arguments"] == edited
-    assert decided["arguments_hash"] == approval["arguments_hash"]
-    assert decided["approved_arguments_hash"] not in (None, approval["arguments_hash"])
-    assert people.wait_for_end(run)["status"] == "COMPLETED"
-    assert people.payments[-1] == edited
-
-
 def test_run_waits_for_the_last_decision(people: People) -> None:
     run = people.start("other user")
     first, second = people.approvals(run)
