@@ -187,18 +187,6 @@ def test_steps_that_would_not_be_made_end_the_run_at_the_pause(
     assert server.deployment.ledger(run) == []
 
 
-def test_one_of_two_calls_is_rejected(server: WaitingServer, models: ScriptedModels) -> None:
-    models.begin({"payer": [[*PAYMENT, ("pay", {"amount": 20, "to": "eve"})], "Half."]})
-    run = server.start("payer", "pay both")
-    first, second = server.list_approvals(run)
-    server.decide_one(first, "approve")
-    assert server.get_run(run["run_id"])["status"] == "PAUSED"
-    server.decide_one(second, "reject")
-    run = server.wait_for_end(run)
-    assert [each["result"] for each in run["tools"]] == ["paid 10", "The call was rejected"]
-    assert server.deployment.ledger(run) == ["pay 10 to bob"]
-
-
 @pytest.mark.parametrize("approved", ["bob", "eve"])
 def test_answers_reach_agents_that_work_at_the_same_time(
     server: WaitingServer, models: ScriptedModels, approved: str

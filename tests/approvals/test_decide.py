@@ -49,17 +49,6 @@ def test_approved_call_is_made_and_the_run_completes(people: People) -> None:
     assert ended["approvals"][0]["status"] == "approved"
 
 
-def test_run_waits_for_the_last_decision(people: People) -> None:
-    run = people.start("other user")
-    first, second = people.approvals(run)
-    before = people.payments
-    assert people.decide(first, "reject", note="no").status_code == 200
-    assert people.send("root", "GET", f"/runs/{run['run_id']}").json()["status"] == "PAUSED"
-    assert people.decide(second, "approve").status_code == 200
-    assert people.wait_for_end(run)["content"] == "Results: The call was rejected: no, paid"
-    assert len(people.payments) == len(before) + 1
-
-
 def test_second_decision_is_a_conflict_whatever_it_contains(people: People) -> None:
     run = people.start("other")
     (approval,) = people.approvals(run)

@@ -8,20 +8,6 @@ from tests.pauses.graphs import CALL, build_calls_with_one_id
 from tests.pauses.waiting import WaitingServer
 
 
-def test_one_of_two_calls_is_rejected(server: WaitingServer) -> None:
-    run = server.start("agno_two", CALL)
-    first, second = server.list_approvals(run)
-    server.decide_one(first, "approve")
-    assert server.get_run(run["run_id"])["status"] == "PAUSED"
-    assert server.deployment.ledger(run) == []
-    server.decide_one(second, "reject")
-    run = server.wait_for_end(run)
-    assert sorted(run["content"].split(" | ")) == ["The call was rejected", "paid 10"]
-    assert server.deployment.ledger(run) == ["pay 10 to bob for None"]
-    executions = {each["status"]: each["execution"] for each in server.list_approvals(run)}
-    assert executions == {"approved": "done", "rejected": None}
-
-
 def test_calls_with_one_id_are_not_decided_about(server: WaitingServer) -> None:
     run = server.start("agno_exact", build_calls_with_one_id("agno_pay"))
     for asked in server.list_approvals(run):
@@ -30,29 +16,6 @@ def test_calls_with_one_id_are_not_decided_about(server: WaitingServer) -> None:
     run = server.wait_for_end(run)
     assert server.deployment.ledger(run) == []
     assert run["error"]["code"] == "MODEL_ANSWER_INVALID"
-
-
-def test_decisions_belong_to_their_calls(server: WaitingServer) -> None:
-    """Two calls are equal, and the decisions come in another order."""
-    calls = [
-        {
-            "id": f"call-{number}",
-            "type": "function",
-            "function": {
-                "name": "agno_pay",
-                "arguments": json.dumps({"amount": min(number, 2), "to": "bob"}),
-            },
-        }
-        for number in (1, 2, 3)
-    ]
-    run = server.start("agno_exact", json.dumps({"tool_calls": calls}))
-    asked = {each["tool_call_id"]: each for each in server.list_approvals(run)}
-    for call_id, verb in (("call-3", "reject"), ("call-2", "approve"), ("call-1", "reject")):
-        server.decide_one(asked[call_id], verb)
-    run = server.wait_for_end(run)
-    assert server.deployment.ledger(run) == ["pay 2 to bob for None"]
-    refused = "The call was rejected"
-    assert [each["result"] for each in run["tools"]] == [refused, "paid 2", refused]
 
 
 def test_answer_is_given_to_the_tool(server: WaitingServer) -> None:

@@ -14,19 +14,6 @@ def call(number: int, name: str, **arguments: Any) -> dict[str, Any]:
     return {"id": f"call_{number}", "type": "function", "function": function}
 
 
-def test_one_of_two_calls_is_rejected(server: WaitingServer) -> None:
-    run = server.start("openai_two", CALL)
-    first, second = server.list_approvals(run)
-    server.decide_one(first, "approve")
-    assert server.get_run(run["run_id"])["status"] == "PAUSED"
-    server.decide_one(second, "reject")
-    run = server.wait_for_end(run)
-    assert sorted(run["content"].split(" | ")) == ["The call was rejected", "paid 10"]
-    assert server.deployment.ledger(run) == ["pay 10 to bob for None"]
-    executions = {each["status"]: each["execution"] for each in server.list_approvals(run)}
-    assert executions == {"approved": "done", "rejected": None}
-
-
 def test_decisions_belong_to_their_calls(server: WaitingServer) -> None:
     """Two calls are equal, and the decisions come in another order; an id is used again later."""
     calls = [call(number, "pay", amount=min(number, 2), to="bob") for number in (1, 2, 3)]

@@ -84,7 +84,6 @@ def build_crew(model: str, *members: Any, **options: Any) -> Any:
 
 
 agno_payer: Any = build_agno("tool:agno_pay")
-agno_two: Any = build_agno("tools:agno_pay")
 agno_exact: Any = build_agno("exact")
 agno_mailer: Any = build_agno("tool:agno_mail")
 agno_opener: Any = build_agno("tool:agno_open")
