@@ -415,15 +415,29 @@ def test_a_damaged_backup_changes_nothing(
     assert not list(tmp_path.rglob("*.restoring*"))
 
 
-@pytest.mark.parametrize("damage", UNSAFE.values(), ids=UNSAFE)
-def test_restore_refuses_what_check_refuses(
-    agentctl: Agentctl, config: Path, file: Path, tmp_path: Path, damage: str | Damage
-) -> None:
+@pytest.fixture
+def sound_backup(agentctl: Agentctl, config: Path, file: Path, tmp_path: Path) -> bytes:
+    """The content of a backup of the database, which can be restored."""
     where = ("--config", str(config))
-    backup = tmp_path / "b.db"
+    backup = tmp_path / "sound.db"
     old_file(file)
     agentctl("db", "migrate", *where)
     assert agentctl("db", "backup", str(backup), *where).code == 0
+    return backup.read_bytes()
+
+
+@every_row("damage", UNSAFE.values())
+def test_restore_refuses_what_check_refuses(
+    agentctl: Agentctl,
+    config: Path,
+    file: Path,
+    tmp_path: Path,
+    sound_backup: bytes,
+    damage: str | Damage,
+) -> None:
+    where = ("--config", str(config))
+    backup = tmp_path / "b.db"
+    backup.write_bytes(sound_backup)
     if callable(damage):
         damage(backup)
     else:

@@ -22,7 +22,7 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.projects import make_project
 from tests.kit.command import shift_clock
 from tests.kit.conditions import PATIENCE, wait_for
-from tests.kit.process import AGENTCTL, ServerProcess, serve_config
+from tests.kit.process import ServerProcess, serve_config, start_agentctl
 
 AT_ONCE = ("keys", "rotate", "--wait", "0")
 
@@ -190,8 +190,8 @@ def test_an_interrupted_rotation_can_be_completed(
     config = init_project(agentctl, home / "p")
     at = {"AGENTCTL_CONFIG": str(config)}
     token = agentctl("token", "mint", "--sub", "me", env=at).stdout
-    process = subprocess.Popen(
-        [*AGENTCTL, "keys", "rotate", "--wait", "600"],
+    process = start_agentctl(
+        *("keys", "rotate", "--wait", "600"),
         env=environment | at,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
