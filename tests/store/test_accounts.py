@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from agentctl.interface.requests.administration import AccountFilter
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import accounts
@@ -39,11 +37,11 @@ def test_a_stored_account_is_read_unchanged(store: Store) -> None:
     assert store.read(accounts.get_by_token_hash("hash of a1")) == row
 
 
-@pytest.mark.parametrize("hash", ["", "hash of a", "hash of a11", "HASH OF A1", "hash of a_", "%"])
-def test_only_the_whole_hash_finds_an_account(store: Store, hash: str) -> None:
+def test_only_the_whole_hash_finds_an_account(store: Store) -> None:
     assert store.write(accounts.create(an_account()))
-    assert store.read(accounts.get_by_token_hash(hash)) is None
-    assert store.read(accounts.get(hash)) is None
+    for text in ("", "hash of a", "hash of a11", "HASH OF A1", "hash of a_", "%"):
+        assert store.read(accounts.get_by_token_hash(text)) is None, text
+        assert store.read(accounts.get(text)) is None, text
 
 
 def test_one_active_account_has_a_name(store: Store) -> None:
