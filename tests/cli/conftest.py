@@ -179,8 +179,8 @@ def on_demo(demo: Demo, agentctl: Agentctl) -> Agentctl:
 def through(request: pytest.FixtureRequest, demo: Demo, agentctl: Agentctl) -> Agentctl:
     """Run `agentctl ARGS` on the demo's data: once straight on its database, once over HTTP.
 
-    For what a command says about its target, and for errors that a server has found. What an
-    operation does is the same on both: `tests/contract` shows it, and a test here uses `on_demo`.
+    For what a command says about its target, and for errors that a server has found. Other tests
+    use `on_demo`: rows of `tests/contract/table/commands.py` show that both print the same.
     """
     remote = request.param == "remote"
     door = ("--url", demo.url) if remote else ("--config", str(demo.config))

@@ -33,17 +33,6 @@ def test_get_shows_the_record(on_demo: Agentctl, session: str) -> None:
     assert on_demo("sessions", "get", session, "--type", "agent", "-o", "name").lines == [session]
 
 
-def test_get_is_the_same_bytes_locally_and_remotely(
-    agentctl: Agentctl, demo: Demo, session: str
-) -> None:
-    here = agentctl("sessions", "get", session, "-o", "json", "--config", str(demo.config))
-    there = agentctl(
-        *("sessions", "get", session, "-o", "json", "--url", demo.url),
-        env={"AGENTCTL_TOKEN": demo.token},
-    )
-    assert here.raw == there.raw
-
-
 @every_row(
     "options", [["--type", "team"], ["--user", "nobody"], ["--db", "nowhere"], ["--table", "other"]]
 )
