@@ -52,3 +52,12 @@ def test_only_what_may_begin_a_stop_text_is_held_back() -> None:
     assert added == ["one "]
     stop_texts.take("jects", added.append)
     assert "".join(added) == "one objects"
+
+
+def test_text_that_was_held_back_is_released_once() -> None:
+    added: list[str] = []
+    stop_texts = StopTexts(["observe"], lambda: None)
+    stop_texts.take("one ob", added.append)
+    stop_texts.release()
+    stop_texts.release()
+    assert "".join(added) == "one ob"
