@@ -29,7 +29,10 @@ def serve_agents(folder: Path, endpoint: ModelEndpoint, extra: str) -> Iterator[
         extra: the part of the configuration with the models and agents.
     """
     deployment = create_deployment(folder, endpoint.base_url, extra=extra)
-    with serve_in_thread(deployment) as server, deployment.client(server.url) as client:
+    with (
+        serve_in_thread(deployment, code_leaves_connections=True) as server,
+        deployment.client(server.url) as client,
+    ):
         yield client
 
 

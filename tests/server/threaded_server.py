@@ -58,14 +58,15 @@ def serve_in_thread(
     *,
     lifespan: str = "on",
     http: type[HttpProtocol] | Literal["auto"] = HttpProtocol,
+    code_leaves_connections: bool = False,
 ) -> Iterator[ThreadedServer]:
     """Serve an application, by default that of the deployment, on a real socket, in a thread.
 
-    The connections that the code of an agent has left open are closed at the end, as those of a
-    process would be.
-
     Args:
         http: the class of connections; `auto` for that of plain uvicorn.
+        code_leaves_connections: close the connections that are left at the end, as the end of a
+            process would: the code of agents seldom closes the clients of its models. Otherwise
+            they are a failure of the test.
     """
     _forget_modules(deployment.folder)
     config = uvicorn.Config(
@@ -82,7 +83,7 @@ def serve_in_thread(
         timeout_keep_alive=60,
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=_run, args=(server,), daemon=True)
+    thread = threading.Thread(target=_run, args=(server, code_leaves_connections), daemon=True)
     thread.start()
     try:
         port = _port(server, thread)
@@ -115,10 +116,11 @@ class _Loop(uvloop.Loop):
         await asyncio.sleep(0)
 
 
-def _run(server: uvicorn.Server) -> None:
+def _run(server: uvicorn.Server, code_leaves_connections: bool) -> None:
     async def serve() -> None:
         await server.serve()
-        await loop.close_connections()
+        if code_leaves_connections:
+            await loop.close_connections()
 
     with asyncio.Runner(loop_factory=_Loop) as runner:
         loop = runner.get_loop()
