@@ -191,9 +191,9 @@ async def check_webhooks(settings: Settings) -> list[Finding]:
             }
             dead = Counter[str]()
             for database in databases.values():
-                for row in await database.read(webhooks.count_by_state(), size="large"):
-                    if row.state == "dead":
-                        dead[row.webhook_id] += row.count
+                for deliveries in await database.read(webhooks.count_by_state(), size="large"):
+                    if deliveries.state == "dead":
+                        dead[deliveries.webhook_id] += deliveries.count
             waiting = await count_waiting(databases)
     except AgentctlError as failure:
         return [*findings, from_failure(_WEBHOOKS, failure)]
