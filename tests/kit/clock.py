@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import Any
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
 from tests.kit.conditions import wait_until
 
-__all__ = ["pass_time", "pytest_pyfunc_call", "wait_for_timer"]
+__all__ = [
+    "loop_servers",
+    "pass_time",
+    "pass_time_until",
+    "pytest_pyfunc_call",
+    "run",
+    "wait_for_timer",
+]
+
+T = TypeVar("T")
+
+
+class LoopServer(Protocol):
+    """A server in the event loop of a test."""
+
+    def serve(self) -> AbstractAsyncContextManager[None]:
+        """Serve in the running event loop within the block."""
+
+
+loop_servers: list[LoopServer] = []
+"""The servers of the current test. A fixture adds its server, and removes it at its end."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -46,6 +68,21 @@ async def pass_time(seconds: float) -> None:
     _get_loop().ahead += seconds
 
 
+async def pass_time_until(condition: Callable[[], Any], seconds: float) -> None:
+    """Let a time pass at once, again and again, until a condition is true.
+
+    It is for work that looks at the clock from time to time, and has no timer of the whole time.
+    """
+    loop = _get_loop()
+
+    def set_ahead() -> Any:
+        loop.ahead += seconds
+        return condition()
+
+    # Its pauses are real ones for threads: they end their work meanwhile.
+    await wait_until(set_ahead)
+
+
 def _get_loop() -> _Loop:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, _Loop), "only a test that is a coroutine has such a loop"
@@ -59,6 +96,22 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
     arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in names}
-    with asyncio.Runner(loop_factory=_Loop) as runner:
-        runner.run(pyfuncitem.obj(**arguments))
+    run(pyfuncitem.obj(**arguments))
     return True
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Execute a coroutine in a new event loop, together with the servers of the test.
+
+    A test or a fixture that is no coroutine uses it in place of `asyncio.run`.
+    """
+
+    async def serve() -> T:
+        async with AsyncExitStack() as stack:
+            for server in loop_servers:
+                await stack.enter_async_context(server.serve())
+            return await work
+
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        # Without servers there is no step before those of the coroutine.
+        return runner.run(serve() if loop_servers else work)

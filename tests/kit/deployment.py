@@ -158,9 +158,9 @@ class Deploy:
 
 
 @pytest.fixture(scope="session")
-def deploy(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Deploy:
+def deploy(tmp_path_factory: pytest.TempPathFactory, process_endpoint: ModelEndpoint) -> Deploy:
     """Create deployments."""
-    return Deploy(tmp_path_factory, model_endpoint)
+    return Deploy(tmp_path_factory, process_endpoint)
 
 
 @pytest.fixture

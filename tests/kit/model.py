@@ -7,6 +7,9 @@ of a model. The name of the model selects the behaviour: `echo`, `hang`, `half`,
 There is one process for all tests of a pytest process. The servers of a folder of tests live on
 while the tests of the next folder run, and a run on one of them may still call its model. So each
 folder has a port of its own, and sees only the calls at that port.
+
+Folders whose tests start no processes have an endpoint in the event loop of each test instead
+(`tests.kit.loop_model`).
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ from tests.kit.model_server import Body
 
 __all__ = [
     "ModelEndpoint",
+    "ProcessEndpoint",
     "model_endpoint",
+    "process_endpoint",
     "pytest_runtest_setup",
     "start_endpoint",
     "vendor_endpoint",
@@ -37,16 +42,12 @@ __all__ = [
 
 
 class ModelEndpoint:
-    """A running endpoint."""
-
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
-        self.process = process
-        self.first_port = port
+    """An endpoint and what it has received."""
 
     @property
     def port(self) -> int:
-        """The port of the requests that this object sends and counts."""
-        return self.first_port
+        """The port of the requests that this object counts."""
+        raise NotImplementedError
 
     @property
     def base_url(self) -> str:
@@ -60,7 +61,7 @@ class ModelEndpoint:
 
     def open_calls(self) -> int:
         """Return the number of model calls that are open now."""
-        return int(self._request("GET", "/open")["open"])
+        raise NotImplementedError
 
     def wait_for_open(self, count: int) -> None:
         """Wait until `count` calls are open."""
@@ -69,16 +70,47 @@ class ModelEndpoint:
 
     def requests(self, model: str | None = None) -> list[Body]:
         """Return the request bodies received so far, newest last, of one model if given."""
-        sent: list[Body] = self._request("GET", "/requests")["requests"]
-        return [body for body in sent if model in (None, body["model"])]
+        return [body for body in self.read_requests() if model in (None, body["model"])]
 
     def headers(self, model: str) -> dict[str, str]:
         """Return the header fields of the newest request for a model, names in lower case."""
-        sent: list[dict[str, Any]] = self._request("GET", "/headers")["headers"]
-        return next(entry["fields"] for entry in reversed(sent) if entry["model"] == model)
+        entries = reversed(self.read_headers())
+        return next(entry["fields"] for entry in entries if entry["model"] == model)
+
+    def read_requests(self) -> list[Body]:
+        """Return all request bodies received so far, newest last."""
+        raise NotImplementedError
+
+    def read_headers(self) -> list[Body]:
+        """Return the model and the header fields of all requests, newest last."""
+        raise NotImplementedError
 
     def forget(self) -> None:
         """Forget the requests received so far."""
+        raise NotImplementedError
+
+
+class ProcessEndpoint(ModelEndpoint):
+    """An endpoint that is a process."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.process = process
+        self.first_port = port
+
+    @property
+    def port(self) -> int:
+        return self.first_port
+
+    def open_calls(self) -> int:
+        return int(self._request("GET", "/open")["open"])
+
+    def read_requests(self) -> list[Body]:
+        return list(self._request("GET", "/requests")["requests"])
+
+    def read_headers(self) -> list[Body]:
+        return list(self._request("GET", "/headers")["headers"])
+
+    def forget(self) -> None:
         self._request("DELETE", "/requests")
 
     def stop(self) -> None:
@@ -98,7 +130,7 @@ class ModelEndpoint:
             connection.close()
 
 
-class SharedEndpoint(ModelEndpoint):
+class SharedEndpoint(ProcessEndpoint):
     """An endpoint whose port, and so everything else, is that of the folder of the current test.
 
     A fixture of a session reads `base_url` while a test of its folder is set up, so its servers
@@ -121,7 +153,7 @@ class SharedEndpoint(ModelEndpoint):
 
 def start_endpoint(
     module: str = "tests.kit.model_server", variables: Mapping[str, str] | None = None
-) -> ModelEndpoint:
+) -> ProcessEndpoint:
     """Start the process and wait until it listens; the caller stops it with `stop`.
 
     Args:
@@ -142,7 +174,7 @@ def start_endpoint(
         process.wait()
         process.stdout.close()
         raise RuntimeError("the model endpoint did not start")
-    return ModelEndpoint(process, int(line))
+    return ProcessEndpoint(process, int(line))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -152,10 +184,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def model_endpoint() -> Iterator[ModelEndpoint]:
-    """The endpoint of all tests; a folder sees only its own calls."""
+def process_endpoint() -> Iterator[ModelEndpoint]:
+    """The endpoint of all processes that tests start; a folder sees only its own calls."""
     with _share_endpoint("tests.kit.model_server") as endpoint:
         yield endpoint
+
+
+@pytest.fixture(scope="session")
+def model_endpoint(process_endpoint: ModelEndpoint) -> ModelEndpoint:
+    """The endpoint of a test: that of processes, unless its folder has one in its event loop."""
+    return process_endpoint
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@
     http-key            fails with 401 and repeats the credential of the request
     flaky               fails with 429, then answers like echo, fails with 529, and so on
     later:SECONDS       fails with 429 and Retry-After, then answers like echo, and so on;
-                        later:date has the date two seconds later
+                        later:date has the date 20 seconds later
     http-long           fails with 500 and a text that never ends
     garbage             answers with half a JSON document
     reset               streams a little, then resets the connection
@@ -64,6 +64,7 @@ only its own calls, and returns its number.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import select
@@ -73,12 +74,12 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["Body"]
+__all__ = ["Body", "finish", "reset_at_close"]
 
 TRICKLE_SECONDS = 0.02
 
@@ -147,6 +148,10 @@ class _Handler(BaseHTTPRequestHandler):
             threading.Thread(target=another.serve_forever, daemon=True).start()
             self._send(200, json.dumps({"port": another.server_port}).encode())
             return
+        finish(self.respond())
+
+    async def respond(self) -> None:
+        """Record a request, and answer it."""
         body = self.parse_body(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         state = self.server.state
         with state.lock:
@@ -157,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
             fields = {name.lower(): ", ".join(self.headers.get_all(name)) for name in self.headers}
             state.headers.append({"model": body["model"], "fields": fields})
         try:
-            self.answer(body)
+            await self.answer(body)
         except (_Disconnected, OSError):
             self.close_connection = True
         finally:
@@ -168,14 +173,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Return the body of a request with the name of the model."""
         return body
 
-    def answer(self, body: Body) -> None:
+    async def answer(self, body: Body) -> None:
         """Answer a request by the name of its model."""
         name, _, argument = body["model"].partition(":")
         if name.startswith("http-") and name not in _MISBEHAVIOURS:
             self._refuse(int(name.removeprefix("http-")))
         elif name in ("flaky", "later") and self.number % 2:
             status = 529 if name == "flaky" and self.number % 4 == 3 else 429
-            wait = formatdate(time.time() + 2, usegmt=True) if argument == "date" else argument
+            wait = formatdate(time.time() + 20, usegmt=True) if argument == "date" else argument
             self._refuse(status, {"Retry-After": wait} if wait else {})
         elif name == "window" and sum(len(_read_text(m)) for m in body["messages"]) > int(argument):
             error = {"message": "Input tokens exceed the limit", "code": "context_length_exceeded"}
@@ -192,9 +197,12 @@ class _Handler(BaseHTTPRequestHandler):
         elif name == "tokens":
             self._message(body, self._work(body), {"prompt_tokens": _count_tokens(body)})
         elif name in _MISBEHAVIOURS:
-            _MISBEHAVIOURS[name](self, body)
+            await _MISBEHAVIOURS[name](self, body)
         else:
-            self._message(body, _ANSWERS.get(name, _answer_echo)(body, argument))
+            message = _ANSWERS.get(name, _answer_echo)(body, argument)
+            if message.pop("hang", False):
+                await self.hang(body)
+            self._message(body, message)
 
     def _refuse(self, status: int, headers: dict[str, str] | None = None) -> None:
         error = {"message": "secret of the provider", "type": "test", "code": None}
@@ -227,8 +235,6 @@ class _Handler(BaseHTTPRequestHandler):
         return {**_build_calls(call), "content": text}
 
     def _message(self, body: Body, message: Body, counted: Body | None = None) -> None:
-        if message.pop("hang", False):
-            self.hang(body)
         usage = None if body["model"] == "no-usage" else _count_usage(body, message)
         usage = usage and {**usage, **(counted or {})}
         if body.get("stream"):
@@ -243,23 +249,23 @@ class _Handler(BaseHTTPRequestHandler):
         answer["choices"] = [{"index": 0, "message": message, "finish_reason": reason}]
         self._send(200, json.dumps(answer).encode())
 
-    def hang(self, body: Body) -> None:
+    async def hang(self, body: Body) -> None:
         """Wait until the client disconnects."""
         while True:
-            self._pause(1.0)
+            await self.pause(None)
 
-    def trickle(self, body: Body) -> None:
+    async def trickle(self, body: Body) -> None:
         self._start_stream()
         number = 0
         while True:
             self._event(json.dumps(_build_chunk(body, {"content": f"w{number} "})))
             number += 1
-            self._pause(TRICKLE_SECONDS)
+            await self.pause(TRICKLE_SECONDS)
 
-    def whole(self, body: Body) -> None:
+    async def whole(self, body: Body) -> None:
         text = _last_user_text(body)
         late = re.search(r"late ([0-9.]+)", text)
-        time.sleep(float(late.group(1)) if late else 0)
+        await self.pause(float(late.group(1)) if late else 0)
         chunks = [*_split_message(body, _build_message(text), _count_usage(body, {}))]
         events = b"".join(map(_encode_event, chunks)) + b"data: [DONE]\n\n"
         encoding = b"gzip" if "compressed" in text else b"identity"
@@ -268,54 +274,56 @@ class _Handler(BaseHTTPRequestHandler):
             b"Content-Encoding: %b\r\n\r\n%b" % (len(events), encoding, events)
         )
 
-    def drip(self, body: Body) -> None:
+    async def drip(self, body: Body) -> None:
         self._start_stream()
         while True:
             self._chunk(b": still here\n\n")
-            self._pause(TRICKLE_SECONDS)
+            await self.pause(TRICKLE_SECONDS)
 
-    def endless(self, body: Body) -> None:
+    async def endless(self, body: Body) -> None:
         self._start_stream()
         self._chunk(b'data: {"id": "')
-        self._for_ever(b"x" * 8_192)
+        await self._for_ever(b"x" * 8_192)
 
-    def refuse_the_key(self, body: Body) -> None:
+    async def refuse_the_key(self, body: Body) -> None:
         error = {"message": f"what is {self.headers['Authorization']}?", "type": "test"}
         self._send(401, json.dumps({"error": error}).encode())
 
-    def refuse_at_length(self, body: Body) -> None:
+    async def refuse_at_length(self, body: Body) -> None:
         self.send_response(500)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        self._for_ever(b'"secret of the provider"\n\n' * 300)
+        await self._for_ever(b'"secret of the provider"\n\n' * 300)
 
-    def arguments(self, body: Body) -> None:
+    async def arguments(self, body: Body) -> None:
         self._start_stream()
         call: Body = {"index": 0, "id": "c", "type": "function"}
         call["function"] = {"name": "add", "arguments": '{"a": "'}
         self._event(json.dumps(_build_chunk(body, {"role": "assistant", "tool_calls": [call]})))
         more = {"index": 0, "function": {"arguments": "1" * 4_096}}
-        self._for_ever(_encode_event(_build_chunk(body, {"tool_calls": [more]})))
+        await self._for_ever(_encode_event(_build_chunk(body, {"tool_calls": [more]})))
 
-    def thoughts(self, body: Body) -> None:
+    async def thoughts(self, body: Body) -> None:
         self._start_stream()
-        self._for_ever(_encode_event(_build_chunk(body, {"reasoning_content": "hm " * 1_000})))
+        await self._for_ever(
+            _encode_event(_build_chunk(body, {"reasoning_content": "hm " * 1_000}))
+        )
 
-    def _for_ever(self, data: bytes) -> None:
+    async def _for_ever(self, data: bytes) -> None:
         while True:
             self._chunk(data)
-            self._pause(0)
+            await self.pause(0)
 
-    def half(self, body: Body) -> None:
+    async def half(self, body: Body) -> None:
         self._start_stream()
         for word in ("one ", "two ", "three"):
             delta = _build_chunk(body, {"content": word})
             delta["usage"] = {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8}
             self._event(json.dumps(delta if word == "one " else {**delta, "usage": None}))
-        self.hang(body)
+        await self.hang(body)
 
-    def garbage(self, body: Body) -> None:
+    async def garbage(self, body: Body) -> None:
         if body.get("stream"):
             self._start_stream()
             self._event('{"id": "x", "choices": [{"ind')
@@ -323,16 +331,19 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(200, b'{"id": "x", "choi')
 
-    def reset(self, body: Body) -> None:
+    async def reset(self, body: Body) -> None:
         self._start_stream()
         self._event(json.dumps(_build_chunk(body, {"content": "almost "})))
-        self._pause(0.05)
-        linger = struct.pack("ii", 1, 0)
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        self.connection.close()
+        await self.pause(0.05)
+        self.reset_connection()
         raise _Disconnected
 
-    def script(self, body: Body) -> None:
+    def reset_connection(self) -> None:
+        """Close the connection so that its client gets a reset."""
+        reset_at_close(self.connection)
+        self.connection.close()
+
+    async def script(self, body: Body) -> None:
         answer = _answer_with_results(body)
         if answer is not None:
             self._message(body, answer)
@@ -346,7 +357,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for data in _read_pieces(script):
             self._chunk(data) if framed else self.wfile.write(data)
-            self._pause(0)
+            await self.pause(0)
         if framed and not script.get("cut"):
             self._chunk(b"")
         self.close_connection = not framed or script.get("cut", False)
@@ -373,14 +384,22 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
         self.wfile.flush()
 
-    def _pause(self, seconds: float) -> None:
-        """Wait for `seconds`; raise _Gone as soon as the client has closed the connection."""
+    async def pause(self, seconds: float | None) -> None:
+        """Wait for `seconds`, or for ever.
+
+        Raises:
+            _Disconnected: the client has closed the connection.
+        """
+        self._pause(seconds)
+
+    def _pause(self, seconds: float | None) -> None:
+        """As `pause`, for a handler with a thread of its own."""
         readable, _, _ = select.select([self.connection], [], [], seconds)
         if readable and not self.connection.recv(1, socket.MSG_PEEK):
             raise _Disconnected
 
 
-_MISBEHAVIOURS: dict[str, Callable[[_Handler, Body], None]] = {
+_MISBEHAVIOURS: dict[str, Callable[[_Handler, Body], Awaitable[None]]] = {
     "whole": _Handler.whole,
     "hang": _Handler.hang,
     "trickle": _Handler.trickle,
@@ -395,6 +414,19 @@ _MISBEHAVIOURS: dict[str, Callable[[_Handler, Body], None]] = {
     "reset": _Handler.reset,
     "script": _Handler.script,
 }
+
+
+def reset_at_close(connection: Any) -> None:
+    """Let the end of a connection reset it, instead of telling its client that all was sent."""
+    linger = struct.pack("ii", 1, 0)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+
+def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Execute a coroutine that waits in its thread, so that it never returns to an event loop."""
+    with contextlib.suppress(StopIteration):
+        work.send(None)
+        raise AssertionError("a handler with a thread of its own waits for an event loop")
 
 
 def _read_pieces(script: Body) -> Iterator[bytes]:

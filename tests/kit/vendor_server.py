@@ -297,7 +297,7 @@ class _VendorHandler(_Handler):
                 return {**body, "model": unquote(found.groupdict().get("model") or body["model"])}
         raise _Disconnected
 
-    def answer(self, body: Body) -> None:
+    async def answer(self, body: Body) -> None:
         model = body["model"]
         name, _, argument = model.partition(":")
         if name.startswith("http-"):
@@ -315,15 +315,15 @@ class _VendorHandler(_Handler):
         elif name == "redirect":
             self._send(307, b"", {"Location": self.path.replace("redirect", "echo")})
         elif name == "hang":
-            self.hang(body)
+            await self.hang(body)
         else:
-            self._stream(model, name, self._build_answer(body, name, argument))
+            await self._stream(model, name, self._build_answer(body, name, argument))
 
     def _fail(self, status: int, wait: str = "") -> None:
         body, headers = self.vendor.error(status, wait)
         self._send(status, json.dumps(body).encode(), headers)
 
-    def _stream(self, model: str, name: str, answer: _Answer) -> None:
+    async def _stream(self, model: str, name: str, answer: _Answer) -> None:
         if ":generateContent" in self.path:
             self._send(200, _join_chunks(self.vendor.events(model, answer)))
             return
@@ -333,7 +333,7 @@ class _VendorHandler(_Handler):
         self.end_headers()
         if name == "endless":
             self._chunk(b'data: {"type": "')
-            self._for_ever(b"x" * 8_192)
+            await self._for_ever(b"x" * 8_192)
         if name == "overloaded" and self.number % 2:
             self._chunk(self.vendor.failure_event())
         else:

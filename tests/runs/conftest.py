@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.loop_model import model_endpoint
 from tests.runs.shared_databases import SharedDatabases
+
+__all__ = ["model_endpoint", "shared"]
 
 
 @pytest.fixture

@@ -27,6 +27,12 @@ DELTAS = 25
 Event = tuple[int, str, dict[str, Any]]
 
 
+@pytest.fixture
+def model_endpoint(process_endpoint: ModelEndpoint) -> ModelEndpoint:
+    """The endpoint for servers that are processes."""
+    return process_endpoint
+
+
 def server(deployment: Deployment, name: str) -> AbstractContextManager[ServerProcess]:
     """Start one of several servers on the same databases."""
     return serve_config(deployment.path, log=f"{name}.log")

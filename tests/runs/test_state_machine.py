@@ -38,7 +38,7 @@ from agentctl.runs.jobs.sweep import sweep_dead_workers
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.repositories import workers
 from tests.kit.conditions import PATIENCE, wait_until
-from tests.kit.model import ModelEndpoint
+from tests.kit.loop_model import LoopEndpoint
 from tests.runs.client_calls import (
     Call,
     CancelCall,
@@ -115,12 +115,14 @@ cancels = st.tuples(anyone, st.sampled_from((0.0, 0.0, 0.02, 0.5)), st.booleans(
 class Runs(RuleBasedStateMachine):
     """Processes, clients and the checker of the database."""
 
-    def __init__(self, model_url: str) -> None:
+    def __init__(self, models: LoopEndpoint) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="agentctl-machine-"))
         self.loop = asyncio.new_event_loop()
         self.loop.set_task_factory(create_process_task)  # type: ignore[arg-type]
-        self.settings = build_settings(self.folder / "main.db", model_url)
+        self.serving = models.serve()
+        self.do(self.serving.__aenter__())
+        self.settings = build_settings(self.folder / "main.db", models.base_url)
         self.checker = InvariantChecker(self.folder / "main.db")
         self.processes: list[Process] = []
         self.dead: set[str] = set()
@@ -354,6 +356,7 @@ class Runs(RuleBasedStateMachine):
         for process in self.processes:
             if process.alive:
                 self.do(process.kill())
+        self.do(self.serving.__aexit__(None, None, None))
         self.do(self.loop.shutdown_asyncgens())
         self.do(self.loop.shutdown_default_executor())
         self.loop.close()
@@ -478,9 +481,9 @@ def check_told(run: RunRow, told: list[StreamEvent], whole: list[StreamEvent]) -
 
 @ignore_never_awaited
 @pytest.mark.usefixtures("collect_garbage")
-def test_any_sequence_of_steps_keeps_the_invariants(model_endpoint: ModelEndpoint) -> None:
+def test_any_sequence_of_steps_keeps_the_invariants(model_endpoint: LoopEndpoint) -> None:
     def machine() -> Runs:
-        return Runs(model_endpoint.base_url)
+        return Runs(model_endpoint)
 
     try:
         run_state_machine_as_test(machine, settings=BOUNDS)  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ from agentctl.runtime.transcript.events import Content, RunEvent
 from agentctl.runtime.transcript.history import SessionState
 from agentctl.runtime.transcript.recorder import RunRecorder
 from agentctl.runtime.transcript.transcript import Transcript
+from tests.kit import clock
 from tests.kit.conditions import PATIENCE
 from tests.kit.model import ModelEndpoint
 from tests.kit.run_specs import a_spec
@@ -269,7 +270,7 @@ def with_catalog(configured: Settings, work: Callable[[Catalog], Awaitable[T]]) 
         finally:
             await catalog.close()
 
-    return asyncio.run(main())
+    return clock.run(main())
 
 
 def run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -288,14 +288,15 @@ async def linger() -> str:
 
 
 async def ignore() -> str:
-    """Ignore cancellations for a while."""
-    deadline = time.monotonic() + 1.0
-    while time.monotonic() < deadline:
-        try:
-            await asyncio.sleep(0.01)
-        except asyncio.CancelledError:
-            continue
+    """Ignore cancellations until `released` is set."""
+    while not released.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await released.wait()
     return "late"
+
+
+released = asyncio.Event()
+"""Ends `ignore`; a test creates it anew, for its event loop."""
 
 
 steps: list[str] = []

@@ -308,6 +308,8 @@ async def test_thread_of_a_cancelled_run_can_go_on(name: str) -> None:
 
 async def test_cancelled_graph_takes_no_further_step() -> None:
     frameworks().steps.clear()
+    frameworks().released = asyncio.Event()
+    before = asyncio.all_tasks()
     catalog = Catalog.from_settings(hosted("swallows_cancellation"))
     context = FakeContext(catalog)
     try:
@@ -317,7 +319,8 @@ async def test_cancelled_graph_takes_no_further_step() -> None:
         work.cancel()
         await asyncio.wait({work}, timeout=PATIENCE)
         assert work.cancelled()
-        await asyncio.sleep(1.2)
+        frameworks().released.set()
+        await wait_until(lambda: asyncio.all_tasks() <= before)
     finally:
         await catalog.close()
     assert frameworks().steps == ["first"]

@@ -24,6 +24,8 @@ from agentctl.runtime.models.library_model import LibraryConnection
 from agentctl.runtime.models.openai_chat import OpenAIConnection
 from agentctl.runtime.models.provider import build_http_client
 from tests.differential.comparison import report
+from tests.kit import clock
+from tests.kit.loop_model import open_loop_endpoint
 from tests.kit.model import ModelEndpoint
 from tests.kit.tables import every_row
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
@@ -140,12 +142,13 @@ async def observe_all(url: str, messages: Mapping[str, str]) -> Results:
 
 
 @pytest.fixture(scope="module")
-def results(model_endpoint: ModelEndpoint) -> Results:
+def results() -> Results:
     """The results for all messages, which share their connections."""
     messages = SAME | {name: message for name, (message, _, _) in DIFFERENT.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return asyncio.run(observe_all(model_endpoint.base_url, messages))
+        with open_loop_endpoint() as endpoint:
+            return clock.run(observe_all(endpoint.base_url, messages))
 
 
 def text_events(*texts: str) -> list[object]:

@@ -167,10 +167,13 @@ async def test_heads_cover_the_entries_that_are_due(deployment: Deployment, keys
 async def test_old_entries_are_signed_before_the_head_is_full(
     deployment: Deployment, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signing, "HEAD_SECONDS", 1)
     async with signing_service(deployment.settings, keys) as (service, signer):
         await add_entries(service, 1)
-        await asyncio.sleep(1.1)
+        await sign(signer)
+        assert await read_tokens(service) == []
+
+        # From now on, every entry is old.
+        monkeypatch.setattr(signing, "HEAD_SECONDS", 0)
         await sign(signer)
         found = await verify(service, keys)
         assert (found.heads, found.entries, found.unsigned, found.findings) == (1, 1, 0, [])

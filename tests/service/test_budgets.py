@@ -25,6 +25,7 @@ from agentctl.runs.gate import budgets
 from agentctl.runs.gate.budgets import find_period
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import quotas
+from tests.kit import clock
 from tests.kit.clock import pass_time
 from tests.kit.command import run_command, stay_in_hour
 from tests.kit.conditions import wait_for, wait_until
@@ -56,7 +57,13 @@ async def wait_for_file(name: str) -> str:
 
 
 async def spend(message, context):
-    for _ in range(50):
+    while True:
+        await asyncio.sleep(0.02)
+        context.usage(input_tokens=100)
+
+
+async def spend_until_told(message, context):
+    while not Path(message).exists():
         await asyncio.sleep(0.02)
         context.usage(input_tokens=100)
     return "done"
@@ -86,6 +93,7 @@ def one_day() -> Iterator[None]:
 def deploy(folder: Path, endpoint: ModelEndpoint, extra: str, **options: Any) -> Deployment:
     (folder / "spending.py").write_text(CODE)
     agents = '[[agents]]\nid = "spender"\nobject = "spending:spend"\n'
+    agents += '[[agents]]\nid = "told"\nobject = "spending:spend_until_told"\n'
     agents += '[[agents]]\nid = "once"\nobject = "spending:spend_once"\n'
     agents += '[[agents]]\nid = "burst"\nobject = "spending:spend_at_once"\n'
     return create_deployment(folder, endpoint.base_url, extra=f"{agents}\n{extra}", **options)
@@ -171,7 +179,7 @@ async def test_code_that_reports_tokens_is_stopped(
     async with open_service(deploy(tmp_path, model_endpoint, stop)) as service:
         run = await run_agent(user(service), "spender")
         assert run["error"]["code"] == "BUDGET_EXCEEDED"
-        assert 250 <= run["total_tokens"] < 2_000
+        assert run["total_tokens"] >= 250
 
 
 async def test_one_report_of_code_is_enough_to_stop_it(
@@ -188,7 +196,7 @@ async def test_usage_of_live_runs_counts_on_other_servers(
 ) -> None:
     deployment = deploy(tmp_path, model_endpoint, budget(per="server", tokens=300))
     async with open_service(deployment) as first, open_service(deployment) as second:
-        spending = asyncio.create_task(run_agent(user(first), "spender"))
+        spending = asyncio.create_task(run_agent(user(first), "told", str(tmp_path / "go")))
 
         async def is_used_up() -> bool:
             (row,) = await list_budgets(admin(second))
@@ -197,6 +205,7 @@ async def test_usage_of_live_runs_counts_on_other_servers(
         await wait_until(is_used_up)
         with pytest.raises(errors.BudgetExceeded):
             await run_agent(user(second))
+        (tmp_path / "go").touch()
         run = await spending
         assert run["status"] == "COMPLETED"
         (row,) = await list_budgets(admin(second))
@@ -314,7 +323,7 @@ def test_command_lists_budgets(tmp_path: Path, model_endpoint: ModelEndpoint) ->
         async with open_service(deployment) as service:
             await run_agent(user(service))
 
-    asyncio.run(start_run())
+    clock.run(start_run())
     environment = {"PATH": "", "USER": "boss"}
     listed = run_command(
         "usage", "--budgets", "-o", "tsv", environment=environment, folder=deployment.folder
@@ -412,12 +421,12 @@ tools = ["spending:wait_for_file"]
 
 
 def test_runs_that_wait_count_and_go_on_when_the_budget_is_used_up(
-    tmp_path: Path, model_endpoint: ModelEndpoint
+    tmp_path: Path, process_endpoint: ModelEndpoint
 ) -> None:
-    model_endpoint.forget()
-    waiting = WAITING.replace("URL", model_endpoint.base_url)
+    process_endpoint.forget()
+    waiting = WAITING.replace("URL", process_endpoint.base_url)
     deployment = deploy(
-        tmp_path, model_endpoint, waiting + budget(per="user", tokens=1, period="month")
+        tmp_path, process_endpoint, waiting + budget(per="user", tokens=1, period="month")
     )
     scopes = (*ALL, "usage:read")
     adding = {"message": CALL, "stream": False}
@@ -435,7 +444,7 @@ def test_runs_that_wait_count_and_go_on_when_the_budget_is_used_up(
         for _ in range(3):
             refused = ann.post("/agents/asks/runs", json=adding)
             assert (refused.status_code, refused.json()["error_code"]) == (429, "BUDGET_EXCEEDED")
-        assert len(model_endpoint.requests("tool:add")) == 1
+        assert len(process_endpoint.requests("tool:add")) == 1
         server.stop(signal.SIGKILL)
 
     (tmp_path / "go").touch()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from agentctl.interface.requests import RunFilter, RunRequest, RunView
 from agentctl.records.text import MASK
 from agentctl.runtime.failures import MAXIMUM_CAUSES, MESSAGE_CHARACTERS
 from agentctl.service.service import Service, ServiceOperations
+from tests.kit import clock
 from tests.kit.command import run_command
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
@@ -69,15 +69,13 @@ steps = [{ name = "look", agent = "shop" }]
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def shop(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[Deployment]:
-    folder = tmp_path_factory.mktemp("shop")
-    (folder / "shop_code.py").write_text(CODE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SHOP_API_KEY", SECRET)
-        yield create_deployment(folder, model_endpoint.base_url, extra=CONFIGURATION)
+    tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> Deployment:
+    (tmp_path / "shop_code.py").write_text(CODE)
+    monkeypatch.setenv("SHOP_API_KEY", SECRET)
+    return create_deployment(tmp_path, model_endpoint.base_url, extra=CONFIGURATION)
 
 
 def debugger(service: Service, subject: str = "me") -> ServiceOperations:
@@ -216,7 +214,7 @@ def test_commands_show_causes_to_administrators(shop: Deployment) -> None:
         async with open_service(shop) as service:
             return await start(user(service), "agent", "shop")
 
-    run = asyncio.run(start_run())
+    run = clock.run(start_run())
     shown = run_in(shop, "runs", "get", run["run_id"], "-o", "text")
     assert f"cause: LookupError: no order 17, key {MASK}" in shown
     assert "in look_up" in shown

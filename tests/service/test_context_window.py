@@ -113,7 +113,7 @@ KINDS: tuple[tuple[ComponentKind, str], ...] = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def deployment(deploy: Deploy) -> Deployment:
     agents = (
         AGENT.format(id=f"fit_{name}", model=model, more=more)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.contract.engines import Engine
+from tests.kit import clock
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deployment, create_deployment
@@ -130,7 +131,7 @@ def place(
 
 def test_killed_erasure_is_finished_by_the_next_one(place: Deployment) -> None:
     person = Person(place)
-    asyncio.run(person.create(("bob", "granite"), ("vera", MARKER)))
+    clock.run(person.create(("bob", "granite"), ("vera", MARKER)))
     others = person.read_others()
     kills = [*SHARES, *(random.choice([0.0, random.random()]) for _ in range(47 if LONG else 0))]
     for number, share in enumerate(kills):
@@ -138,6 +139,6 @@ def test_killed_erasure_is_finished_by_the_next_one(place: Deployment) -> None:
         assert person.read_others() == others, (number, share)
         if not person.count():
             person.finish()
-            asyncio.run(person.create(("vera", MARKER)))
+            clock.run(person.create(("vera", MARKER)))
     person.finish()
     assert person.read_others() == others

@@ -53,7 +53,7 @@ class _StrictHandler(_Handler):
             data = json.dumps(self.server.seen.get(key, NOTHING_SEEN)).encode()
         self._send(200, data)
 
-    def answer(self, body: Body) -> None:
+    async def answer(self, body: Body) -> None:
         name, key, given = find_marker(body["messages"])
         violations = find_violations(body)
         with self.server.state.lock:
@@ -70,11 +70,13 @@ class _StrictHandler(_Handler):
         elif name:
             replies = FAILURES[name].replies
             # An agent that runs again from its beginning gets the same ids.
-            self.play(body, {**replies[min(given, len(replies) - 1)], "key": f"{key}_{given}"})
+            await self.play(
+                body, {**replies[min(given, len(replies) - 1)], "key": f"{key}_{given}"}
+            )
         else:
             self._message(body, build_answer(body, _last_user_text(body)[:80] or "nothing"))
 
-    def play(self, body: Body, reply: Reply) -> None:
+    async def play(self, body: Body, reply: Reply) -> None:
         """Send a reply of the table."""
         if "status" in reply:
             content = reply["body"]
@@ -83,13 +85,13 @@ class _StrictHandler(_Handler):
         elif reply.get("cut") == "head":
             raise _Disconnected
         elif reply.get("hang") == "head":
-            self.hang(body)
+            await self.hang(body)
         elif body.get("stream"):
-            self._stream(body, reply)
+            await self._stream(body, reply)
         else:
-            self._send_whole(body, reply)
+            await self._send_whole(body, reply)
 
-    def _stream(self, body: Body, reply: Reply) -> None:
+    async def _stream(self, body: Body, reply: Reply) -> None:
         lines = reply.get("lines")
         if lines is None:
             chunks = [*_build_chunks(body, reply)]
@@ -102,12 +104,12 @@ class _StrictHandler(_Handler):
         for line in lines[:sent]:
             self._chunk(line.encode())
         if hang:
-            self.hang(body)
+            await self.hang(body)
         if cut:
             raise _Disconnected
         self._chunk(b"")
 
-    def _send_whole(self, body: Body, reply: Reply) -> None:
+    async def _send_whole(self, body: Body, reply: Reply) -> None:
         if "lines" in reply:
             text = "".join(reply["lines"]).removeprefix("data: ")
         else:
@@ -130,7 +132,7 @@ class _StrictHandler(_Handler):
         self.wfile.write(text.encode()[: len(text) // 2])
         self.wfile.flush()
         if reply.get("hang"):
-            self.hang(body)
+            await self.hang(body)
         raise _Disconnected
 
 

@@ -39,6 +39,7 @@ from tests.kit.model_server import (
     _last_user_text,
     _Server,
     _split_message,
+    finish,
 )
 from tests.kit.vendor_server import _ROUTES, _VendorHandler
 from tests.lab.markers.text import find_markers, write_entry
@@ -93,10 +94,10 @@ class _MarkedHandler(_VendorHandler):
             )
             if vendor is None:
                 write_entry(f"model over {kind}", found, **seen)
-                self._answer_chat(body)
+                finish(self._answer_chat(body))
             else:
                 write_entry(f"model of {type(vendor.vendor).__name__[1:]}", found, **seen)
-                self._answer_vendor(self.parse_body(body))
+                finish(self._answer_vendor(self.parse_body(body)))
         except (_Disconnected, OSError):
             self.close_connection = True
 
@@ -132,31 +133,31 @@ class _MarkedHandler(_VendorHandler):
 
     # Models
 
-    def _answer_vendor(self, body: Body) -> None:
+    async def _answer_vendor(self, body: Body) -> None:
         text, _ = self.vendor.last_turn(body)
         name, seconds = self._read_behaviour(text, 0)
         if name == "hang":
-            self.hang(body)
+            await self.hang(body)
         elif name == "error":
             self._fail(500)
         else:
             time.sleep(seconds)
-            self._stream(body["model"], "echo", self._build_answer(body, "echo", ""))
+            await self._stream(body["model"], "echo", self._build_answer(body, "echo", ""))
 
-    def _answer_chat(self, body: Body) -> None:
+    async def _answer_chat(self, body: Body) -> None:
         asked = _last_user_text(body)
         results = _answer_with_results(body)
         name, seconds = self._read_behaviour(asked, int(results is not None))
         message = self._choose_answer(body, asked, results)
         if name == "hang":
-            self.hang(body)
+            await self.hang(body)
         elif name == "error":
             self._send(500, json.dumps({"error": {"message": asked}}).encode())
         elif name == "plain":
             self._message(body, message)
         elif body.get("stream"):
             parts = [_encode_event(chunk) for chunk in self._split(body, message)]
-            self._send_parts([*parts, b"data: [DONE]\n\n"], body, name, seconds)
+            await self._send_parts([*parts, b"data: [DONE]\n\n"], body, name, seconds)
         else:
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             if "tool_calls" in message:
@@ -164,7 +165,7 @@ class _MarkedHandler(_VendorHandler):
             head = {"id": "answer", "object": "chat.completion", "created": 1, "model": "marked"}
             usage = _count_usage(body, message)
             text = json.dumps({**head, "choices": [choice], "usage": usage}).encode()
-            self._send_parts([text[:80], text[80:]], body, name, seconds)
+            await self._send_parts([text[:80], text[80:]], body, name, seconds)
 
     @staticmethod
     def _split(body: Body, message: Body) -> Sequence[Body]:
@@ -193,7 +194,7 @@ class _MarkedHandler(_VendorHandler):
         made = {"id": f"call_{time.monotonic_ns()}", "type": "function", "function": call}
         return {"role": "assistant", "content": None, "tool_calls": [made]}
 
-    def _send_parts(self, parts: list[bytes], body: Body, name: str, seconds: float) -> None:
+    async def _send_parts(self, parts: list[bytes], body: Body, name: str, seconds: float) -> None:
         """Send the parts of an answer by the name of a behaviour."""
         streamed = bool(body.get("stream"))
         middle = len(parts) // 2
@@ -209,11 +210,11 @@ class _MarkedHandler(_VendorHandler):
         for number, part in enumerate(parts):
             if name in ("cut", "half") and number == middle:
                 if name == "half":
-                    self.hang(body)
+                    await self.hang(body)
                 raise _Disconnected
             self.wfile.write(part)
             self.wfile.flush()
-            self._pause(seconds / len(parts))
+            await self.pause(seconds / len(parts))
 
     @staticmethod
     def _build_head(streamed: bool, length: int, encoding: bytes = b"identity") -> bytes:
@@ -223,7 +224,7 @@ class _MarkedHandler(_VendorHandler):
             b"Content-Encoding: %b\r\n\r\n" % (kind, length, encoding)
         )
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, seconds: float | None) -> None:
         if self.server.context is None:
             super()._pause(seconds)
         elif select.select([self.connection], [], [], seconds)[0]:
