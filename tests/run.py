@@ -4,6 +4,9 @@
     python -m tests.run test                       all layers but `long`: before a change is merged
     python -m tests.run long [--shard N]           the layer `long`, or one of its eight shards
     python -m tests.run near [PATH ...]            the tests in `check` that are near changed files
+    python -m tests.run repeat PATH ... --rounds 200
+                                                   the tests in process of some files, again and
+                                                   again: what fails by chance has found a race
     python -m tests.run test --seed 7              the files in another order than that of the table
     python -m tests.run check -- -x -k sessions    arguments for pytest
 
@@ -43,6 +46,7 @@ __all__ = [
     "build_environment",
     "call_pytest",
     "choose_near_stage",
+    "choose_repeated_stage",
     "choose_stages",
     "shuffle_files",
 ]
@@ -160,6 +164,27 @@ def choose_near_stage(paths: Sequence[str], table: Table) -> Stage:
     files = tuple(file for file in near if file in fast)
     workers = _ONE_WORKER if len(files) <= _FEW_FILES else _THREE_WORKERS
     return Stage("near", ("check",), files, workers)
+
+
+def choose_repeated_stage(paths: Sequence[str], table: Table, rounds: int) -> Stage:
+    """Return a stage that runs the tests in process of some files in many rounds.
+
+    They are collected once, and run in one process: to load the machine, start several.
+
+    Args:
+        paths: of files of tests, or of their folders.
+    """
+    chosen = [Path(path).resolve().relative_to(ROOT) for path in paths]
+    layers = ("check", "doors")
+    files = tuple(
+        file
+        for file in table.find_files(layers)
+        if any(Path(file).is_relative_to(path) for path in chosen)
+    )
+    repeating = ("-q", "-p", "tests.repeating", "--rounds", str(rounds))
+    # The files of a test that has passed would fill the disk.
+    dropping = ("-o", "tmp_path_retention_policy=failed")
+    return Stage("repeated", layers, files, (*_ONE_WORKER, *repeating, *dropping))
 
 
 def build_environment(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -359,6 +384,8 @@ def main(words: Sequence[str]) -> int:
         if not stages[0].files:
             print("No test of `check` imports what has changed.")
             return 0
+    elif given.command == "repeat":
+        stages = [choose_repeated_stage(given.paths, table, given.rounds)]
     else:
         stages = choose_stages(given.command, table, given.shard)
 
@@ -383,11 +410,14 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=("check", "test", "long", "near"))
+    parser.add_argument("command", choices=("check", "test", "long", "near", "repeat"))
     parser.add_argument(
-        "paths", nargs="*", help="of near: changed files, by default those that git names"
+        "paths",
+        nargs="*",
+        help="of near: changed files, by default those that git names; of repeat: files, folders",
     )
     parser.add_argument("--shard", type=int, choices=range(1, SHARDS + 1), help="of long")
+    parser.add_argument("--rounds", type=int, default=200, help="of repeat")
     parser.add_argument("--seed", type=int, help="run the files in the random order of this number")
     own = list(words)
     arguments: list[str] = []
@@ -396,10 +426,12 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         arguments = own[place + 1 :]
         own = own[:place]
     given = parser.parse_args(own)
-    if given.paths and given.command != "near":
+    if given.paths and given.command not in ("near", "repeat"):
         parser.error(
             f"{given.command} takes no files; `near` does, and arguments after -- are for pytest"
         )
+    if given.command == "repeat" and not given.paths:
+        parser.error("repeat needs files or folders")
     if given.shard and given.command != "long":
         parser.error("only `long` has shards")
     return given, arguments

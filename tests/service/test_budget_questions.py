@@ -189,9 +189,11 @@ async def test_agent_in_code_asks_before_its_first_step_only(
     deployment = deploy(tmp_path, model_endpoint, table)
     async with open_service(deployment) as service:
         # It cannot wait in the middle: there the budget ends it, as with "stop".
-        first = await run_agent(user(service), "spender")
+        end = tmp_path / "end"
+        first = await run_agent(user(service), "spender", str(end))
         assert read_error(first) == ("ERROR", "BUDGET_EXCEEDED")
-        second = await run_agent(user(service), "spender")
+        end.touch()
+        second = await run_agent(user(service), "spender", str(end))
         assert second["status"] == "PAUSED"
         (question,) = await list_questions(service)
         arguments = {**question["arguments"], "further": 100_000}

@@ -57,12 +57,6 @@ async def wait_for_file(name: str) -> str:
 
 
 async def spend(message, context):
-    while True:
-        await asyncio.sleep(0.02)
-        context.usage(input_tokens=100)
-
-
-async def spend_until_told(message, context):
     while not Path(message).exists():
         await asyncio.sleep(0.02)
         context.usage(input_tokens=100)
@@ -93,7 +87,6 @@ def one_day() -> Iterator[None]:
 def deploy(folder: Path, endpoint: ModelEndpoint, extra: str, **options: Any) -> Deployment:
     (folder / "spending.py").write_text(CODE)
     agents = '[[agents]]\nid = "spender"\nobject = "spending:spend"\n'
-    agents += '[[agents]]\nid = "told"\nobject = "spending:spend_until_told"\n'
     agents += '[[agents]]\nid = "once"\nobject = "spending:spend_once"\n'
     agents += '[[agents]]\nid = "burst"\nobject = "spending:spend_at_once"\n'
     return create_deployment(folder, endpoint.base_url, extra=f"{agents}\n{extra}", **options)
@@ -196,7 +189,7 @@ async def test_usage_of_live_runs_counts_on_other_servers(
 ) -> None:
     deployment = deploy(tmp_path, model_endpoint, budget(per="server", tokens=300))
     async with open_service(deployment) as first, open_service(deployment) as second:
-        spending = asyncio.create_task(run_agent(user(first), "told", str(tmp_path / "go")))
+        spending = asyncio.create_task(run_agent(user(first), "spender", str(tmp_path / "go")))
 
         async def is_used_up() -> bool:
             (row,) = await list_budgets(admin(second))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,16 @@ from pathlib import Path
 import pytest
 
 from tests.accounting import Account, read_accounts
-from tests.layers import Table
-from tests.run import Run, Stage, build_environment, choose_near_stage, choose_stages, shuffle_files
+from tests.layers import Table, read_table
+from tests.run import (
+    Run,
+    Stage,
+    build_environment,
+    choose_near_stage,
+    choose_repeated_stage,
+    choose_stages,
+    shuffle_files,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -192,6 +201,67 @@ def test_starts_a_program():
     subprocess.run([sys.executable, "-c", "sum(range(3_000_000))", "serve"], check=True)
     sys.audit("tests.page")
 """
+
+
+def test_repeated_tests_are_those_in_process_of_some_paths() -> None:
+    table = read_table()
+    stage = choose_repeated_stage(["tests/suite", "tests/runs/test_queue.py"], table, 7)
+    assert stage.files == (
+        "tests/runs/test_queue.py",
+        *(file for file in table.find_files(["check"]) if file.startswith("tests/suite/")),
+    )
+    assert stage.layers == ("check", "doors")
+    assert stage.arguments[stage.arguments.index("--rounds") + 1] == "7"
+
+
+REPEATED = """
+import pytest
+
+@pytest.fixture(scope="session")
+def shared():
+    print("shared begins")
+    yield
+    print("shared ends")
+
+@pytest.fixture
+def own(shared):
+    print("own begins")
+    yield
+    print("own ends")
+
+numbers = iter(range(10))
+
+def test_passes(own):
+    print("test")
+
+def test_fails_in_the_second_round(own):
+    assert next(numbers) != 1
+"""
+
+
+def test_all_tests_run_in_each_round_and_share_a_session(tmp_path: Path) -> None:
+    package = tmp_path / "tests"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    shutil.copy(ROOT / "tests" / "repeating.py", package)
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_project.py").write_text(REPEATED)
+    plugins = ["-p", "no:langsmith_plugin", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
+    words = ["-s", "-n", "0", "-p", "tests.repeating", "--rounds", "3", *plugins]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=tmp_path,
+        env=build_environment(os.environ),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert ended.returncode == 1
+    assert ended.stdout.count("shared begins") == ended.stdout.count("shared ends") == 1
+    assert ended.stdout.count("own begins") == ended.stdout.count("own ends") == 6
+    failed = re.findall(r"Round (\d) of 3: (\d) of 2 tests failed", ended.stdout)
+    assert failed == [("1", "0"), ("2", "1"), ("3", "0")]
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
