@@ -69,13 +69,15 @@ class LoopEndpoint(ModelEndpoint):
     async def serve(self) -> AsyncIterator[None]:
         """Serve in the running event loop within the block; then reset the open connections."""
         loop = asyncio.get_running_loop()
-        tasks: dict[asyncio.Task[None], _Connection] = {}
+        connections: list[_Connection] = []
+        tasks: list[asyncio.Task[None]] = []
 
         def connect() -> _Connection:
             def start(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                tasks[asyncio.create_task(self._serve(connection, reader, writer))] = connection
+                tasks.append(asyncio.create_task(self._serve(connection, reader, writer)))
 
             connection = _Connection(asyncio.StreamReader(), start)
+            connections.append(connection)
             return connection
 
         # The server closes its socket: the next loop of the test needs one, too.
@@ -84,10 +86,15 @@ class LoopEndpoint(ModelEndpoint):
             yield
         finally:
             server.close()
+            # A connection that was accepted in the last step gets its transport in the next ones.
+            await asyncio.sleep(0)
+            for connection in connections:
+                await connection.is_open.wait()
+
             for task in tasks:
                 task.cancel()
             ended = await asyncio.gather(*tasks, return_exceptions=True)
-            for connection in tasks.values():
+            for connection in connections:
                 await connection.abort()
         failures = [each for each in ended if isinstance(each, Exception)]
         if failures:
@@ -127,13 +134,15 @@ class _Connection(asyncio.StreamReaderProtocol):
 
     def __init__(self, reader: asyncio.StreamReader, start: Any) -> None:
         super().__init__(reader, start)
+        self.is_open = asyncio.Event()
         self.gone = asyncio.Event()
         self._lost = asyncio.Event()
-        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # The class above forgets its own reference at the end.
+        self._opened = transport
+        self.is_open.set()
         super().connection_made(transport)
 
     def eof_received(self) -> bool | None:
@@ -146,10 +155,9 @@ class _Connection(asyncio.StreamReaderProtocol):
         super().connection_lost(exc)
 
     async def abort(self) -> None:
-        """Reset the connection, unless it is closed."""
-        if self._transport is not None:
-            self._transport.abort()
-            await self._lost.wait()
+        """Reset the open connection, unless it is closed."""
+        self._opened.abort()
+        await self._lost.wait()
 
 
 class _Output(io.RawIOBase):

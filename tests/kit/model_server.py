@@ -441,7 +441,7 @@ def _read_pieces(script: Body) -> Iterator[bytes]:
             data = text.encode()
             yield from (data[start : start + width] for start in range(0, len(data), width))
             continue
-        size = script.get("chunk") or len(text)
+        size = script.get("chunk") or len(text) or 1  # An empty text has no write.
         parts = [text[start : start + size].encode() for start in range(0, len(text), size)]
         for part in parts * count:
             data = encoder.compress(part) if encoder else part

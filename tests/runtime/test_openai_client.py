@@ -456,6 +456,8 @@ def write_stream(chance: random.Random) -> str:
             events.append(chance.choice([": comment\n\n", ": a\r\n\r\n"]))
     fault = chance.random()
     if fault < 0.15:
+        # An answer without any event is one of `DIFFERENT`.
+        events = events or [build_chunk({"content": "one "})]
         return script(*events, chance.choice(FAULTS), cut=chance.random() < 0.5)
     if fault < 0.2:
         status = chance.choice([400, 401, 404, 429, 500, 503])

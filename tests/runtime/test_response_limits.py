@@ -34,6 +34,12 @@ from tests.runtime.provider_scripts import build_call, build_chunk, encode_event
 STOP = build_chunk({}, "stop")
 
 
+@pytest.fixture
+def model_endpoint(process_endpoint: ModelEndpoint) -> ModelEndpoint:
+    """An endpoint in another process: the memory and the steps of this one are measured."""
+    return process_endpoint
+
+
 def attempt_script(endpoint: ModelEndpoint, message: str, **limits: int) -> tuple[FakeContext, Any]:
     tools = (f"{sample_tools.TOOLS}:add",)
     configured = settings(endpoint, model="script", tools=tools, limits=Limits(**limits))
