@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -296,10 +297,13 @@ def test_a_signal_cancels_the_run(
     door = ("--url", demo.url) if remotely else ("--config", str(demo.config))
     words = ("runs", "start", "--agent", "slow", "-m", "hello", "--session", session, *door)
     variables = environment | ({"AGENTCTL_TOKEN": demo.token} if remotely else {})
-    # nohup and a job in the background make their children ignore signals.
-    ignored = signal.signal(number, signal.SIG_DFL)
-    process = start_agentctl(*words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    signal.signal(number, ignored)
+    options: dict[str, Any] = {}
+    if number == signal.SIGHUP:
+        # nohup makes all processes of the suite ignore this signal, also those that are forked.
+        options["preexec_fn"] = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    process = start_agentctl(
+        *words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+    )
     with process:
         assert process.stdout is not None
         assert process.stdout.read(6) == b"hello "
