@@ -26,8 +26,8 @@ import pytest
 
 from tests.kit.clock import loop_servers
 from tests.kit.model import ModelEndpoint
-from tests.kit.model_server import Body, _Disconnected, _Handler, _State, reset_at_close
-from tests.kit.vendor_server import _VendorHandler
+from tests.kit.model_server import Body, Disconnected, EndpointState, ModelHandler, reset_at_close
+from tests.kit.vendor_server import VendorHandler
 
 __all__ = ["LoopEndpoint", "model_endpoint", "open_loop_endpoint", "vendor_endpoint"]
 
@@ -45,7 +45,7 @@ class LoopEndpoint(ModelEndpoint):
         self._handler = handler
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._port = int(self._socket.getsockname()[1])
-        self.state = _State()
+        self.state = EndpointState()
 
     @property
     def port(self) -> int:
@@ -168,16 +168,20 @@ class _Output(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         if self._writer.transport.is_closing():
-            raise _Disconnected
+            raise Disconnected
         self._writer.write(data)
         return len(data)
 
 
-class _Answering(_Handler):
+class _Answering(ModelHandler):
     """A handler of one request that waits in the event loop."""
 
     def __init__(
-        self, state: _State, connection: _Connection, writer: asyncio.StreamWriter, request: bytes
+        self,
+        state: EndpointState,
+        connection: _Connection,
+        writer: asyncio.StreamWriter,
+        request: bytes,
     ) -> None:
         # Not that of the class above, which reads from a socket.
         self._connection = connection
@@ -197,7 +201,7 @@ class _Answering(_Handler):
                 async with asyncio.timeout(seconds):
                     await self._connection.gone.wait()
         if self._connection.gone.is_set():
-            raise _Disconnected
+            raise Disconnected
         await self._writer.drain()
 
     def reset_connection(self) -> None:
@@ -205,14 +209,14 @@ class _Answering(_Handler):
         self._writer.transport.abort()
 
 
-class _AnsweringVendor(_Answering, _VendorHandler):
+class _AnsweringVendor(_Answering, VendorHandler):
     pass
 
 
 class _Served:
     """The state of an endpoint as a handler sees it."""
 
-    def __init__(self, state: _State) -> None:
+    def __init__(self, state: EndpointState) -> None:
         self.state = state
 
 

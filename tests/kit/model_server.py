@@ -79,7 +79,24 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["Body", "finish", "reset_at_close"]
+__all__ = [
+    "Body",
+    "Disconnected",
+    "EndpointServer",
+    "EndpointState",
+    "ModelHandler",
+    "answer_with_results",
+    "build_chunk",
+    "build_head",
+    "build_message",
+    "call_delegation",
+    "count_usage",
+    "encode_model_event",
+    "finish",
+    "last_user_text",
+    "reset_at_close",
+    "split_message",
+]
 
 TRICKLE_SECONDS = 0.02
 
@@ -89,7 +106,7 @@ Body = dict[str, Any]
 """A request, a message or an answer: a JSON object."""
 
 
-class _State:
+class EndpointState:
     """The requests that a port has received."""
 
     def __init__(self) -> None:
@@ -100,26 +117,30 @@ class _State:
         self.headers: list[Body] = []
 
 
-class _Disconnected(Exception):
+class Disconnected(Exception):
     """The client has closed the connection."""
 
 
-class _Server(ThreadingHTTPServer):
+class EndpointServer(ThreadingHTTPServer):
+    """The endpoint at a port, with a thread for each connection."""
+
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
-        self.state = _State()
+        self.state = EndpointState()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Write no traceback: in many tests the client disconnects."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class ModelHandler(BaseHTTPRequestHandler):
+    """The answers to requests for models, and to those of tests for what the endpoint has seen."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: _Server
+    server: EndpointServer
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Write no log."""
@@ -144,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         if self.path == "/ports":
-            another = _Server(("127.0.0.1", 0), type(self))
+            another = EndpointServer(("127.0.0.1", 0), type(self))
             threading.Thread(target=another.serve_forever, daemon=True).start()
             self._send(200, json.dumps({"port": another.server_port}).encode())
             return
@@ -163,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
             state.headers.append({"model": body["model"], "fields": fields})
         try:
             await self.answer(body)
-        except (_Disconnected, OSError):
+        except (Disconnected, OSError):
             self.close_connection = True
         finally:
             with state.lock:
@@ -210,19 +231,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _work(self, body: Body) -> Body:
         names = {tool["function"]["name"] for tool in body.get("tools", ())}
-        if asked := re.search(r"read (\S+)$", _last_user_text(body)):
+        if asked := re.search(r"read (\S+)$", last_user_text(body)):
             call = ("read_tool_result", json.dumps({"id": asked[1]}))
-            return _answer_with_results(body) or _build_calls(call)
-        wanted = re.search(r"work (\d+) (\d+)(?: (\d+)\b)?", _last_user_text(body))
+            return answer_with_results(body) or _build_calls(call)
+        wanted = re.search(r"work (\d+) (\d+)(?: (\d+)\b)?", last_user_text(body))
         if wanted is None or "fetch" not in names:
-            steps = sorted(set(map(int, re.findall(r"step (\d+)", _last_user_text(body)))))
-            return _build_message(" ".join(f"step {number}" for number in steps) or "done")
+            steps = sorted(set(map(int, re.findall(r"step (\d+)", last_user_text(body)))))
+            return build_message(" ".join(f"step {number}" for number in steps) or "done")
         with self.server.state.lock:
             counts = self.server.state.counts
             counts[wanted.string] += 1
             number = counts[wanted.string]
         if number > int(wanted[1]):
-            return _build_message("done")
+            return build_message("done")
         mark = str(number)
         length = int(wanted[3] or 0)
         text = f"step {number} {'t' * length}" if length else None
@@ -235,17 +256,17 @@ class _Handler(BaseHTTPRequestHandler):
         return {**_build_calls(call), "content": text}
 
     def _message(self, body: Body, message: Body, counted: Body | None = None) -> None:
-        usage = None if body["model"] == "no-usage" else _count_usage(body, message)
+        usage = None if body["model"] == "no-usage" else count_usage(body, message)
         usage = usage and {**usage, **(counted or {})}
         if body.get("stream"):
             self._start_stream()
-            for chunk in _split_message(body, message, usage):
+            for chunk in split_message(body, message, usage):
                 self._event(json.dumps(chunk))
             self._event("[DONE]")
             self._chunk(b"")
             return
         reason = "tool_calls" if "tool_calls" in message else "stop"
-        answer = {**_build_head(body, "chat.completion"), "usage": usage}
+        answer = {**build_head(body, "chat.completion"), "usage": usage}
         answer["choices"] = [{"index": 0, "message": message, "finish_reason": reason}]
         self._send(200, json.dumps(answer).encode())
 
@@ -258,16 +279,16 @@ class _Handler(BaseHTTPRequestHandler):
         self._start_stream()
         number = 0
         while True:
-            self._event(json.dumps(_build_chunk(body, {"content": f"w{number} "})))
+            self._event(json.dumps(build_chunk(body, {"content": f"w{number} "})))
             number += 1
             await self.pause(TRICKLE_SECONDS)
 
     async def whole(self, body: Body) -> None:
-        text = _last_user_text(body)
+        text = last_user_text(body)
         late = re.search(r"late ([0-9.]+)", text)
         await self.pause(float(late.group(1)) if late else 0)
-        chunks = [*_split_message(body, _build_message(text), _count_usage(body, {}))]
-        events = b"".join(map(_encode_event, chunks)) + b"data: [DONE]\n\n"
+        chunks = [*split_message(body, build_message(text), count_usage(body, {}))]
+        events = b"".join(map(encode_model_event, chunks)) + b"data: [DONE]\n\n"
         encoding = b"gzip" if "compressed" in text else b"identity"
         self.wfile.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n"
@@ -300,14 +321,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._start_stream()
         call: Body = {"index": 0, "id": "c", "type": "function"}
         call["function"] = {"name": "add", "arguments": '{"a": "'}
-        self._event(json.dumps(_build_chunk(body, {"role": "assistant", "tool_calls": [call]})))
+        self._event(json.dumps(build_chunk(body, {"role": "assistant", "tool_calls": [call]})))
         more = {"index": 0, "function": {"arguments": "1" * 4_096}}
-        await self._for_ever(_encode_event(_build_chunk(body, {"tool_calls": [more]})))
+        await self._for_ever(encode_model_event(build_chunk(body, {"tool_calls": [more]})))
 
     async def thoughts(self, body: Body) -> None:
         self._start_stream()
         await self._for_ever(
-            _encode_event(_build_chunk(body, {"reasoning_content": "hm " * 1_000}))
+            encode_model_event(build_chunk(body, {"reasoning_content": "hm " * 1_000}))
         )
 
     async def _for_ever(self, data: bytes) -> None:
@@ -318,7 +339,7 @@ class _Handler(BaseHTTPRequestHandler):
     async def half(self, body: Body) -> None:
         self._start_stream()
         for word in ("one ", "two ", "three"):
-            delta = _build_chunk(body, {"content": word})
+            delta = build_chunk(body, {"content": word})
             delta["usage"] = {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8}
             self._event(json.dumps(delta if word == "one " else {**delta, "usage": None}))
         await self.hang(body)
@@ -333,10 +354,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     async def reset(self, body: Body) -> None:
         self._start_stream()
-        self._event(json.dumps(_build_chunk(body, {"content": "almost "})))
+        self._event(json.dumps(build_chunk(body, {"content": "almost "})))
         await self.pause(0.05)
         self.reset_connection()
-        raise _Disconnected
+        raise Disconnected
 
     def reset_connection(self) -> None:
         """Close the connection so that its client gets a reset."""
@@ -344,11 +365,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.close()
 
     async def script(self, body: Body) -> None:
-        answer = _answer_with_results(body)
+        answer = answer_with_results(body)
         if answer is not None:
             self._message(body, answer)
             return
-        script: Body = json.loads(_last_user_text(body))
+        script: Body = json.loads(last_user_text(body))
         self.send_response(script.get("status", 200))
         for name, value in {"Content-Type": "text/event-stream", **script["headers"]}.items():
             self.send_header(name, value)
@@ -388,7 +409,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Wait for `seconds`, or for ever.
 
         Raises:
-            _Disconnected: the client has closed the connection.
+            Disconnected: the client has closed the connection.
         """
         self._pause(seconds)
 
@@ -396,23 +417,23 @@ class _Handler(BaseHTTPRequestHandler):
         """As `pause`, for a handler with a thread of its own."""
         readable, _, _ = select.select([self.connection], [], [], seconds)
         if readable and not self.connection.recv(1, socket.MSG_PEEK):
-            raise _Disconnected
+            raise Disconnected
 
 
-_MISBEHAVIOURS: dict[str, Callable[[_Handler, Body], Awaitable[None]]] = {
-    "whole": _Handler.whole,
-    "hang": _Handler.hang,
-    "trickle": _Handler.trickle,
-    "drip": _Handler.drip,
-    "endless": _Handler.endless,
-    "http-key": _Handler.refuse_the_key,
-    "http-long": _Handler.refuse_at_length,
-    "arguments": _Handler.arguments,
-    "thoughts": _Handler.thoughts,
-    "half": _Handler.half,
-    "garbage": _Handler.garbage,
-    "reset": _Handler.reset,
-    "script": _Handler.script,
+_MISBEHAVIOURS: dict[str, Callable[[ModelHandler, Body], Awaitable[None]]] = {
+    "whole": ModelHandler.whole,
+    "hang": ModelHandler.hang,
+    "trickle": ModelHandler.trickle,
+    "drip": ModelHandler.drip,
+    "endless": ModelHandler.endless,
+    "http-key": ModelHandler.refuse_the_key,
+    "http-long": ModelHandler.refuse_at_length,
+    "arguments": ModelHandler.arguments,
+    "thoughts": ModelHandler.thoughts,
+    "half": ModelHandler.half,
+    "garbage": ModelHandler.garbage,
+    "reset": ModelHandler.reset,
+    "script": ModelHandler.script,
 }
 
 
@@ -452,11 +473,11 @@ def _read_pieces(script: Body) -> Iterator[bytes]:
 
 
 def _answer_echo(body: Body, _: str = "") -> Body:
-    return _build_message(_last_user_text(body))
+    return build_message(last_user_text(body))
 
 
 def _answer_history(body: Body, _: str) -> Body:
-    return _build_message(
+    return build_message(
         json.dumps([[item["role"], _read_text(item)] for item in body["messages"]])
     )
 
@@ -469,23 +490,23 @@ def _answer_drafts(body: Body, _: str) -> Body:
         if message["role"] == "user" and _read_text(message).startswith("[")
     )
     given = sum(message["role"] == "assistant" for message in turns[start:])
-    return _build_message(json.loads(_read_text(turns[start]))[given])
+    return build_message(json.loads(_read_text(turns[start]))[given])
 
 
 def _answer_facts(body: Body, _: str) -> Body:
-    question = _last_user_text(body).rpartition("User:\n")[2].partition("\n\nAssistant:")[0]
+    question = last_user_text(body).rpartition("User:\n")[2].partition("\n\nAssistant:")[0]
     changes = {
         "add": [{"memory": question, "topics": ["food", "a,b", 1]}, {"memory": 1}, "x", {}],
         "update": [{"memory_id": "nothing", "memory": "x"}, {"memory_id": 1}],
         "forget": ["nothing", 1],
         "other": None,
     }
-    return _build_message(f"Here you are:\n```json\n{json.dumps(changes)}\n```")
+    return build_message(f"Here you are:\n```json\n{json.dumps(changes)}\n```")
 
 
 def _answer_exactly(body: Body, _: str) -> Body:
-    message: Body = json.loads(_last_user_text(body))
-    return _answer_with_results(body) or {"role": "assistant", "content": None, **message}
+    message: Body = json.loads(last_user_text(body))
+    return answer_with_results(body) or {"role": "assistant", "content": None, **message}
 
 
 def _answer_planned(body: Body, _: str) -> Body:
@@ -497,7 +518,7 @@ def _answer_planned(body: Body, _: str) -> Body:
     given = sum(turn["role"] == "assistant" for turn in turns[start:])
     if given < len(plan):
         return {"role": "assistant", "content": None, **plan[given]}
-    return _answer_with_results(body) or _build_message("done")
+    return answer_with_results(body) or build_message("done")
 
 
 def _find_plan(text: str) -> str:
@@ -508,24 +529,24 @@ def _find_plan(text: str) -> str:
 
 
 def _call_tool(body: Body, name: str) -> Body:
-    return _answer_with_results(body) or _build_calls((name, _find_json(_last_user_text(body))))
+    return answer_with_results(body) or _build_calls((name, _find_json(last_user_text(body))))
 
 
 def _call_tool_twice(body: Body, name: str) -> Body:
-    call = (name, _find_json(_last_user_text(body)))
-    return _answer_with_results(body) or _build_calls(call, call)
+    call = (name, _find_json(last_user_text(body)))
+    return answer_with_results(body) or _build_calls(call, call)
 
 
 def _call_with_invalid_json(body: Body, name: str) -> Body:
-    return _answer_with_results(body) or _build_calls((name, '{"half": '))
+    return answer_with_results(body) or _build_calls((name, '{"half": '))
 
 
 def _call_forever(body: Body, name: str) -> Body:
-    return _build_calls((name, _find_json(_last_user_text(body))))
+    return _build_calls((name, _find_json(last_user_text(body))))
 
 
-def _call_delegation(body: Body, _: str) -> Body:
-    results = _answer_with_results(body)
+def call_delegation(body: Body, _: str) -> Body:
+    results = answer_with_results(body)
     if results:
         return results
     wanted = {"delegate_task_to_member", "route_to_member"}
@@ -534,7 +555,7 @@ def _call_delegation(body: Body, _: str) -> Body:
     # AgentOS names the members in the system message instead.
     system = _read_text(body["messages"][0])
     members = properties["member_id"].get("enum") or re.findall(r'<member id="([^"]+)"', system)
-    asked = _last_user_text(body)
+    asked = last_user_text(body)
     arguments = {"member_id": next((name for name in members if name in asked), members[0])}
     if "task" in properties:
         arguments["task"] = asked
@@ -552,11 +573,11 @@ _ANSWERS: dict[str, Callable[[Body, str], Body]] = {
     "tools": _call_tool_twice,
     "broken": _call_with_invalid_json,
     "again": _call_forever,
-    "delegate": _call_delegation,
+    "delegate": call_delegation,
 }
 
 
-def _build_message(text: str) -> Body:
+def build_message(text: str) -> Body:
     return {"role": "assistant", "content": text or None}
 
 
@@ -572,17 +593,17 @@ def _build_calls(*calls: tuple[str, str]) -> Body:
     return {"role": "assistant", "content": None, "tool_calls": made}
 
 
-def _answer_with_results(body: Body) -> Body | None:
+def answer_with_results(body: Body) -> Body | None:
     """Return an answer with the results of tools, if these are the last messages."""
     texts: list[str] = []
     for message in reversed(body["messages"]):
         if message["role"] != "tool":
             break
         texts.insert(0, _read_text(message))
-    return _build_message(" | ".join(texts)) if texts else None
+    return build_message(" | ".join(texts)) if texts else None
 
 
-def _last_user_text(body: Body) -> str:
+def last_user_text(body: Body) -> str:
     users = [message for message in body["messages"] if message["role"] == "user"]
     return _read_text(users[-1]) if users else ""
 
@@ -607,7 +628,7 @@ def _find_json(text: str) -> str:
     return found.group() if found else "{}"
 
 
-def _count_usage(body: Body, message: Body) -> Body:
+def count_usage(body: Body, message: Body) -> Body:
     asked = sum(len(_read_text(item).split()) for item in body["messages"])
     said = len(_read_text(message).split()) + len(message.get("tool_calls", ()))
     return {
@@ -619,37 +640,37 @@ def _count_usage(body: Body, message: Body) -> Body:
     }
 
 
-def _build_head(body: Body, kind: str) -> Body:
+def build_head(body: Body, kind: str) -> Body:
     return {"id": "answer-1", "object": kind, "created": int(time.time()), "model": body["model"]}
 
 
-def _build_chunk(body: Body, delta: Body, reason: str | None = None) -> Body:
+def build_chunk(body: Body, delta: Body, reason: str | None = None) -> Body:
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    return {**_build_head(body, "chat.completion.chunk"), "choices": [choice]}
+    return {**build_head(body, "chat.completion.chunk"), "choices": [choice]}
 
 
-def _encode_event(chunk: Body) -> bytes:
+def encode_model_event(chunk: Body) -> bytes:
     return f"data: {json.dumps(chunk)}\n\n".encode()
 
 
-def _split_message(body: Body, message: Body, usage: Body | None) -> Iterator[Body]:
+def split_message(body: Body, message: Body, usage: Body | None) -> Iterator[Body]:
     """Yield a message as chunks: words or calls, and the usage last if it was requested."""
     calls = message.get("tool_calls", [])
     for word in re.findall(r"\S+\s*|\s+", _read_text(message)):
-        yield _build_chunk(body, {"role": "assistant", "content": word})
+        yield build_chunk(body, {"role": "assistant", "content": word})
     for index, call in enumerate(calls):
         text = call["function"]["arguments"]
         first = {**call, "index": index, "function": {**call["function"], "arguments": text[:5]}}
-        yield _build_chunk(body, {"role": "assistant", "tool_calls": [first]})
+        yield build_chunk(body, {"role": "assistant", "tool_calls": [first]})
         rest = {"index": index, "function": {"arguments": text[5:]}}
-        yield _build_chunk(body, {"tool_calls": [rest]})
-    yield _build_chunk(body, {}, "tool_calls" if calls else "stop")
+        yield build_chunk(body, {"tool_calls": [rest]})
+    yield build_chunk(body, {}, "tool_calls" if calls else "stop")
     if usage is not None and (body.get("stream_options") or {}).get("include_usage"):
-        yield {**_build_head(body, "chat.completion.chunk"), "choices": [], "usage": usage}
+        yield {**build_head(body, "chat.completion.chunk"), "choices": [], "usage": usage}
 
 
 def _main() -> None:
-    server = _Server(("127.0.0.1", 0), _Handler)
+    server = EndpointServer(("127.0.0.1", 0), ModelHandler)
     print(server.server_port, flush=True)
     server.serve_forever()
 

@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 
-from tests.kit.model_server import Body, _count_usage, _Disconnected, _Handler, _Server
+from tests.kit.model_server import Body, Disconnected, EndpointServer, ModelHandler, count_usage
 from tests.kit.scripted_responses import build_response, count_words, encode_event, list_events
-from tests.kit.vendor_server import _Answer, _Anthropic, _Gemini, _Vendor
+from tests.kit.vendor_server import Anthropic, Gemini, Vendor, VendorAnswer
 
 Answer = int | str | Sequence[tuple[str, Mapping[str, Any]]]
 Answers = Sequence[Answer]
@@ -58,7 +58,7 @@ class ModelCall:
         return self.answer if isinstance(self.answer, str) else ""
 
 
-class ScriptedModels(_Server):
+class ScriptedModels(EndpointServer):
     """A running stub. Calls of a role with the number in `hold` hang; those of `refuse` fail.
 
     Attributes:
@@ -116,7 +116,7 @@ class ScriptedModels(_Server):
             self.counts[key] += 1
             self.counts[role + "#"] += 1
             answer = answers[number] if number < len(answers) else f"no answer {number} of {key}"
-            call = ModelCall(role, order, body, answer, _build_message(answer, next(self.numbers)))
+            call = ModelCall(role, order, body, answer, build_message(answer, next(self.numbers)))
             self.calls.append(call)
             return call
 
@@ -142,7 +142,7 @@ def models() -> Iterator[ScriptedModels]:
         yield served
 
 
-class _ScriptedHandler(_Handler):
+class _ScriptedHandler(ModelHandler):
     server: ScriptedModels  # type: ignore[assignment]
 
     def do_POST(self) -> None:  # noqa: N802
@@ -162,17 +162,17 @@ class _ScriptedHandler(_Handler):
                 state = "refused"
                 self._refuse(call.answer)
             elif self.path.startswith("/v1/messages"):
-                self._stream(call, _Anthropic())
+                self._stream(call, Anthropic())
             elif _GEMINI.match(self.path):
-                self._stream(call, _Gemini())
+                self._stream(call, Gemini())
             elif self.path.startswith("/v1/responses"):
                 self._respond(call)
             else:
-                usage = _count_usage(body, call.message)
+                usage = count_usage(body, call.message)
                 call.input_tokens = usage["prompt_tokens"]
                 call.output_tokens = usage["completion_tokens"]
                 self._message(body, call.message)
-        except (_Disconnected, OSError):
+        except (Disconnected, OSError):
             state = "disconnected"
             self.close_connection = True
         finally:
@@ -187,7 +187,7 @@ class _ScriptedHandler(_Handler):
             self._event(json.dumps({**head, "model": call.role, "choices": [choice]}))
         while self.server.hold is not None:
             self._pause(0.02)
-        raise _Disconnected
+        raise Disconnected
 
     def _respond(self, call: ModelCall) -> None:
         call.input_tokens = count_words(call.body)
@@ -202,9 +202,9 @@ class _ScriptedHandler(_Handler):
             self._chunk(encode_event(event))
         self._chunk(b"")
 
-    def _stream(self, call: ModelCall, vendor: _Vendor) -> None:
+    def _stream(self, call: ModelCall, vendor: Vendor) -> None:
         made = [(name, json.dumps(arguments)) for name, arguments in call.calls]
-        answer = _Answer(call.text, call=made[0] if made else None)
+        answer = VendorAnswer(call.text, call=made[0] if made else None)
         call.input_tokens = 7
         call.output_tokens = answer.output_tokens
         self._start_stream()
@@ -213,7 +213,7 @@ class _ScriptedHandler(_Handler):
         self._chunk(b"")
 
 
-def _build_message(answer: Answer, number: int) -> Body:
+def build_message(answer: Answer, number: int) -> Body:
     if isinstance(answer, int | str):
         return {"role": "assistant", "content": str(answer)}
     calls = [

@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from tests.kit.model_server import Body, _Disconnected, _Handler, _Server
+from tests.kit.model_server import Body, Disconnected, EndpointServer, ModelHandler
 
 THOUGHTS = ("Let me ", "think.")
 
@@ -46,7 +46,7 @@ INPUT_TOKENS = 7
 
 
 @dataclass
-class _Answer:
+class VendorAnswer:
     """An answer in a neutral form. `cut`: the stream ends without its last events."""
 
     text: str = ""
@@ -69,7 +69,7 @@ class _Answer:
         return len(self.words) + len(self.thoughts) + (self.call is not None)
 
 
-class _Vendor:
+class Vendor:
     """The interface of one vendor."""
 
     content_type = "text/event-stream"
@@ -79,7 +79,7 @@ class _Vendor:
         """Return the last user text and the tool results of the last message."""
         raise NotImplementedError
 
-    def events(self, model: str, answer: _Answer) -> Iterator[bytes]:
+    def events(self, model: str, answer: VendorAnswer) -> Iterator[bytes]:
         """Yield the events of an answer."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class _Vendor:
         raise NotImplementedError
 
 
-class _Anthropic(_Vendor):
+class Anthropic(Vendor):
     def last_turn(self, body: Body) -> tuple[str, list[str]]:
         blocks = body["messages"][-1]["content"]
         if isinstance(blocks, str):
@@ -100,7 +100,7 @@ class _Anthropic(_Vendor):
         results = [_joined(each) for each in blocks if each["type"] == "tool_result"]
         return "".join(each.get("text", "") for each in blocks), results
 
-    def events(self, model: str, answer: _Answer) -> Iterator[bytes]:
+    def events(self, model: str, answer: VendorAnswer) -> Iterator[bytes]:
         usage = {"input_tokens": INPUT_TOKENS, "output_tokens": 1}
         head = {"id": "msg_1", "type": "message", "role": "assistant", "model": model}
         rest = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
@@ -152,7 +152,7 @@ class _Anthropic(_Vendor):
         return {"type": "error", "error": error}, {"retry-after": wait} if wait else {}
 
 
-class _Gemini(_Vendor):
+class Gemini(Vendor):
     too_long = "The input token count (1250000) exceeds the maximum number of tokens allowed"
 
     def last_turn(self, body: Body) -> tuple[str, list[str]]:
@@ -164,7 +164,7 @@ class _Gemini(_Vendor):
         ]
         return "".join(part.get("text", "") for part in parts), results
 
-    def events(self, model: str, answer: _Answer) -> Iterator[bytes]:
+    def events(self, model: str, answer: VendorAnswer) -> Iterator[bytes]:
         parts: list[Body] = [{"text": text, "thought": True} for text in answer.thoughts]
         parts += [{"text": word} for word in answer.words]
         if answer.call:
@@ -201,7 +201,7 @@ class _Gemini(_Vendor):
         return {"error": error}, {}
 
 
-class _Bedrock(_Vendor):
+class Bedrock(Vendor):
     content_type = "application/vnd.amazon.eventstream"
     too_long = "Input is too long for requested model."
 
@@ -210,7 +210,7 @@ class _Bedrock(_Vendor):
         results = [_joined(each["toolResult"]) for each in blocks if "toolResult" in each]
         return "".join(each.get("text", "") for each in blocks), results
 
-    def events(self, model: str, answer: _Answer) -> Iterator[bytes]:
+    def events(self, model: str, answer: VendorAnswer) -> Iterator[bytes]:
         yield self._event("messageStart", {"role": "assistant"})
         blocks: list[list[Body]] = []
         if answer.thoughts:
@@ -276,26 +276,26 @@ class _Bedrock(_Vendor):
 @dataclass
 class _Route:
     pattern: str
-    vendor: _Vendor = field(default_factory=_Vendor)
+    vendor: Vendor = field(default_factory=Vendor)
 
 
-_ROUTES = (
-    _Route(r"/v1/messages", _Anthropic()),
-    _Route(r"/v1beta/models/(?P<model>[^/]+):(?:streamG|g)enerateContent", _Gemini()),
-    _Route(r"/model/(?P<model>[^/]+)/converse-stream", _Bedrock()),
+VENDOR_ROUTES = (
+    _Route(r"/v1/messages", Anthropic()),
+    _Route(r"/v1beta/models/(?P<model>[^/]+):(?:streamG|g)enerateContent", Gemini()),
+    _Route(r"/model/(?P<model>[^/]+)/converse-stream", Bedrock()),
 )
 
 
-class _VendorHandler(_Handler):
-    vendor: _Vendor
+class VendorHandler(ModelHandler):
+    vendor: Vendor
 
     def parse_body(self, body: Body) -> Body:
         path = self.path.partition("?")[0]
-        for route in _ROUTES:
+        for route in VENDOR_ROUTES:
             if found := re.fullmatch(route.pattern, path):
                 self.vendor = route.vendor
                 return {**body, "model": unquote(found.groupdict().get("model") or body["model"])}
-        raise _Disconnected
+        raise Disconnected
 
     async def answer(self, body: Body) -> None:
         model = body["model"]
@@ -323,7 +323,7 @@ class _VendorHandler(_Handler):
         body, headers = self.vendor.error(status, wait)
         self._send(status, json.dumps(body).encode(), headers)
 
-    async def _stream(self, model: str, name: str, answer: _Answer) -> None:
+    async def _stream(self, model: str, name: str, answer: VendorAnswer) -> None:
         if ":generateContent" in self.path:
             self._send(200, _join_chunks(self.vendor.events(model, answer)))
             return
@@ -341,16 +341,18 @@ class _VendorHandler(_Handler):
                 self._chunk(event)
         self._chunk(b"")
 
-    def _build_answer(self, body: Body, name: str, argument: str) -> _Answer:
+    def _build_answer(self, body: Body, name: str, argument: str) -> VendorAnswer:
         text, results = self.vendor.last_turn(body)
         if results:
-            return _Answer(" | ".join(results))
+            return VendorAnswer(" | ".join(results))
         thoughts = THOUGHTS if name == "thinks" else ()
         cut = name == "cut"
         if argument and name in ("tool", "cut", "thinks"):
             found = re.search(r"\{.*\}", text, re.DOTALL)
-            return _Answer("Wait. ", thoughts, (argument, found.group() if found else "{}"), cut)
-        return _Answer(text, thoughts, cut=cut)
+            return VendorAnswer(
+                "Wait. ", thoughts, (argument, found.group() if found else "{}"), cut
+            )
+        return VendorAnswer(text, thoughts, cut=cut)
 
 
 def _join_chunks(events: Iterator[bytes]) -> bytes:
@@ -370,7 +372,7 @@ def _joined(result: Body) -> str:
 
 
 def _main() -> None:
-    server = _Server(("127.0.0.1", 0), _VendorHandler)
+    server = EndpointServer(("127.0.0.1", 0), VendorHandler)
     print(server.server_address[1], flush=True)
     server.serve_forever()
 

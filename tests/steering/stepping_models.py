@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.kit.model_server import Body, _Disconnected, _Handler, _Server
+from tests.kit.model_server import Body, Disconnected, EndpointServer, ModelHandler
 
 _WORK = re.compile(r"work (\d+) (\S+)")
 
@@ -37,7 +37,7 @@ class SteppedRequest:
         return tuple(message["role"] for message in self.body["messages"])
 
 
-class SteppingModels(_Server):
+class SteppingModels(EndpointServer):
     """A running stub.
 
     Attributes:
@@ -74,7 +74,7 @@ class SteppingModels(_Server):
             handler._pause(0.002)
 
 
-class _SteppingHandler(_Handler):
+class _SteppingHandler(ModelHandler):
     server: SteppingModels  # type: ignore[assignment]
 
     def do_POST(self) -> None:  # noqa: N802
@@ -86,7 +86,7 @@ class _SteppingHandler(_Handler):
             self.server.wait_for_permit(self)
             self._message(body, _answer(body, len(self.server.requests)))
             request.is_answered = True
-        except (_Disconnected, OSError):
+        except (Disconnected, OSError):
             self.close_connection = True
 
 

@@ -17,14 +17,14 @@ from typing import Any
 
 from tests.kit.model_server import (
     Body,
-    _build_chunk,
-    _build_head,
-    _count_usage,
-    _Disconnected,
-    _Handler,
-    _last_user_text,
-    _Server,
-    _split_message,
+    Disconnected,
+    EndpointServer,
+    ModelHandler,
+    build_chunk,
+    build_head,
+    count_usage,
+    last_user_text,
+    split_message,
 )
 from tests.lab.failures.strict import find_violations, read_text
 from tests.lab.failures.table import FAILURES, Reply, set_value
@@ -40,11 +40,11 @@ RESULT = '{"total": 7}'
 NOTHING_SEEN: Body = {"accepted": 0, "violations": []}
 
 
-class _StrictServer(_Server):
+class _StrictServer(EndpointServer):
     seen: dict[str, Body] = {}  # noqa: RUF012  # of the process
 
 
-class _StrictHandler(_Handler):
+class _StrictHandler(ModelHandler):
     server: _StrictServer
 
     def do_GET(self) -> None:  # noqa: N802  # named by http.server
@@ -74,7 +74,7 @@ class _StrictHandler(_Handler):
                 body, {**replies[min(given, len(replies) - 1)], "key": f"{key}_{given}"}
             )
         else:
-            self._message(body, build_answer(body, _last_user_text(body)[:80] or "nothing"))
+            self._message(body, build_answer(body, last_user_text(body)[:80] or "nothing"))
 
     async def play(self, body: Body, reply: Reply) -> None:
         """Send a reply of the table."""
@@ -83,7 +83,7 @@ class _StrictHandler(_Handler):
             text = content if isinstance(content, str) else json.dumps(content)
             self._send(reply["status"], text.encode(), {"Location": "/elsewhere"})
         elif reply.get("cut") == "head":
-            raise _Disconnected
+            raise Disconnected
         elif reply.get("hang") == "head":
             await self.hang(body)
         elif body.get("stream"):
@@ -106,18 +106,18 @@ class _StrictHandler(_Handler):
         if hang:
             await self.hang(body)
         if cut:
-            raise _Disconnected
+            raise Disconnected
         self._chunk(b"")
 
     async def _send_whole(self, body: Body, reply: Reply) -> None:
         if "lines" in reply:
             text = "".join(reply["lines"]).removeprefix("data: ")
         else:
-            message = _build_message(reply)
+            message = build_message(reply)
             reason = "tool_calls" if "tool_calls" in message else "stop"
             choice = {"index": 0, "message": message, "finish_reason": reply.get("reason", reason)}
-            answer = {**_build_head(body, "chat.completion"), "choices": [choice]}
-            answer["usage"] = _count_usage(body, message)
+            answer = {**build_head(body, "chat.completion"), "choices": [choice]}
+            answer["usage"] = count_usage(body, message)
             for path, value in reply.get("set", ()):
                 whole = tuple("message" if step == "delta" else step for step in path)
                 answer = set_value(answer, whole, value)
@@ -133,7 +133,7 @@ class _StrictHandler(_Handler):
         self.wfile.flush()
         if reply.get("hang"):
             await self.hang(body)
-        raise _Disconnected
+        raise Disconnected
 
 
 def find_marker(messages: list[Body]) -> tuple[str, str, int]:
@@ -150,13 +150,13 @@ def build_answer(body: Body, text: str) -> Body:
     """Return an answer in the form that a request needs: text, or a structured result."""
     names = [tool["function"]["name"] for tool in body.get("tools") or ()]
     if result := next((name for name in names if name in ("final_result", "Total")), None):
-        return _build_message({"calls": [(result, RESULT)], "key": "result"})
+        return build_message({"calls": [(result, RESULT)], "key": "result"})
     if (body.get("response_format") or {}).get("type") in ("json_object", "json_schema"):
         text = RESULT
     return {"role": "assistant", "content": text}
 
 
-def _build_message(reply: Reply) -> Body:
+def build_message(reply: Reply) -> Body:
     if "calls" not in reply:
         return {"role": "assistant", "content": reply["text"] * reply.get("repeat", 1)}
     ids = reply.get("ids") or [f"{reply['key']}_{number}" for number in range(len(reply["calls"]))]
@@ -168,16 +168,16 @@ def _build_message(reply: Reply) -> Body:
 
 
 def _build_chunks(body: Body, reply: Reply) -> list[Body]:
-    message = _build_message(reply)
-    usage = _count_usage(body, message)
+    message = build_message(reply)
+    usage = count_usage(body, message)
     if reply.get("repeat"):
-        parts = [_build_chunk(body, {"content": reply["text"]})] * reply["repeat"]
-        chunks: list[Any] = [*parts, _build_chunk(body, {}, "stop")]
+        parts = [build_chunk(body, {"content": reply["text"]})] * reply["repeat"]
+        chunks: list[Any] = [*parts, build_chunk(body, {}, "stop")]
     elif "tool_calls" not in message and not message["content"].strip():
         delta = {"role": "assistant", "content": message["content"]}
-        chunks = [_build_chunk(body, delta), _build_chunk(body, {}, "stop")]
+        chunks = [build_chunk(body, delta), build_chunk(body, {}, "stop")]
     else:
-        chunks = [*_split_message(body, message, usage)]
+        chunks = [*split_message(body, message, usage)]
     for chunk in chunks:
         for choice in chunk["choices"]:
             if choice["finish_reason"] and "reason" in reply:

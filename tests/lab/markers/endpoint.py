@@ -30,18 +30,18 @@ from typing import Any
 
 from tests.kit.model_server import (
     Body,
-    _answer_with_results,
-    _build_message,
-    _call_delegation,
-    _count_usage,
-    _Disconnected,
-    _encode_event,
-    _last_user_text,
-    _Server,
-    _split_message,
+    Disconnected,
+    EndpointServer,
+    answer_with_results,
+    build_message,
+    call_delegation,
+    count_usage,
+    encode_model_event,
     finish,
+    last_user_text,
+    split_message,
 )
-from tests.kit.vendor_server import _ROUTES, _VendorHandler
+from tests.kit.vendor_server import VENDOR_ROUTES, VendorHandler
 from tests.lab.markers.text import find_markers, write_entry
 
 CERTIFICATE = "MARKERS_CERTIFICATE"
@@ -52,7 +52,7 @@ _BEHAVIOUR = re.compile(r"do-([a-z]+)-([0-9.]+)-([01])")
 _EXCERPT = 2_000
 
 
-class _MarkedServer(_Server):
+class _MarkedServer(EndpointServer):
     context: ssl.SSLContext | None = None
     tls_port = 0
 
@@ -66,7 +66,7 @@ class _MarkedServer(_Server):
         return connection, address
 
 
-class _MarkedHandler(_VendorHandler):
+class _MarkedHandler(VendorHandler):
     server: _MarkedServer
 
     def do_GET(self) -> None:  # noqa: N802  # named by http.server
@@ -90,7 +90,7 @@ class _MarkedHandler(_VendorHandler):
             sessions = {(each.user, each.session) for each in found}
             seen = {"text": text[:_EXCERPT]} if len(sessions) > 1 else {}
             vendor = next(
-                (each for each in _ROUTES if re.fullmatch(each.pattern, self._path)), None
+                (each for each in VENDOR_ROUTES if re.fullmatch(each.pattern, self._path)), None
             )
             if vendor is None:
                 write_entry(f"model over {kind}", found, **seen)
@@ -98,7 +98,7 @@ class _MarkedHandler(_VendorHandler):
             else:
                 write_entry(f"model of {type(vendor.vendor).__name__[1:]}", found, **seen)
                 finish(self._answer_vendor(self.parse_body(body)))
-        except (_Disconnected, OSError):
+        except (Disconnected, OSError):
             self.close_connection = True
 
     @property
@@ -145,8 +145,8 @@ class _MarkedHandler(_VendorHandler):
             await self._stream(body["model"], "echo", self._build_answer(body, "echo", ""))
 
     async def _answer_chat(self, body: Body) -> None:
-        asked = _last_user_text(body)
-        results = _answer_with_results(body)
+        asked = last_user_text(body)
+        results = answer_with_results(body)
         name, seconds = self._read_behaviour(asked, int(results is not None))
         message = self._choose_answer(body, asked, results)
         if name == "hang":
@@ -156,20 +156,20 @@ class _MarkedHandler(_VendorHandler):
         elif name == "plain":
             self._message(body, message)
         elif body.get("stream"):
-            parts = [_encode_event(chunk) for chunk in self._split(body, message)]
+            parts = [encode_model_event(chunk) for chunk in self._split(body, message)]
             await self._send_parts([*parts, b"data: [DONE]\n\n"], body, name, seconds)
         else:
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             if "tool_calls" in message:
                 choice["finish_reason"] = "tool_calls"
             head = {"id": "answer", "object": "chat.completion", "created": 1, "model": "marked"}
-            usage = _count_usage(body, message)
+            usage = count_usage(body, message)
             text = json.dumps({**head, "choices": [choice], "usage": usage}).encode()
             await self._send_parts([text[:80], text[80:]], body, name, seconds)
 
     @staticmethod
     def _split(body: Body, message: Body) -> Sequence[Body]:
-        return [*_split_message(body, message, _count_usage(body, message))]
+        return [*split_message(body, message, count_usage(body, message))]
 
     @staticmethod
     def _read_behaviour(text: str, call: int) -> tuple[str, float]:
@@ -184,10 +184,10 @@ class _MarkedHandler(_VendorHandler):
             return results
         names = [tool["function"]["name"] for tool in body.get("tools") or ()]
         if {"delegate_task_to_member", "route_to_member"}.intersection(names):
-            return _call_delegation(body, "")
+            return call_delegation(body, "")
         notes = [name for name in names if name.endswith("note")]
         if not notes or "use-tool" not in asked:
-            return _build_message(asked)
+            return build_message(asked)
         # The length of the message chooses: it differs, and repeats with the seed.
         name = notes[len(asked) % len(notes)]
         call = {"name": name, "arguments": json.dumps({"text": asked})}
@@ -203,21 +203,21 @@ class _MarkedHandler(_VendorHandler):
             more = [b": " + parts[0].replace(b"\n", b" ") + b"\n\n"] if streamed else [b"  "]
             data = b"".join([*parts, *more] if name == "tail" else parts)
             encoding = b"gzip" if name == "encoded" else b"identity"
-            self.wfile.write(self._build_head(streamed, len(data), encoding) + data)
+            self.wfile.write(self.build_head(streamed, len(data), encoding) + data)
             return
-        self.wfile.write(self._build_head(streamed, sum(map(len, parts))))
+        self.wfile.write(self.build_head(streamed, sum(map(len, parts))))
         self.wfile.flush()
         for number, part in enumerate(parts):
             if name in ("cut", "half") and number == middle:
                 if name == "half":
                     await self.hang(body)
-                raise _Disconnected
+                raise Disconnected
             self.wfile.write(part)
             self.wfile.flush()
             await self.pause(seconds / len(parts))
 
     @staticmethod
-    def _build_head(streamed: bool, length: int, encoding: bytes = b"identity") -> bytes:
+    def build_head(streamed: bool, length: int, encoding: bytes = b"identity") -> bytes:
         kind = b"text/event-stream" if streamed else b"application/json"
         return (
             b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n"
@@ -228,7 +228,7 @@ class _MarkedHandler(_VendorHandler):
         if self.server.context is None:
             super()._pause(seconds)
         elif select.select([self.connection], [], [], seconds)[0]:
-            raise _Disconnected  # A client sends nothing before it has the answer.
+            raise Disconnected  # A client sends nothing before it has the answer.
 
 
 def _main() -> None:
