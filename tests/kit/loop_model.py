@@ -85,11 +85,13 @@ class LoopEndpoint(ModelEndpoint):
         try:
             yield
         finally:
-            server.close()
-            # A connection that was accepted in the last step gets its transport in the next ones.
+            # A connection that was accepted in the last step gets its transport in the next ones,
+            # and would get none from a server that is closed.
+            loop.remove_reader(server.sockets[0].fileno())
             await asyncio.sleep(0)
             for connection in connections:
                 await connection.is_open.wait()
+            server.close()
 
             for task in tasks:
                 task.cancel()

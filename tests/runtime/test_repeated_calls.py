@@ -26,6 +26,12 @@ POLL = '{"place": "inn"}'
 REFUSAL = "The call was not made: poll was called 2 times in a row"
 
 
+@pytest.fixture
+def model_endpoint(process_endpoint: ModelEndpoint) -> ModelEndpoint:
+    """An endpoint in another process: agno runs the member of a team in the thread of the loop."""
+    return process_endpoint
+
+
 @pytest.fixture(autouse=True)
 def models(model_endpoint: ModelEndpoint) -> None:
     for name in ("sample_frameworks", "sample_openai_agents"):
