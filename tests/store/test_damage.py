@@ -26,7 +26,6 @@ from agentctl.store.sqlite.connection import get_lock_folder, get_wal_path
 from agentctl.store.visibility import EVERYONE
 from tests.kit.conditions import PATIENCE
 from tests.kit.process import without_coverage
-from tests.store.children import start_child, wait_for_child
 from tests.store.rows import a_session
 
 pytestmark = pytest.mark.usefixtures("without_copies")
@@ -48,12 +47,14 @@ def filled(path: Path) -> None:
 
 def left_behind(path: Path) -> None:
     """Create a file and its log as a killed process leaves them."""
-
-    def write() -> None:
-        database = open_sqlite("main", path, create=True)
-        database.write_blocking(sessions.create(a_session("s1")))
-
-    assert wait_for_child(start_child(write)) == 0
+    child = os.fork()
+    if child == 0:
+        try:
+            database = open_sqlite("main", path, create=True)
+            database.write_blocking(sessions.create(a_session("s1")))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
     assert get_wal_path(path).stat().st_size
 
 

@@ -27,7 +27,6 @@ from agentctl.store.sqlite.connection import OpenFile
 from agentctl.store.visibility import EVERYONE
 from tests.kit.conditions import PATIENCE
 from tests.kit.process import without_coverage
-from tests.store.children import start_child, wait_for_child
 from tests.store.rows import a_session_with_run
 
 pytestmark = pytest.mark.usefixtures("without_copies")
@@ -146,9 +145,18 @@ def test_a_damaged_database_is_reported(path: Path) -> None:
     assert refused(path).detail == "The database is damaged"
 
 
+CREATE = """
+import sys
+from agentctl.config import settings
+from agentctl.store.databases import open_database
+open_database(settings.Database("main", f"sqlite:///{sys.argv[1]}"), create=True).close_blocking()
+"""
+
+
 def test_concurrent_processes_create_one_database(path: Path) -> None:
-    children = [start_child(lambda: open_database(entry(path), create=True)) for _ in range(4)]
-    assert [wait_for_child(child) for child in children] == [0, 0, 0, 0]
+    command = [sys.executable, "-c", CREATE, str(path)]
+    processes = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
+    assert [process.wait(PATIENCE) for process in processes] == [0, 0, 0, 0]
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT count(*) FROM schema_version").fetchone()
         assert rows == (len(load_migrations("sqlite")),)
