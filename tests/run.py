@@ -62,13 +62,12 @@ _RERUN_COLUMNS = ("commit", "test", "seconds", "load", "outcome", "message")
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 _INHERITED_BEGINNINGS = ("AGENTCTL_TEST_", "COVERAGE_")
 
-# Each file stays in one worker, because its tests share servers. Four workers keep two cores busy
-# with `check`: with three, a third of the time passes in tests that wait for a thread or a timer.
-# In `doors` more tests wait, for servers: with four, a third of both cores had nothing to do.
+# Each file stays in one worker, because its tests share servers. Four workers keep two cores busy:
+# with three, a third of the time of `check` passes in tests that wait for a thread or a timer. With
+# six, `test` was slower: each worker collects all tests and imports the libraries of agents.
 _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 _THREE_WORKERS = ("-n", "3", *_BY_FILE)
 _FOUR_WORKERS = ("-n", "4", *_BY_FILE)
-_SIX_WORKERS = ("-n", "6", *_BY_FILE)
 _TWO_WORKERS = ("-n", "2", *_BY_FILE)
 _TWO_GROUPING_WORKERS = (*_TWO_WORKERS, "-p", "tests.scheduling")
 _ONE_WORKER = ("-n", "0")
@@ -115,7 +114,7 @@ def choose_stages(command: str, table: Table, shard: int | None = None) -> list[
         # All tests in the browser are one piece of work, the longest one: it begins first.
         files = [file for layer in alone for file in table.find_files([layer])]
         return [
-            Stage("in process", inside, tuple(table.find_files(inside)), _SIX_WORKERS),
+            Stage("in process", inside, tuple(table.find_files(inside)), _FOUR_WORKERS),
             Stage(
                 "alone", alone, tuple(dict.fromkeys(files)), _TWO_GROUPING_WORKERS, is_retried=True
             ),
