@@ -296,7 +296,7 @@ async def ignore() -> str:
 
 
 released = asyncio.Event()
-"""Ends `ignore`; a test creates it anew, for its event loop."""
+"""Ends `ignore`; a test creates it again, for its event loop."""
 
 
 steps: list[str] = []
