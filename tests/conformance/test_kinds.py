@@ -370,7 +370,7 @@ async def test_fork(cell: Cell, interface: Interface) -> None:
     assert list_said(later) == conversation
 
 
-def test_cells_cover_every_pair_of_kind_ability_door_and_engine() -> None:
+def test_cells_cover_every_pair_of_kind_ability_interface_and_engine() -> None:
     for kinds in (RUNNERS, tuple(KINDS)):
         pairs = set[tuple[str, str]]()
         for kind, column in product(kinds, COLUMNS):

@@ -8,15 +8,11 @@ from typing import Any
 
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import StreamEvent
-from tests.kit.deployment import ADMIN
 
 __all__ = [
-    "CALLERS",
     "FORBIDDEN",
     "INVALID",
-    "MEMORIES",
     "NOT_FOUND",
-    "USER",
     "Call",
     "Ids",
     "Row",
@@ -33,32 +29,6 @@ Call = Callable[[Operations, Ids], Awaitable[Any]]
 NOT_FOUND = ('"error_code":"NOT_FOUND"',)
 INVALID = ('"error_code":"VALIDATION_ERROR"',)
 FORBIDDEN = ('"error_code":"FORBIDDEN"',)
-
-USER = (
-    "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
-    "sessions:read", "sessions:write", "sessions:delete", "config:read",
-)  # fmt: skip
-
-MEMORIES = ("memories:read", "memories:write", "memories:delete")
-
-CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
-    "me": ("me", USER),
-    "other": ("other", USER),
-    "admin": ("boss", (ADMIN,)),
-    "powerless": ("me", ()),
-    "one agent": ("me", ("agents:echo:read", "agents:echo:run", "sessions:read")),
-    "one session": ("me", ("sessions:mine:read",)),
-    "writer": ("me", ("sessions:write",)),
-    "manager": (
-        "max",
-        ("agents:read", *(f"service_accounts:{action}" for action in ("read", "write", "delete"))),
-    ),
-    "auditor": ("eve", ("audit:read",)),
-    "approver": ("amy", ("approvals:read", "approvals:write")),
-    "rememberer": ("me", MEMORIES),
-    "nameless": (None, ("memories:write",)),
-}
-"""The subject and the scopes of each caller; `nobody` sends no token, and `bad` an invalid one."""
 
 
 @dataclass(frozen=True)

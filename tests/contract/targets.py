@@ -27,7 +27,8 @@ from agentctl.remote import RemoteOperations
 from agentctl.server import create_app
 from agentctl.service.service import Service
 from tests.approvals import paying_agent
-from tests.contract.rows import CALLERS, Ids, Row
+from tests.contract.rows import Ids, Row
+from tests.kit.callers import build_token
 from tests.kit.deployment import Deployment, create_deployment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -42,7 +43,6 @@ __all__ = [
     "play_remotely",
     "play_service",
     "serve_recorded",
-    "token_of",
 ]
 
 
@@ -93,16 +93,6 @@ def create_stage(folder: Path, model_url: str, **options: Any) -> Deployment:
     return create_deployment(folder, model_url, extra=extra, **options)
 
 
-def token_of(deployment: Deployment, who: str) -> str | None:
-    """Return the token of a caller of the table."""
-    if who == "nobody":
-        return None
-    if who == "bad":
-        return "not.a.token"
-    subject, scopes = CALLERS[who]
-    return deployment.token(subject, *scopes)
-
-
 async def ask(operations: Operations, row: Row, ids: Ids) -> Answer:
     """Ask the call of a row."""
     assert row.call is not None
@@ -149,7 +139,7 @@ async def play_service(deployment: Deployment, rows: Sequence[Row]) -> Play:
         callers: dict[str, Operations] = {}
         for row in rows:
             if row.who not in callers:
-                token = token_of(deployment, row.who)
+                token = build_token(deployment, row.who)
                 principal = await service.hosting.verifier().identify(f"Bearer {token}")
                 callers[row.who] = service.operations_for(principal)
             play.answers.append(await ask(callers[row.who], row, play.ids))
@@ -212,7 +202,9 @@ async def play_remotely(host: ThreadedServer, recorder: Recorder, rows: Sequence
         callers: dict[str, Operations] = {}
         for row in rows:
             if row.who not in callers:
-                remote = CountingOperations(host.url, token_of(deployment, row.who), play.methods)
+                remote = CountingOperations(
+                    host.url, build_token(deployment, row.who), play.methods
+                )
                 callers[row.who] = await stack.enter_async_context(remote)
             recorder.exchanges.clear()
             play.answers.append(await ask(callers[row.who], row, play.ids))

@@ -19,7 +19,7 @@ import pytest
 
 from agentctl.interface.declarations import find_address
 from agentctl.interface.operations import FAMILIES, OPERATIONS, ROUTES
-from tests.contract.rows import MEMORIES, USER, Ids, Row, fill
+from tests.contract.rows import Ids, Row, fill
 from tests.contract.stories import normalize
 from tests.contract.table import ROWS
 from tests.contract.table.commands import COMMANDS, CommandRow
@@ -33,8 +33,8 @@ from tests.contract.targets import (
     play_remotely,
     play_service,
     serve_recorded,
-    token_of,
 )
+from tests.kit.callers import MEMORIES, USER, build_token
 from tests.kit.command import run_command
 from tests.kit.declared import DeclaredAnswers
 from tests.kit.deployment import ADMIN
@@ -160,7 +160,7 @@ def send_row(served: Served, row: Row) -> httpx2.Response:
     ids = served.play.ids
     method, _, path = fill(row.request, ids).partition(" ")
     headers = dict(row.headers)
-    token = token_of(served.host.deployment, row.who)
+    token = build_token(served.host.deployment, row.who)
     if token is not None:
         headers["authorization"] = f"Bearer {token}"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kit.callers import USER
 from tests.kit.tables import every_row
 from tests.server.http_cases import CASES, Case
 from tests.server.raw_http import check_error, open_raw_connection
-from tests.server.seeds import ALL
 from tests.server.threaded_server import ThreadedServer
 
 LEGITIMATE = b"GET /teams HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
@@ -15,7 +15,7 @@ LEGITIMATE = b"GET /teams HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r
 
 @pytest.fixture(scope="module")
 def token(server: ThreadedServer) -> bytes:
-    return server.deployment.token("me", *ALL).encode()
+    return server.deployment.token("me", *USER).encode()
 
 
 def check(port: int, token: bytes, case: Case) -> None:

@@ -31,10 +31,10 @@ class ThreadedServer:
     """A running server with a client.
 
     Attributes:
-        world: what it serves.
+        deployment: what it serves.
         url: its base URL.
         client: an HTTP client without a credential.
-        ids: ids created by the server, by their names in scenarios.
+        ids: ids created by the server, by the names of `tests.server.seeds`.
     """
 
     deployment: Deployment

@@ -14,6 +14,7 @@ from agentctl.interface.requests import RunFilter, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs.life.live import LiveRun
 from agentctl.service.service import Service, ServiceOperations
+from tests.kit.callers import USER
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
 
@@ -28,12 +29,7 @@ __all__ = [
     "wait_for_running",
 ]
 
-ALL = frozenset(
-    {
-        "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
-        "sessions:read", "sessions:write", "sessions:delete", "config:read",
-    }
-)  # fmt: skip
+ALL = frozenset(USER)
 
 
 @contextlib.asynccontextmanager
