@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.cli.conftest import Agentctl
+from tests.cli.demo import Demo
 from tests.kit.tables import every_row
 
 IDS = {
@@ -35,6 +36,22 @@ def test_one_component_as_a_table_has_one_field_per_line(on_demo: Agentctl) -> N
 def test_jsonl_is_one_record_per_line(on_demo: Agentctl) -> None:
     records = [json.loads(line) for line in on_demo("agents", "list", "-o", "jsonl").lines]
     assert [record["agent_id"] for record in records] == IDS["agents"]
+
+
+def test_only_the_server_knows_the_tools_of_an_mcp_server(agentctl: Agentctl, demo: Demo) -> None:
+    """Everything else in the lists is the same (docs/mcp.md)."""
+    here = agentctl("agents", "list", "-o", "json", "--config", str(demo.config))
+    there = agentctl(
+        *("agents", "list", "-o", "json", "--url", demo.url), env={"AGENTCTL_TOKEN": demo.token}
+    )
+    assert (here.stderr, there.stderr) == ("", "")
+    assert here.raw.endswith(b"]\n")
+
+    local_agents = json.loads(here.raw)
+    remote_agents = json.loads(there.raw)
+    assert local_agents[-1].pop("tools") == []
+    assert remote_agents[-1].pop("tools") != []
+    assert local_agents == remote_agents
 
 
 def test_a_missing_component_is_reported_with_the_target(through: Agentctl) -> None:

@@ -132,7 +132,9 @@ async def test_cancel_text(cell: Cell, interface: Interface) -> None:
 
 async def test_cancel_tool(cell: Cell, interface: Interface, tmp_path: Path) -> None:
     file = tmp_path / "held"
-    start = Start(f"{cell.kind}-stubborn", json.dumps({"path": str(file)}))
+    session = f"{cell.kind}-stubborn"
+    message = json.dumps({"path": str(file)})
+    start = Start(f"{cell.kind}-stubborn", message, session_id=session)
     async with interface.begin(start) as work:
         await wait_until(file.exists)
         run = await interface.cancel(work.run_id)
@@ -142,6 +144,14 @@ async def test_cancel_tool(cell: Cell, interface: Interface, tmp_path: Path) -> 
     file.unlink()
     await wait_until(lambda: has_stopped(interface, run))
     assert (await interface.read_run(run["run_id"]))["status"] == "CANCELLED"
+
+    # The session can continue: its next run begins, and can be cancelled, too.
+    async with interface.begin(start) as later_work:
+        await wait_until(file.exists)
+        later_run = await interface.cancel(later_work.run_id)
+    file.unlink()
+    assert (later_run["session_id"], later_run["status"]) == (session, "CANCELLED")
+    await wait_until(lambda: has_stopped(interface, later_run))
 
 
 async def test_cancel_thread(cell: Cell, interface: Interface, tmp_path: Path) -> None:
