@@ -243,21 +243,26 @@ class EventTranslator:
         match kind:
             case EventKind.STARTED:
                 self._set_model(run, body)
+
             case _ if kind in TEXT_KINDS:
                 for name_of_contract in ("node", "message_id", "member_run_id"):
                     body.pop(name_of_contract, None)
+
             case EventKind.TOOL_CALL_STARTED | EventKind.TOOL_CALL_COMPLETED:
                 body["tool"] = write_tool(body["tool"], body["created_at"])
+
             case EventKind.COMPLETED:
                 body["content_type"] = "str"
                 duration = runs.measure_duration(run.started_at, body["at"])
                 body["metrics"] = write_counters(body.get("metrics")) | duration
                 run.metrics = body["metrics"]
                 run.content = body["content"]
+
             case EventKind.FAILED:
                 error = body.pop("error")
                 body["error_type"] = error["code"]
                 body["content"] = error["detail"]
+
             case (
                 EventKind.PROGRESS
                 | EventKind.COMPACTED
@@ -267,31 +272,37 @@ class EventTranslator:
                 body["event"] = "CustomEvent"
 
     def _translate_workflow_event(self, kind: EventKind | None, body: Event) -> None:
+        """Change the members of an event of a workflow."""
         match kind:
             case EventKind.STEP_STARTED:
                 body["step_id"] = f"{body['run_id']}-{body['step_index']}"
                 self._step = body
                 self._step_run = None
+
             case EventKind.STEP_COMPLETED:
                 body["step_id"] = f"{body['run_id']}-{body['step_index']}"
                 body["content_type"] = "str"
                 if self._step_run is not None:
-                    step = body["step_name"]
-                    run_id, run = self._step_run
-                    result = runs.build_step_result(
-                        step, run.kind, run.name, run_id, body["content"]
-                    )
-                    result["metrics"] = run.metrics
-                    body["step_response"] = result
-                    self._results.append(result)
-                    self._steps[step] = {key: result[key] for key in runs.STEP_SUMMARY}
+                    body["step_response"] = self._end_step(*self._step_run, body)
+
             case EventKind.COMPLETED:
                 body["content_type"] = "str"
                 body["metrics"] = {"steps": self._steps}
                 body["step_results"] = self._results
+
             case EventKind.FAILED:
                 body["error_type"] = body["error"]["code"]
                 body["error"] = body["error"]["detail"]
+
+    def _end_step(self, run_id: str, run: _Run, body: Event) -> Event:
+        """Return the result of a step, and keep it for the end of its workflow."""
+        step = body["step_name"]
+        result = runs.build_step_result(step, run.kind, run.name, run_id, body["content"])
+        result["metrics"] = run.metrics
+
+        self._results.append(result)
+        self._steps[step] = {key: result[key] for key in runs.STEP_SUMMARY}
+        return result
 
 
 def _list_additional(kind: EventKind | None, run: _Run) -> tuple[list[str], list[str]]:
