@@ -40,7 +40,7 @@ serve: $(VENV)/.installed
 near: $(VENV)/.installed-test
 	$(RUN) near $(FILES) $(if $(ARGS),-- $(ARGS))
 
-# What can be tested in process and fast, three minutes on two cores: for each change.
+# What can be tested in process and fast, two minutes on two cores: for each change.
 check: $(VENV)/.compiled
 	$(RUN) check $(ORDER) $(if $(ARGS),-- $(ARGS))
 

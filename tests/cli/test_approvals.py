@@ -268,28 +268,36 @@ def test_receipt_states_a_decision_to_others(
 ) -> None:
     approval = read_approval(agentctl, payers, start("user"))
     one = str(approval["approval_id"])
+
     refused = agentctl("approvals", "receipt", one, *local)
     assert (refused.code, "is not decided yet" in refused.stderr) == (6, True)
+
     rejected = agentctl("approvals", "reject", one, *local)
     assert rejected.code == 0, rejected.stderr
+
     file = tmp_path / "receipt.jwt"
     key = payers.config.with_name("audit.pub.pem")
     written = agentctl("approvals", "receipt", one, "--to-file", str(file), *local)
     assert written.code == 0, written.stderr
+
     shown = agentctl("approvals", "verify-receipt", str(file), "--key", str(key), "-o", "json")
     assert shown.code == 0, shown.stderr
+
     content = json.loads(shown.stdout)
     assert (content["status"], content["arguments_hash"]) == (
         "rejected",
         approval["arguments_hash"],
     )
+
     decoded = jwt.decode(
         file.read_text().strip(), key.read_bytes(), algorithms=["EdDSA"], options={"require": []}
     )
     assert decoded == content
+
     token = file.read_text().replace(".", ".e30", 1)
     forged = agentctl("approvals", "verify-receipt", "-", "--key", str(key), input=token)
     assert (forged.code, "signed statement is not valid" in forged.stderr) == (1, True)
+
     missing = agentctl("approvals", "verify-receipt", "none.jwt", "--key", str(key))
     assert (missing.code, "none.jwt cannot be read" in missing.stderr) == (2, True)
 

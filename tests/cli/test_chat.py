@@ -65,23 +65,29 @@ def test_conversation_keeps_its_session_and_stops_runs(
     with sit_at("chat", "slow", "--url", demo.url, env=env, folder=tmp_path) as person:
         first = re.search(r"session (\S+);", person.wait_for("conversation\n> "))
         assert first
+
         person.type("/help\n")
         assert "Ctrl-C stops a run" in person.wait_for("\n> ")
+
         person.type("count\n")
         person.wait_for("count count")
         person.type("\x03")
         assert " is CANCELLED" in person.wait_for("\n> ")
+
         person.type("again\n")
         person.wait_for("again again")
         person.type("\x03")
         assert " is CANCELLED" in person.wait_for("\n> ")
+
         person.type("/new\n")
         second = person.wait_for("\n> ").split()[-1]
         assert second != first[1]
+
         person.type("\x04")
         person.wait_for("continue with: agentctl chat slow --session ")
         person.wait_for(second)
         assert person.process.wait(PATIENCE) == 0
+
     runs = agentctl(
         "runs", "list", "--session", first[1], "-o", "json", "--config", str(demo.config)
     )

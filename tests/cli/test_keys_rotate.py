@@ -190,6 +190,7 @@ def test_an_interrupted_rotation_can_be_completed(
     config = init_project(agentctl, home / "p")
     at = {"AGENTCTL_CONFIG": str(config)}
     token = agentctl("token", "mint", "--sub", "me", env=at).stdout
+
     process = start_agentctl(
         *("keys", "rotate", "--wait", "600"),
         env=environment | at,
@@ -197,25 +198,33 @@ def test_an_interrupted_rotation_can_be_completed(
         stderr=subprocess.PIPE,
         text=True,
     )
+
     assert process.stderr is not None
     with process, process.stderr as said:
         while "waiting 600 s" not in said.readline():
             assert process.poll() is None
+
         busy = agentctl(*AT_ONCE, env=at)
         assert (busy.code, "another process changes the keys" in busy.stderr.lower()) == (6, True)
+
         os.kill(process.pid, number)
         rest = said.read()
+
     assert process.returncode == (130 if number == signal.SIGINT else -number)
     assert ("the old key still signs" in rest) == (number == signal.SIGINT)
+
     half = agentctl("keys", "rotate", "--finish", env=at)
     assert (half.code, "incomplete" in half.stderr) == (6, True)
     assert agentctl("token", "verify", "-", input=token, env=at).code == 0
+
     second = agentctl("token", "mint", "--sub", "me", env=at).stdout
     assert agentctl("token", "verify", "-", input=second, env=at).code == 0
+
     ended = agentctl(*AT_ONCE, env=at)
     assert ended.code == 0
     assert "resuming an interrupted rotation" in ended.stderr
     assert len(json.loads(agentctl("keys", "list", "-o", "json", env=at).stdout)) == 2
+
     for each in (token, second, agentctl("token", "mint", env=at).stdout):
         assert agentctl("token", "verify", "-", input=each, env=at).code == 0
 

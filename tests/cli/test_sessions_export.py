@@ -89,28 +89,36 @@ def test_archive_has_the_files_and_names_missing_bytes(
     note = tmp_path / "a [note](x).txt"
     session = f"filed-{tmp_path.name}"
     note.write_text(f"the text of {session}")
+
     start = ("runs", "start", "--agent", "echo", "-m", "hello", "--session", session)
     ran = on_demo(*start, "--file", str(note), "-o", "json")
     assert ran.code == 0, ran.stderr
     file_id = json.loads(ran.raw)["files"][0]["file_id"]
+
     words = ("sessions", "export", session, "--with-files", "--to-file")
     plain = on_demo("sessions", "export", session)
+
     archives = {}
     for form in ("jsonl", "json", "markdown"):
         path = tmp_path / f"{form}.zip"
         ended = on_demo(*words, str(path), "--format", form)
         assert ended.code == 0, ended.stderr
+
         with zipfile.ZipFile(path) as archive:
             assert archive.read(f"files/{file_id}.txt") == note.read_bytes()
             content = {name: archive.read(name) for name in archive.namelist()}
+
         manifest = json.loads(content.pop("manifest.json"))
         assert {each["name"] for each in manifest["files"]} == content.keys()
         for each in manifest["files"]:
             assert hashlib.sha256(content[each["name"]]).hexdigest() == each["sha256"]
+
         archives[form] = content
+
     assert archives["jsonl"]["sessions.jsonl"] == plain.raw
     assert json.loads(archives["json"]["sessions.json"]) == [json.loads(plain.raw)]
     assert json.loads(archives["jsonl"]["files.jsonl"])["file_id"] == file_id
+
     link = f"\n## Files\n\n- [a \\[note\\](x).txt](files/{file_id}.txt)\n"
     assert link in archives["markdown"]["sessions.md"].decode()
 

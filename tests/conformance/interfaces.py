@@ -513,6 +513,7 @@ class AguiInterface(Interface):
             "forwardedProps": {},
             **fields,
         }
+
         run_id = ""
         async for event in _stream(self.http, path, body):
             if event["type"] == "RUN_STARTED":

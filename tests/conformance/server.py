@@ -142,22 +142,26 @@ def create_conformance_deployment(
     for module in (MODULE, PLAIN_MODULE, TOOLS):
         source = Path(__file__).parent / f"{module}.py"
         (folder / source.name).write_text(source.read_text())
+
     tables = [
         _FACES,
         *(f'[[agents]]\nid = "{name}"\nobject = "{PLAIN_MODULE}:{name}"' for name in FUNCTIONS),
     ]
+
     for name, (model, tool) in _CONFIGURED.items():
         tables += [
             f'[[models]]\nid = "configured-{name}"\nprovider = "openai"\nmodel = "{model}"\n'
             f'base_url = "{model_url}"',
             f'[[agents]]\nid = "configured-{name}"\nmodel = "configured-{name}"',
         ]
+
         if tool:
             tables[-1] += f'\ntools = ["{TOOLS}:{tool}"]'
         if name == "output":
             tables[-1] += f'\noutput = "{TOOLS}:Total"'
         if tool == "pay":
             tables[-1] += '\napprove = { "pay" = "user" }'
+
     for kind in KINDS:
         if kind != ADK:
             tables += _list_tables(kind, MODULE)

@@ -128,7 +128,7 @@ async def test_person_is_asked_about_a_call_that_had_begun(lost: Lost, number: i
     assert site.tools_called(run) == [*again, *once]
 
 
-async def test_member_waits_on_while_another_one_is_called_again(lost: Lost) -> None:
+async def test_member_keeps_waiting_while_another_one_is_called_again(lost: Lost) -> None:
     site = lost.site
     team = lost.team
     await wait_until(lambda: site.tools_called(team) == ["visit", "visit"])

@@ -102,26 +102,32 @@ async def test_any_server_continues_with_the_results(client_site: Site) -> None:
         ),
         answer(call("open-tab", "t4", url="b")),
     ]
+
     tools = {"client_tools": [TAB, ASK], "tool_choice": "required"}
+
     with client_site.serve_in_thread() as server:
         runs = [
             start(client_site, server, "/agents/clerk/runs", plan, **tools).json(),
             start(client_site, server, "/teams/office/runs", plan, **tools).json(),
             start(client_site, server, "/agents/typed/runs", "x", client_tools=[TAB, ASK]).json(),
         ]
+
         for run in runs:
             assert run["status"] == "PAUSED", run
             asked = [(row["kind"], row["policy"], row["tool_name"]) for row in run["approvals"]]
             assert asked == [("external", "user", "open-tab"), ("external", "user", "ask_color")]
+
     with client_site.serve_in_thread() as server:
         for run in runs:
             await client_site.decide(server, run["run_id"], "complete", "open-tab", result="tab")
             assert len(await client_site.pending(run["run_id"])) == 1
+
             await client_site.decide(server, run["run_id"], "complete", result={"color": "red"})
             if run is not runs[2]:
                 # The next leg has the tools, too.
                 await client_site.wait_for_end(server, run["run_id"], "PAUSED")
                 await client_site.decide(server, run["run_id"], "complete", result="last tab")
+
             record = await client_site.wait_for_end(server, run["run_id"])
             expected = 'tab and {"color":"red"}' if run is runs[2] else "last tab"
             assert (record["status"], record["content"]) == ("COMPLETED", expected)

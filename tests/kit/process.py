@@ -98,8 +98,8 @@ def start_at_terminal(
 
 
 def _take_terminal(terminal: int) -> None:
-    """Make a terminal that of this process, which leads a session."""
-    # The shell that started the suite may have made it ignore the end of a terminal.
+    """Make a terminal the terminal of this process, which leads a session."""
+    # The shell that started the suite may have made its processes ignore the end of a terminal.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 

@@ -61,8 +61,10 @@ def moved(
 ) -> Iterator[Moved]:
     folder: Path = tmp_path_factory.mktemp("elsewhere")
     deployment = create_waiting_deployment(folder, model_endpoint.base_url)
+
     hold = folder / "hold"
     hold.touch()
+
     with deployment.serve() as server:
         messages = dict.fromkeys(CALLS, CALL) | MEMBERS
         waiting = {
@@ -72,10 +74,12 @@ def moved(
         assert {agent: run["status"] for agent, run in waiting.items()} == dict.fromkeys(
             waiting, "PAUSED"
         )
+
         for agent, number in CALLS.items():
             asked = server.list_approvals(waiting[agent])
             assert [each["arguments"] for each in asked] == [{"amount": 10, "to": "bob"}] * number
             assert deployment.ledger(waiting[agent]) == []
+
         calling = {agent: server.start(agent, message) for agent, message in CALLING.items()}
         repeated = server.start("library", CALLING["library"])
         for run in (*calling.values(), repeated):
@@ -83,6 +87,7 @@ def moved(
             while not any(line.startswith("pay") for line in deployment.ledger(run)):
                 server.wait_for(run["run_id"], "RUNNING", "PENDING")
         server.kill()
+
     hold.unlink()
     with deployment.serve("second.log") as server:
         yield Moved(server, waiting, calling, repeated)
@@ -93,16 +98,21 @@ def test_approved_calls_are_made_once_on_another_server(moved: Moved, agent: str
     server = moved.server
     run = moved.waiting[agent]
     number = CALLS[agent]
+
     server.decide(run, "approve")
     ended = server.wait_for_end(run)
     assert ended["status"] == "COMPLETED", ended
     assert ended["content"] == " | ".join(["paid 10"] * number)
+
     # The metadata of the request are those of the first leg.
     assert server.deployment.ledger(run) == ["pay 10 to bob for north"] * number
+
     for each in server.list_approvals(run):
         assert (each["execution"], each["result"]) == ("done", "paid 10")
+
     roles = [message["role"] for message in ended["messages"]]
     assert roles == ["user", "assistant", *["tool"] * number, "assistant"]
+
     # The calls of the agent in a subgraph are those of a member.
     names = [
         event["event"]
@@ -120,24 +130,30 @@ def test_approved_calls_are_made_once_on_another_server(moved: Moved, agent: str
 
 
 @pytest.mark.parametrize("agent", MEMBERS)
-def test_members_go_on_on_another_server(moved: Moved, agent: str) -> None:
+def test_members_continue_on_another_server(moved: Moved, agent: str) -> None:
     server = moved.server
     run = moved.waiting[agent]
+
     before = list_members(server, run)
     assert {member["status"] for member in before} == {"PAUSED"}
+
     (asked,) = server.list_approvals(run)
     assert (asked["run_id"], asked["arguments"]) == (run["run_id"], json.loads(CALL))
+
     server.decide(run, "approve")
     ended = server.wait_for_end(run)
     assert ended["status"] == "COMPLETED", ended
     assert server.deployment.ledger(run)[-1] == "pay 10 to bob for north"
+
     after = list_members(server, ended)
     assert [each["run_id"] for each in after] == [each["run_id"] for each in before]
     assert {each["status"] for each in after} == {"COMPLETED"}
     assert after[-1]["agent_id"] == "payer"
+
     paid = after[-1]["tools"][-1]
     assert (paid["result"], paid["tool_call_error"]) == ("paid 10", False)
     assert "paid 10" in ended["content"]
+
     (approval,) = server.list_approvals(run)
     assert (approval["execution"], approval["result"]) == ("done", "paid 10")
 
@@ -146,11 +162,14 @@ def test_members_go_on_on_another_server(moved: Moved, agent: str) -> None:
 def test_call_of_a_lost_server_is_not_made_again(moved: Moved, agent: str) -> None:
     server = moved.server
     run = moved.calling[agent]
+
     server.wait_for(run["run_id"], "PAUSED")
     asked = [(each["kind"], each["execution"]) for each in server.list_approvals(run)]
     assert asked == [("approval", "unknown"), ("outcome", None)]
+
     server.decide(run, "complete", result="receipt 7")
     ended = server.wait_for_end(run)
+
     paid = [line for line in server.deployment.ledger(run) if line.startswith("pay")]
     assert len(paid) == 1
     if agent == "kept":

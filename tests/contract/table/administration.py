@@ -64,6 +64,7 @@ def _account_rows() -> Iterator[Row]:
             body=body,
             keeps={f"{body['name']}_account": "id"} if status == 201 else {},
         )
+
     call, body = build("meant", "service_accounts:read", allow_privileged_scopes=True)
     yield Row(operation, "POST /service-accounts", call, who, 201, body=body)
 
@@ -77,6 +78,7 @@ def _account_rows() -> Iterator[Row]:
         has=("{ci_account}", '"token_hint"', '"next_cursor":"'),
         lacks=("_pat_",),
     )
+
     yield Row(
         operation,
         f"{path}?name=ever",
@@ -85,6 +87,7 @@ def _account_rows() -> Iterator[Row]:
         has=("{ever_account}",),
         lacks=("{ci_account}",),
     )
+
     yield Row(
         operation,
         f"{path}?limit=101",
@@ -103,6 +106,7 @@ def _account_rows() -> Iterator[Row]:
             who,
             status,
         )
+
     yield Row(
         operation,
         "DELETE /service-accounts/a%20b%C3%BC%3F%25",
@@ -126,6 +130,7 @@ def _audit_rows() -> Iterator[Row]:
         # It names the target.
         is_same=False,
     )
+
     yield Row(
         operation,
         f"{path}?limit=0",
@@ -134,6 +139,7 @@ def _audit_rows() -> Iterator[Row]:
         422,
         ("limit", *INVALID),
     )
+
     yield Row(
         operation, path, lambda o, at: o.audit.list(AuditFilter()), "me", 403, ("audit:read",)
     )
@@ -146,6 +152,7 @@ def _audit_rows() -> Iterator[Row]:
         "auditor",
         has=('"data":[]', '"next_cursor":null'),
     )
+
     yield Row(
         operation,
         f"{path}/heads?cursor=x",
@@ -166,6 +173,7 @@ def _halt_rows() -> Iterator[Row]:
         "until": until,
         "stop_running": True,
     }
+
     yield Row(
         "create_halt",
         "POST /halts",
@@ -176,6 +184,7 @@ def _halt_rows() -> Iterator[Row]:
         body=body,
         keeps={"halt": "halt_id"},
     )
+
     yield Row(
         "create_halt",
         "POST /halts",
@@ -185,6 +194,7 @@ def _halt_rows() -> Iterator[Row]:
         INVALID,
         body={"scope": "agent", "reason": ""},
     )
+
     yield Row(
         "get_halts",
         "GET /halts?state=active&scope=user&scope_id=nobody-at-all&limit=5",
@@ -192,6 +202,7 @@ def _halt_rows() -> Iterator[Row]:
         "admin",
         has=("{halt}", '"total_count":1'),
     )
+
     yield Row(
         "get_halt",
         "GET /halts/{halt}",
@@ -199,12 +210,14 @@ def _halt_rows() -> Iterator[Row]:
         "admin",
         has=("{halt}",),
     )
+
     yield Row(
         "get_halt", "GET /halts/none", lambda o, at: o.halts.get("none"), "admin", 404, NOT_FOUND
     )
     yield Row(
         "end_halt", "DELETE /halts/none", lambda o, at: o.halts.end("none"), "admin", 404, NOT_FOUND
     )
+
     yield Row(
         "end_halt",
         "DELETE /halts/{halt}",
@@ -213,6 +226,7 @@ def _halt_rows() -> Iterator[Row]:
         403,
         FORBIDDEN,
     )
+
     yield Row(
         "end_halt", "DELETE /halts/{halt}", lambda o, at: o.halts.end(at["halt"]), "admin", 204
     )
@@ -223,6 +237,7 @@ def _webhook_rows() -> Iterator[Row]:
     yield Row(
         "get_webhooks", "GET /webhooks", lambda o, at: o.webhooks.list(), "admin", has=("[]",)
     )
+
     yield Row(
         "get_webhook_deliveries",
         "GET /webhooks/deliveries?state=dead&webhook_id=ops&run_id=r&db_id=main&limit=5"
@@ -233,6 +248,7 @@ def _webhook_rows() -> Iterator[Row]:
         "admin",
         has=('"data":[]',),
     )
+
     yield Row(
         "redeliver_webhook",
         "POST /webhooks/deliveries/a%3Fb/redeliver",
@@ -241,6 +257,7 @@ def _webhook_rows() -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         "test_webhook",
         "POST /webhooks/a%3Fb/test",
@@ -249,6 +266,7 @@ def _webhook_rows() -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         "enable_webhook",
         "POST /webhooks/a%3Fb/enable",
@@ -270,6 +288,7 @@ def _usage_rows() -> Iterator[Row]:
         "admin",
         has=('"total":{"runs":', '"user_id":"me"'),
     )
+
     yield Row(
         "get_usage",
         "GET /usage?limit=0",
@@ -278,6 +297,7 @@ def _usage_rows() -> Iterator[Row]:
         422,
         ("limit", *INVALID),
     )
+
     yield Row(
         "get_usage_overview",
         "GET /usage/overview?step=day&by=user&user_id=nobody&limit=5",
@@ -287,6 +307,7 @@ def _usage_rows() -> Iterator[Row]:
         "admin",
         has=('"groups":',),
     )
+
     yield Row(
         "get_usage_overview",
         "GET /usage/overview",
@@ -295,9 +316,11 @@ def _usage_rows() -> Iterator[Row]:
         403,
         ("usage:read", *FORBIDDEN),
     )
+
     yield Row(
         "get_budgets", "GET /budgets", lambda o, at: o.usage.list_budgets(), "admin", has=("[]",)
     )
+
     yield Row(
         "get_budgets",
         "GET /budgets?user_id=%00",
@@ -318,6 +341,7 @@ def _user_rows() -> Iterator[Row]:
         # It names the engine.
         is_same=False,
     )
+
     yield Row(
         "get_user_rows",
         "GET /user-data/rows?user_id=me&part=audit&db_id=main&limit=1",
@@ -327,6 +351,7 @@ def _user_rows() -> Iterator[Row]:
         # The entry names the target.
         is_same=False,
     )
+
     yield Row(
         "get_user_rows",
         "GET /user-data/rows?user_id=me&db_id=none",
@@ -335,6 +360,7 @@ def _user_rows() -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         "erase_user_data",
         "POST /user-data/erase",
@@ -345,6 +371,7 @@ def _user_rows() -> Iterator[Row]:
         # It has the sizes of files, and seconds.
         is_same=False,
     )
+
     yield Row(
         "erase_user_data",
         "POST /user-data/erase",
@@ -354,6 +381,7 @@ def _user_rows() -> Iterator[Row]:
         INVALID,
         body={"user_id": "none", "cursor": "bad"},
     )
+
     yield Row(
         "erase_user_data",
         "POST /user-data/erase",

@@ -21,6 +21,7 @@ def approval_rows() -> Iterator[Row]:
     yield from _list_rows()
     yield from _decision_rows()
     yield from _continuation_rows()
+
     others: tuple[tuple[ComponentKind, str], ...] = (("team", "desk"), ("workflow", "line"))
     for kind, name in others:
         yield from _rows_of_other_kinds(kind, name)
@@ -54,6 +55,7 @@ def _list_rows() -> Iterator[Row]:
         WHO,
         has=("{decided_approval}",),
     )
+
     yield Row(
         operation,
         f"{path}?status=pending&kind=approval&policy=other&component_type=agent"
@@ -80,6 +82,7 @@ def _list_rows() -> Iterator[Row]:
         has=("{decided_approval}", '"total_count":1'),
         lacks=("{continued_approval}",),
     )
+
     yield Row(
         operation,
         f"{path}?kind=input&limit=0",
@@ -88,6 +91,7 @@ def _list_rows() -> Iterator[Row]:
         422,
         ("limit", *INVALID),
     )
+
     yield Row(
         operation,
         f"{path}?db_id=nowhere",
@@ -96,6 +100,7 @@ def _list_rows() -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         operation,
         path,
@@ -115,6 +120,7 @@ def _decision_rows() -> Iterator[Row]:
         WHO,
         has=("{decided_approval}", '"pending"', "{decided_hash}"),
     )
+
     yield Row(
         "get_agent_approval",
         "GET /agents/payer/approvals/a%3Fb",
@@ -123,6 +129,7 @@ def _decision_rows() -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         "get_agent_approval_receipt",
         f"GET {approval}/receipt",
@@ -131,6 +138,7 @@ def _decision_rows() -> Iterator[Row]:
         409,
         ("CONFLICT",),
     )
+
     decide = f"POST {approval}/decide"
     yield Row(
         "decide_agent_approval",
@@ -143,6 +151,7 @@ def _decision_rows() -> Iterator[Row]:
         ("arguments_hash",),
         body={"decision": "approve"},
     )
+
     yield Row(
         "decide_agent_approval",
         decide,
@@ -154,12 +163,14 @@ def _decision_rows() -> Iterator[Row]:
         INVALID,
         body={"decision": "answer", "answer": "left"},
     )
+
     ruling = {
         "decision": "approve",
         "arguments_hash": "{decided_hash}",
         "arguments": {"amount": 7, "to": "eve"},
         "note": "less",
     }
+
     for status, who in ((403, "me"), (200, WHO), (200, WHO)):
         yield Row(
             "decide_agent_approval",
@@ -178,6 +189,7 @@ def _decision_rows() -> Iterator[Row]:
             headers={"idempotency-key": "key"},
             is_same=False,  # the run may have continued
         )
+
     # The stream ends when the run has: the rows after it find its end.
     yield Row(
         "get_agent_run_events",
@@ -187,6 +199,7 @@ def _decision_rows() -> Iterator[Row]:
         ),
         has=("RunCompleted",),
     )
+
     yield Row(
         "decide_agent_approval",
         decide,
@@ -198,6 +211,7 @@ def _decision_rows() -> Iterator[Row]:
         ("CONFLICT",),
         body={"decision": "reject"},
     )
+
     yield Row(
         "get_agent_approval_receipt",
         f"GET {approval}/receipt",
@@ -219,6 +233,7 @@ def _continuation_rows() -> Iterator[Row]:
         NOT_FOUND,
         body={"stream": False},
     )
+
     yield Row(
         "continue_agent_run",
         path,
@@ -238,6 +253,7 @@ def _continuation_rows() -> Iterator[Row]:
             ],
         },
     )
+
     yield Row(
         "continue_agent_run",
         path,
@@ -265,6 +281,7 @@ def _continuation_rows() -> Iterator[Row]:
         },
         headers={"idempotency-key": "key"},
     )
+
     yield Row(
         "continue_agent_run",
         "POST /agents/payer/runs/{streamed_run}/continue",
@@ -291,6 +308,7 @@ def _continuation_rows() -> Iterator[Row]:
         },
         is_same=False,
     )
+
     yield Row(
         "continue_agent_run",
         path,
@@ -314,6 +332,7 @@ def _rows_of_other_kinds(kind: ComponentKind, name: str) -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         ids.get_receipt,
         f"GET {approval}/receipt",
@@ -322,6 +341,7 @@ def _rows_of_other_kinds(kind: ComponentKind, name: str) -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         ids.decide_approval,
         f"POST {approval}/decide",
@@ -331,6 +351,7 @@ def _rows_of_other_kinds(kind: ComponentKind, name: str) -> Iterator[Row]:
         NOT_FOUND,
         body={"decision": "reject"},
     )
+
     yield Row(
         ids.continue_run,
         f"POST {component}/runs/{{{kind}_run}}/continue",

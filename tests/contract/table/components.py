@@ -26,6 +26,7 @@ def component_rows() -> Iterator[Row]:
         has=('"echo"',),
         lacks=('"apart"',),
     )
+
     odd = "a bü?%"
     yield Row(
         "get_agent",
@@ -35,6 +36,7 @@ def component_rows() -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         "get_agent",
         "GET /agents/%2E%2E",
@@ -44,6 +46,7 @@ def component_rows() -> Iterator[Row]:
         NOT_FOUND,
         is_same=False,
     )
+
     # No id has a slash, and no path of a server an encoded one.
     yield Row(
         "get_agent",
@@ -64,6 +67,7 @@ def _rows_of(kind: ComponentKind, name: str) -> Iterator[Row]:
     yield Row(
         ids.get, f"GET {path}/{name}", lambda o, at: o.components.get(kind, name), has=(identified,)
     )
+
     yield Row(
         ids.get,
         f"GET {path}/nothing",
@@ -71,6 +75,7 @@ def _rows_of(kind: ComponentKind, name: str) -> Iterator[Row]:
         status=404,
         has=NOT_FOUND,
     )
+
     yield Row(
         ids.get,
         f"GET {path}/{name}",
@@ -96,6 +101,7 @@ def _versions_of(kind: ComponentKind, name: str) -> Iterator[Row]:
         lambda o, at: o.components.list_versions(kind, name, VersionFilter(5)),
         has=('"is_current":true', '"next_cursor":null'),
     )
+
     yield Row(
         ids.get_versions,
         f"GET {versions}?cursor=x",
@@ -103,12 +109,14 @@ def _versions_of(kind: ComponentKind, name: str) -> Iterator[Row]:
         status=422,
         has=("cursor",),
     )
+
     yield Row(
         ids.get_version_diff,
         f"GET {versions}/diff",
         lambda o, at: o.components.compare_versions(kind, name, DiffFilter()),
         has=('"changes":',),
     )
+
     yield Row(
         ids.get_version_diff,
         f"GET {versions}/diff?before=a&after=b",

@@ -35,6 +35,7 @@ def _upload_rows() -> Iterator[Row]:
         headers={"content-type": "text/plain", "content-length": "10"},
         keeps={"file": "file_id"},
     )
+
     yield Row(
         operation,
         "POST /files?name=a.txt",
@@ -45,6 +46,7 @@ def _upload_rows() -> Iterator[Row]:
         headers={"content-type": "application/octet-stream"},
         keeps={"loose_file": "file_id"},
     )
+
     for status, text, upload, query, content in (
         (422, "name", FileUpload("a/b"), "name=a%2Fb", b"x"),
         (422, "name", FileUpload("a\0"), "name=a%00", b"x"),
@@ -69,6 +71,7 @@ def _read_rows() -> Iterator[Row]:
         lambda o, at: o.files.get(at["file"]),
         has=('"origin":"upload"',),
     )
+
     yield Row(
         "get_file",
         "GET /files/{file}?db_id=second",
@@ -76,6 +79,7 @@ def _read_rows() -> Iterator[Row]:
         status=404,
         has=NOT_FOUND,
     )
+
     yield Row(
         "get_file",
         "GET /files/{file}",
@@ -92,6 +96,7 @@ def _read_rows() -> Iterator[Row]:
         lambda o, at: read_bytes(o.files.get_content(at["file"])),
         has=("0123456789",),
     )
+
     yield Row(
         "get_file_content",
         f"{content}?db_id=main",
@@ -103,6 +108,7 @@ def _read_rows() -> Iterator[Row]:
         lacks=("7",),
         headers={"range": "bytes=-2"},
     )
+
     yield Row(
         "get_file_content",
         content,
@@ -111,6 +117,7 @@ def _read_rows() -> Iterator[Row]:
         has=("10 bytes",),
         headers={"range": "bytes=99-"},
     )
+
     yield Row(
         "get_file_content",
         content,
@@ -126,6 +133,7 @@ def _read_rows() -> Iterator[Row]:
         lambda o, at: o.files.list(FileFilter()),
         has=("{file}", "{loose_file}"),
     )
+
     yield Row(
         "get_files",
         "GET /files?user_id=me&session_id=mine&db_id=main&limit=1&sort_order=asc",
@@ -135,6 +143,7 @@ def _read_rows() -> Iterator[Row]:
         has=("{file}",),
         lacks=("{loose_file}",),
     )
+
     yield Row(
         "get_files",
         "GET /files?limit=0",
@@ -142,6 +151,7 @@ def _read_rows() -> Iterator[Row]:
         status=422,
         has=("limit", *INVALID),
     )
+
     yield Row(
         "get_files",
         "GET /files",

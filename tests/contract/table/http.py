@@ -40,6 +40,7 @@ def _public_rows() -> Iterator[Row]:
         "get_chat": ("/chat", "<title>agentctl chat</title>"),
         "get_console_asset": ("{console_assets}/app/main.js", "import "),
     }
+
     for operation, (path, text) in pages.items():
         for who in ("nobody", "bad"):
             yield Row(operation, f"GET {path}", None, who, has=(text,), lacks=("://cdn.",))
@@ -61,12 +62,14 @@ def _sign_in_rows() -> Iterator[Row]:
         key = {"agentctl-console-key": operation[0] * 43}
         yield Row(operation, request, status=status, headers=key)
         yield Row(operation, request, status=400, has=("no key of a page",))
+
     key = {"agentctl-console-key": "k" * 43}
     yield Row("keep_console_token", f"POST {place}/token", None, "nobody", 401, headers=key)
 
     links = f"POST {place}/links"
     yield Row("create_sign_in_link", links, has=('"code":"', '"expires_in":60'))
     yield Row("create_sign_in_link", links, None, "nobody", 401)
+
     link = f"POST {place}/link"
     code = {"code": "unknown"}
     yield Row("use_sign_in_link", link, None, "nobody", 400, body=code, headers=key)
@@ -79,6 +82,7 @@ def _sign_in_rows() -> Iterator[Row]:
         operation = f"{name}_console_sign_in"
         request = f"POST {place}/{name}"
         yield Row(operation, request, None, "nobody", 404, NOT_FOUND, body=body)
+
         wrong = {**body, "redirect_uri": 1}
         yield _refused(operation, request, "redirect_uri", wrong, "nobody")
 
@@ -92,6 +96,7 @@ def _caller_rows() -> Iterator[Row]:
     for wrong in ({"method": 1}, {"path": "agents"}, {"path": 1}, {"token": 1}, {"url": "x"}):
         (name,) = wrong
         yield _refused("explain_auth", explain, name, {**asked, **wrong}, "admin")
+
     many = {**asked, "path": f"/agents?{'x=1&' * 101}"}
     yield _refused("explain_auth", explain, "more than 100 fields", many, "admin")
     yield Row("get_agents", "HEAD /agents")
@@ -110,8 +115,10 @@ def _start_rows() -> Iterator[Row]:
     yield _refused(operation, RUNS, "message", form={"stream": "false"})
     yield _refused(operation, RUNS, "message", {**WHOLE, "message": 1})
     yield _refused(operation, RUNS, "session_id", {**WHOLE, "session_id": "a b"})
+
     theirs = {**WHOLE, "session_id": "theirs"}
     yield Row(operation, RUNS, status=404, has=NOT_FOUND, body=theirs)
+
     # A missing component is reported before a wrong body, and a missing scope before both.
     wrong = {"message": 1}
     yield Row(operation, "POST /agents/no/runs", status=404, has=NOT_FOUND, body=wrong)
@@ -120,10 +127,12 @@ def _start_rows() -> Iterator[Row]:
     for verb, body in (("retry", {}), ("fork", {"at": 0})):
         repeat = f"POST /agents/echo/runs/{{agent_run}}/{verb}"
         yield _refused(f"{verb}_agent_run", repeat, "confirm", {**body, "confirm": 1})
+
     wrong = {"decisions": 1}
     resume = "POST /agents/echo/runs/{agent_run}/continue"
     yield _refused("continue_agent_run", resume, "decisions", wrong)
     yield Row("continue_agent_run", resume, status=409, has=("CONFLICT",))
+
     cancel = "POST /agents/echo/runs/{agent_run}/cancel?session_id=mine"
     yield _refused("cancel_agent_run", f"{cancel}&wait=soon", "wait")
 
@@ -142,6 +151,7 @@ def _position_rows() -> Iterator[Row]:
     end = "event: RunCompleted\n"
     yield Row(operation, inside, has=(content, end, "id: 0\n", "id: 1\n"))
     yield Row(operation, f"{inside}&last_event_index=1", lacks=(content, end))
+
     both = {"session_id": "mine", "last_event_index": "0"}
     yield Row(operation, resume, has=(end,), lacks=(content,), form=both)
     yield Row(operation, inside, has=(end,), lacks=(content,), body={"last_event_index": 0})
@@ -151,6 +161,7 @@ def _position_rows() -> Iterator[Row]:
         yield _refused(operation, f"{inside}&last_event_index={text}", "last_event_index")
     for number in ("0", 1.0, True, -2, 10**18, 2**64):
         yield _refused(operation, inside, "last_event_index", {"last_event_index": number})
+
     differing = {"last_event_index": "1"}
     yield _refused(operation, f"{inside}&last_event_index=0", "last_event_index", form=differing)
     yield _refused(operation, inside, "session_id", {"session_id": "x"})
@@ -202,12 +213,14 @@ def _query_rows() -> Iterator[Row]:
         ("get_run_model_call", "/runs/{agent_run}/model-calls/model-1", "me"): ("cut=0",),
         ("delete_session", "/sessions/mine", "me"): ("cancel=perhaps",),
     }  # fmt: skip
+
     for (operation, path, who), queries in wrong.items():
         method = "DELETE" if operation == "delete_session" else "GET"
         mark = "&" if "?" in path else "?"
         for query in queries:
             name = query.partition("=")[0]
             yield _refused(operation, f"{method} {path}{mark}{query}", name, who=who)
+
     yield _refused("get_sessions", "GET /sessions?page=600", "cursor")
 
 
@@ -237,6 +250,7 @@ def _session_rows() -> Iterator[Row]:
     yield Row(operation, path, None, "other", 201, body=theirs)
     yield Row(operation, path, status=409, has=("CONFLICT",), body=theirs)
     yield Row(operation, path, status=201)
+
     bodies: tuple[tuple[str, Any], ...] = (
         ("session_id", {"session_id": "a/b"}),
         ("session_id", {"session_id": ""}),
@@ -252,19 +266,23 @@ def _session_rows() -> Iterator[Row]:
         ("object", []),
         ("object", "text"),
     )
+
     for text, body in bodies:
         yield _refused(operation, path, text, body)
     yield _refused(operation, f"{path}?type=user", "type", {})
     yield _refused(operation, path, "user_id", {"user_id": ""}, "admin")
 
     yield _refused("update_session", "PATCH /sessions/mine", "owner", {"owner": "me"})
+
     wrong = {"session_name": None}
     yield _refused("update_session", "PATCH /sessions/mine", "session_name", wrong)
     yield _refused("rename_session", "POST /sessions/mine/rename", "session_name", {})
+
     many = ["a"] * 101
     for ids in ([], many, [1], "mine", None):
         wrong_ids = {"session_ids": ids}
         yield _refused("delete_sessions", "DELETE /sessions", "session_ids", wrong_ids)
+
     prune = "POST /retention/sessions/prune"
     yield _refused("prune_sessions", prune, "idle_days", {"session_ids": ["mine"]}, "admin")
 
@@ -281,8 +299,10 @@ def _account_rows() -> Iterator[Row]:
     body = {"name": "new", "scopes": [grant]}
     # `allow` is the default effect.
     yield Row(operation, path, None, "manager", 201, ('"effect":"allow"',), body=body)
+
     form = {"name": "x"}
     yield Row(operation, path, None, "manager", 415, ("application/json",), form=form)
+
     names: tuple[Any, ...] = ("", "a b", "x" * 65, ["x"], None)
     scopes: tuple[Any, ...] = ([], "agents:read", [grant] * 257, None)
     effects: tuple[Any, ...] = ("deny", None, "", 1)
@@ -302,6 +322,7 @@ def _account_rows() -> Iterator[Row]:
         ("never_expires", {**body, "expires_in_days": 1, "never_expires": True}),
         ("token is not known", {**body, "token": "agentctl_pat_x"}),
     )
+
     for text, wrong_body in wrong:
         yield _refused(operation, path, text, wrong_body, "manager", lacks=("_pat_", "<b>"))
 
@@ -316,8 +337,10 @@ def _memory_rows() -> Iterator[Row]:
         yield _refused("create_memory", create, "memory", {"memory": memory}, who)
     for several in topics:
         yield _refused("create_memory", create, "topic", {"memory": "x", "topics": several}, who)
+
     unknown = {"memory": "x", "memory_id": "x"}
     yield _refused("create_memory", create, "memory_id is not known", unknown, who)
+
     twice = {"memory": "Plays chess", "topics": ["games", "games"]}
     yield Row("create_memory", create, None, who, 201, ('"topics":["games"]',), body=twice)
 
@@ -345,11 +368,13 @@ def _other_rows() -> Iterator[Row]:
         yield _refused("decide_agent_approval", decide, "decision", wrong, "approver")
 
     yield _refused("upload_file", "POST /files", "name", {"a": 1})
+
     form = {"a": "b"}
     json_type = ('"media_type":"application/json"',)
     upload = "POST /files?name=a.json"
     yield Row("upload_file", upload, status=415, has=("not JSON",), form=form)
     yield Row("upload_file", upload, status=201, has=json_type, body={"a": 1})
+
     part = {"range": "bytes=1-"}
     content = "GET /files/{loose_file}/content"
     yield Row("get_file_content", content, status=206, has=("b",), lacks=("a",), headers=part)

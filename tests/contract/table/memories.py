@@ -37,6 +37,7 @@ def _creation_rows() -> Iterator[Row]:
         body={"memory": "Likes GREEN tea, straße", "topics": []},
         keeps={"memory": "memory_id"},
     )
+
     yield Row(
         operation,
         path,
@@ -55,6 +56,7 @@ def _creation_rows() -> Iterator[Row]:
         },
         keeps={"bulk_memory": "memory_id"},
     )
+
     yield Row(
         operation,
         path,
@@ -65,6 +67,7 @@ def _creation_rows() -> Iterator[Row]:
         body={"memory": "Likes black tea", "topics": ["secret"], "user_id": "other"},
         keeps={"their_memory": "memory_id"},
     )
+
     for who, status, text, user in (
         (WHO, 403, "FORBIDDEN", "other"),
         ("me", 403, "memories:write", None),
@@ -79,6 +82,7 @@ def _creation_rows() -> Iterator[Row]:
             (text,),
             body={"memory": "x", "topics": []} | ({"user_id": user} if user else {}),
         )
+
     yield Row(
         operation,
         path,
@@ -100,6 +104,7 @@ def _read_rows() -> Iterator[Row]:
         has=("{memory}", "{bulk_memory}"),
         lacks=("{their_memory}",),
     )
+
     yield Row(
         operation,
         "GET /memories?user_id=me&agent_id=echo&team_id=crew&topics=home%2C%C3%A9"
@@ -112,6 +117,7 @@ def _read_rows() -> Iterator[Row]:
         WHO,
         has=("{bulk_memory}", '"total_count":1'),
     )
+
     yield Row(
         operation,
         "GET /memories?search_content=Strasse%20likes&sort_by=updated_at",
@@ -119,6 +125,7 @@ def _read_rows() -> Iterator[Row]:
         WHO,
         has=("{memory}", '"total_count":1'),
     )
+
     yield Row(
         operation,
         "GET /memories?user_id=other&sort_by=updated_at",
@@ -126,6 +133,7 @@ def _read_rows() -> Iterator[Row]:
         WHO,
         has=('"data":[]',),
     )
+
     yield Row(
         operation,
         "GET /memories?search_content=%3F&sort_by=updated_at",
@@ -143,6 +151,7 @@ def _read_rows() -> Iterator[Row]:
         WHO,
         has=("Likes GREEN tea",),
     )
+
     yield Row(
         operation,
         "GET /memories/{their_memory}",
@@ -151,6 +160,7 @@ def _read_rows() -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         operation,
         "GET /memories/{their_memory}",
@@ -167,6 +177,7 @@ def _read_rows() -> Iterator[Row]:
         WHO,
         has=('["home","é"]',),
     )
+
     yield Row(
         operation,
         "GET /memory_topics?user_id=other",
@@ -187,6 +198,7 @@ def _change_rows() -> Iterator[Row]:
         has=("Likes coffee", '"topics":[]'),
         body={"memory": "Likes coffee"},
     )
+
     yield Row(
         operation,
         path,
@@ -195,6 +207,7 @@ def _change_rows() -> Iterator[Row]:
         has=("Likes coffee", '"topics":["drinks"]'),
         body={"topics": ["drinks"]},
     )
+
     yield Row(
         operation,
         path,
@@ -204,6 +217,7 @@ def _change_rows() -> Iterator[Row]:
         ("memory",),
         body={"memory": ""},
     )
+
     yield Row(
         operation,
         "PATCH /memories/{their_memory}",
@@ -227,6 +241,7 @@ def _change_rows() -> Iterator[Row]:
         NOT_FOUND,
         body={"memory_ids": ["{bulk_memory}", "{their_memory}"]},
     )
+
     yield Row(
         operation,
         path,
@@ -236,6 +251,7 @@ def _change_rows() -> Iterator[Row]:
         FORBIDDEN,
         body={"user_id": "other", "all": True},
     )
+
     yield Row(
         operation,
         path,
@@ -254,6 +270,7 @@ def _change_rows() -> Iterator[Row]:
             WHO,
             status,
         )
+
     yield Row(
         operation,
         "DELETE /memories/a%20b%C3%BC%3F%25",
@@ -262,6 +279,7 @@ def _change_rows() -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         "get_memory",
         "GET /memories/{their_memory}",
@@ -269,6 +287,7 @@ def _change_rows() -> Iterator[Row]:
         "admin",
         has=("Likes black tea", '"topics":["secret"]'),
     )
+
     yield Row(
         "delete_memories",
         path,

@@ -39,6 +39,7 @@ def run_rows() -> Iterator[Row]:
         yield from _read_rows(kind, name, session)
         yield from _cancel_rows(kind, name, session)
         yield from _repeat_rows(kind, name, session)
+
     yield from _special_start_rows()
     yield from _live_rows()
     yield from _failure_rows()
@@ -53,6 +54,7 @@ def _start_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
     kept = {f"{kind}_run": "run_id"}
     if kind == "team":
         kept["team_call"] = "tools.0.tool_call_id"
+
     yield Row(
         ids.create_run,
         runs,
@@ -61,6 +63,7 @@ def _start_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         body=body,
         keeps=kept,
     )
+
     # The number of events depends on the reads of the model's answer.
     yield Row(
         ids.create_run,
@@ -70,6 +73,7 @@ def _start_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         body={**body, "stream": True},
         is_same=False,
     )
+
     yield Row(
         ids.create_run,
         f"POST /{KINDS[kind].path}/nothing/runs",
@@ -102,6 +106,7 @@ def _event_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
     ):
         inside = f"{request}?session_id={session}"
         yield Row(operation, inside, call(session_id=session), has=(content, end))
+
         yield Row(
             operation,
             f"{inside}&last_event_index=0",
@@ -109,6 +114,7 @@ def _event_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
             has=(end,),
             lacks=(content,),
         )
+
         yield Row(
             operation,
             f"{request}?session_id=theirs",
@@ -116,6 +122,7 @@ def _event_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
             status=404,
             has=NOT_FOUND,
         )
+
         yield Row(
             operation,
             f"{inside}&last_event_index=-2",
@@ -123,6 +130,7 @@ def _event_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
             status=422,
             has=("last_event_index",),
         )
+
     yield Row(ids.resume_run, f"POST {where}/resume", resume(), "admin", has=(content, end))
     yield Row(ids.resume_run, f"POST {where}/resume", resume(), status=400, has=("session_id",))
     yield Row(ids.follow_run, f"GET {where}/events", follow(), has=(content, end))
@@ -139,6 +147,7 @@ def _read_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         lambda o, at: o.runs.get_of_component(kind, name, at[run]),
         has=('"status":"COMPLETED"', f"{{{run}}}"),
     )
+
     yield Row(
         ids.get_run,
         f"GET {component}/runs/{{{run}}}?session_id={session}&view=summary",
@@ -148,6 +157,7 @@ def _read_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         has=(f"{{{run}}}",),
         lacks=('"messages"',),
     )
+
     yield Row(
         ids.get_run,
         f"GET {component}/runs/{{{run}}}",
@@ -156,6 +166,7 @@ def _read_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         ids.list_runs,
         f"GET {component}/runs?status=COMPLETED&session_id={session}&user_id=me&db_id=main"
@@ -175,6 +186,7 @@ def _read_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         ),
         has=(f"{{{run}}}", '"total_count":2'),
     )
+
     yield Row(
         ids.list_runs,
         f"GET {component}/runs",
@@ -182,6 +194,7 @@ def _read_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         "other",
         has=('"data":[]',),
     )
+
     tool = f"GET {component}/runs/{{{run}}}/tools"
     yield Row(
         ids.get_tool_call,
@@ -190,6 +203,7 @@ def _read_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         status=404,
         has=NOT_FOUND,
     )
+
     if kind == "team":
         yield Row(
             ids.get_tool_call,
@@ -209,6 +223,7 @@ def _cancel_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         lambda o, at: o.runs.cancel(kind, name, at[run], CancelRequest(session, 0.5, "no more")),
         has=('"cancel":"already_final"', '"status":"COMPLETED"'),
     )
+
     yield Row(
         ids.cancel_run,
         cancel,
@@ -216,6 +231,7 @@ def _cancel_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         "admin",
         has=('"cancel":"already_final"',),
     )
+
     yield Row(
         ids.cancel_run,
         cancel,
@@ -223,6 +239,7 @@ def _cancel_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         status=400,
         has=("BAD_REQUEST", "session_id"),
     )
+
     yield Row(
         ids.cancel_run,
         f"{cancel}?session_id={session}&wait=31",
@@ -244,6 +261,7 @@ def _repeat_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         has=(*origin, '"origin_kind":"retry"'),
         body={"stream": False},
     )
+
     yield Row(
         ids.retry_run,
         f"{where}/nothing/retry",
@@ -260,6 +278,7 @@ def _repeat_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         body={"stream": False, "background": True, "confirm": "h", "dependencies": {"d": 4}},
         headers={"idempotency-key": "key"},
     )
+
     yield Row(
         ids.fork_run,
         f"{where}/{{{run}}}/fork",
@@ -269,6 +288,7 @@ def _repeat_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         has=(*origin, '"origin_kind":"fork"', f'"session_id":"fork-{kind}"'),
         body={"stream": False, "at": 0, "message": "again", "session_id": f"fork-{kind}"},
     )
+
     # A second retry needs a confirmation.
     yield Row(
         ids.retry_run,
@@ -280,6 +300,7 @@ def _repeat_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         has=("NEEDS_CONFIRMATION", '"plan":{'),
         body={"stream": True, "confirm": "x"},
     )
+
     yield Row(
         ids.fork_run,
         f"{where}/{{{run}}}/fork",
@@ -290,6 +311,7 @@ def _repeat_rows(kind: ComponentKind, name: str, session: str) -> Iterator[Row]:
         body={"stream": True, "at": 0, "message": "hello"},
         is_same=False,
     )
+
     yield Row(
         ids.fork_run,
         f"{where}/{{{run}}}/fork",
@@ -330,6 +352,7 @@ def _special_start_rows() -> Iterator[Row]:
         headers={"idempotency-key": "one"},
         keeps={"keyed_run": "run_id"},
     )
+
     # Another component continues the conversation; the events are those of its kind.
     yield Row(
         "fork_agent_run",
@@ -353,6 +376,7 @@ def _special_start_rows() -> Iterator[Row]:
         },
         is_same=False,
     )
+
     repeated: Any = {"message": "hi", "session_id": "full", "idempotency_key": "two"}
     for text, status, has in (
         ("hi", 200, ('"content":"hi"',)),
@@ -371,6 +395,7 @@ def _special_start_rows() -> Iterator[Row]:
             headers={"idempotency-key": "two"},
             keeps={"repeated_run": "run_id"} if status == 200 else {},
         )
+
     yield Row(
         "create_agent_run",
         runs,
@@ -379,6 +404,7 @@ def _special_start_rows() -> Iterator[Row]:
         has=("CONFLICT",),
         body={**WHOLE, "message": "x", "background": True, "session_id": "mine-team"},
     )
+
     # An invalid key is sent as an empty one, which the server refuses.
     yield Row(
         "create_agent_run",
@@ -389,6 +415,7 @@ def _special_start_rows() -> Iterator[Row]:
         body={**WHOLE, "message": "hi"},
         headers={"idempotency-key": ""},
     )
+
     yield Row(
         "create_agent_run",
         runs,
@@ -397,6 +424,7 @@ def _special_start_rows() -> Iterator[Row]:
         has=INVALID,
         body={"input": {"é": [1]}, "stream": False},
     )
+
     yield Row(
         "create_agent_run",
         runs,
@@ -418,6 +446,7 @@ def _live_rows() -> Iterator[Row]:
         keeps={"live_run": "run_id"},
         is_same=False,
     )
+
     yield Row(
         "delete_session",
         "DELETE /sessions/live",
@@ -425,6 +454,7 @@ def _live_rows() -> Iterator[Row]:
         status=409,
         has=("CONFLICT",),
     )
+
     yield Row(
         "cancel_agent_run",
         "POST /agents/hang/runs/{live_run}/cancel?session_id=live&wait=30.0&reason=enough",
@@ -434,6 +464,7 @@ def _live_rows() -> Iterator[Row]:
         has=('"cancel":"stopped"', '"status":"CANCELLED"'),
         is_same=False,
     )
+
     yield Row(
         "get_run",
         "GET /runs/{live_run}",
@@ -441,6 +472,7 @@ def _live_rows() -> Iterator[Row]:
         has=('"cancel_reason":"enough"',),
         is_same=False,
     )
+
     yield Row(
         "delete_session",
         "DELETE /sessions/live",
@@ -458,6 +490,7 @@ def _failure_rows() -> Iterator[Row]:
         body={"message": "fail", "stream": False, "session_id": "failed"},
         keeps={"failed_run": "run_id"},
     )
+
     yield Row(
         "get_run_causes",
         "GET /runs/{failed_run}/causes?db_id=main",
@@ -465,6 +498,7 @@ def _failure_rows() -> Iterator[Row]:
         "admin",
         has=("{failed_run}", '"causes":['),
     )
+
     yield Row(
         "get_run_causes",
         "GET /runs/{failed_run}/causes",
@@ -473,6 +507,7 @@ def _failure_rows() -> Iterator[Row]:
         403,
         ("runs:debug", *FORBIDDEN),
     )
+
     yield Row(
         "get_failures",
         "GET /failures?component_id=http-500&error=MODEL",
@@ -489,9 +524,11 @@ def _list_rows() -> Iterator[Row]:
         lambda o, at: o.runs.list(RunFilter(page=Page(limit=100))),
         has=("{agent_run}", "{team_run}", "{workflow_run}"),
     )
+
     yield Row(
         "get_runs", "GET /runs", lambda o, at: o.runs.list(RunFilter()), "other", has=('"data":[]',)
     )
+
     yield Row(
         "get_runs",
         "GET /runs?status=COMPLETED&component_type=team&component_id=desk&session_id=mine-team"
@@ -513,24 +550,28 @@ def _list_rows() -> Iterator[Row]:
         ),
         has=('"run_id":"{team_run}"', '"words":"completed"'),
     )
+
     yield Row(
         "get_runs",
         "GET /runs?live=true",
         lambda o, at: o.runs.list(RunFilter(live=True)),
         has=('"data":[]',),
     )
+
     yield Row(
         "get_runs",
         "GET /runs?limit=5&metadata=%C3%A9%3D%5B1%2C2.5%5D",
         lambda o, at: o.runs.list(RunFilter(metadata=("é=[1,2.5]",), page=Page(limit=5))),
         has=("{keyed_run}", '"total_count":2'),
     )
+
     yield Row(
         "get_runs",
         "GET /runs?metadata=a%3D1&metadata=b%3D2&tag=x%20y&tag=z",
         lambda o, at: o.runs.list(RunFilter(metadata=("a=1", "b=2"), tag=("x y", "z"))),
         has=('"data":[]',),
     )
+
     yield Row(
         "get_runs",
         "GET /runs?status=RUNNING&live=true",
@@ -538,6 +579,7 @@ def _list_rows() -> Iterator[Row]:
         status=422,
         has=("live and status", *INVALID),
     )
+
     yield Row(
         "get_runs",
         "GET /runs?db_id=nothing",
@@ -554,12 +596,14 @@ def _detail_rows() -> Iterator[Row]:
         lambda o, at: o.runs.get(at["agent_run"]),
         has=("{agent_run}",),
     )
+
     yield Row(
         "get_run",
         "GET /runs/{team_run}?db_id=main&view=items&cut=9",
         lambda o, at: o.runs.get(at["team_run"], db_id="main", form=RunView("items", 9)),
         has=("{team_run}", '"items":['),
     )
+
     yield Row(
         "get_run",
         "GET /runs/{agent_run}",
@@ -568,12 +612,14 @@ def _detail_rows() -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         "get_run_model_calls",
         "GET /runs/{agent_run}/model-calls?db_id=main&limit=7",
         lambda o, at: o.runs.list_model_calls(at["agent_run"], db_id="main", limit=7),
         has=("{agent_run}", '"total":1'),
     )
+
     yield Row(
         "get_run_model_calls",
         "GET /runs/{agent_run}/model-calls?after=model-9",
@@ -581,12 +627,14 @@ def _detail_rows() -> Iterator[Row]:
         status=404,
         has=NOT_FOUND,
     )
+
     yield Row(
         "get_run_model_call",
         "GET /runs/{agent_run}/model-calls/model-1?db_id=main&cut=3",
         lambda o, at: o.runs.get_model_call(at["agent_run"], "model-1", db_id="main", cut=3),
         has=("{agent_run}", '"state":"complete"'),
     )
+
     yield Row(
         "get_run_model_call",
         "GET /runs/{agent_run}/model-calls/model-9",
@@ -594,12 +642,14 @@ def _detail_rows() -> Iterator[Row]:
         status=404,
         has=NOT_FOUND,
     )
+
     yield Row(
         "get_run_messages",
         "GET /runs/{agent_run}/messages?limit=7",
         lambda o, at: o.runs.list_messages(at["agent_run"], limit=7),
         has=("{agent_run}", '"messages":[]'),
     )
+
     yield Row(
         "get_run_messages",
         "GET /runs/{agent_run}/messages?after=nothing",
@@ -607,6 +657,7 @@ def _detail_rows() -> Iterator[Row]:
         status=404,
         has=NOT_FOUND,
     )
+
     yield Row(
         "send_message",
         "POST /runs/{agent_run}/messages",
@@ -616,6 +667,7 @@ def _detail_rows() -> Iterator[Row]:
         body={"message": "stop", "late": "refuse"},
         headers={"idempotency-key": "k"},
     )
+
     yield Row(
         "send_message",
         "POST /runs/{agent_run}/messages",

@@ -46,6 +46,7 @@ def _creation_rows() -> Iterator[Row]:
         body={},
         keeps={"unnamed_session": "session_id"},
     )
+
     yield Row(
         operation,
         "POST /sessions?type=team&db_id=main",
@@ -63,6 +64,7 @@ def _creation_rows() -> Iterator[Row]:
             "team_id": "crew",
         },
     )
+
     for name in ("bulk-1", "bulk-2"):
         yield Row(
             operation,
@@ -71,18 +73,21 @@ def _creation_rows() -> Iterator[Row]:
             status=201,
             body={"session_id": name},
         )
+
     refusals: tuple[tuple[int, str, dict[str, Any]], ...] = (
         (409, "CONFLICT", {"session_id": "mine"}),
         (404, "NOT_FOUND", {"agent_id": "nothing"}),
         (422, "session_id", {"session_id": "a b"}),
         (403, "FORBIDDEN", {"user_id": "other"}),
     )
+
     for status, text, body in refusals:
         new = NewSession(
             session_id=body.get("session_id"),
             component_id=body.get("agent_id"),
             user_id=body.get("user_id"),
         )
+
         yield Row(
             operation,
             "POST /sessions?type=agent",
@@ -97,6 +102,7 @@ def _read_rows() -> Iterator[Row]:
     operation = "get_session_by_id"
     mine = ('"agent_session_id":"mine"', '"chat_history":[{')
     yield Row(operation, "GET /sessions/mine", lambda o, at: o.sessions.get("mine"), has=mine)
+
     yield Row(
         operation,
         "GET /sessions/mine",
@@ -104,6 +110,7 @@ def _read_rows() -> Iterator[Row]:
         "one session",
         has=mine,
     )
+
     yield Row(
         operation,
         f"GET /sessions/mine?{QUERY}&view=summary",
@@ -111,6 +118,7 @@ def _read_rows() -> Iterator[Row]:
         has=('"mine"',),
         lacks=("chat_history",),
     )
+
     yield Row(
         operation,
         "GET /sessions/mine?type=team",
@@ -118,6 +126,7 @@ def _read_rows() -> Iterator[Row]:
         status=404,
         has=NOT_FOUND,
     )
+
     yield Row(
         operation,
         "GET /sessions/mine",
@@ -126,6 +135,7 @@ def _read_rows() -> Iterator[Row]:
         404,
         NOT_FOUND,
     )
+
     yield Row(
         operation,
         "GET /sessions/a%20b%C3%BC%3F%25",
@@ -142,6 +152,7 @@ def _read_rows() -> Iterator[Row]:
         lambda o, at: o.sessions.list(SessionFilter(page=Page(limit=100))),
         has=('"mine"', '"named"', "{unnamed_session}"),
     )
+
     yield Row(
         operation,
         "GET /sessions?type=team&user_id=me&db_id=main&table=sessions&component_id=crew"
@@ -160,12 +171,14 @@ def _read_rows() -> Iterator[Row]:
         status=422,
         has=("id_prefix",),
     )
+
     yield Row(
         operation,
         "GET /sessions?type=team&component_id=crew&session_name=nAM",
         lambda o, at: o.sessions.list(SessionFilter(SessionLocator("team"), "crew", "nAM")),
         has=('"named"', '"total_count":1'),
     )
+
     yield Row(
         operation,
         "GET /sessions?limit=1&sort_by=updated_at&sort_order=asc",
@@ -174,6 +187,7 @@ def _read_rows() -> Iterator[Row]:
         ),
         has=('"mine"', '"next_cursor":"'),
     )
+
     yield Row(
         operation,
         "GET /sessions?limit=0",
@@ -181,6 +195,7 @@ def _read_rows() -> Iterator[Row]:
         status=422,
         has=("limit", *INVALID),
     )
+
     yield Row(
         operation,
         "GET /sessions?table=users",
@@ -188,6 +203,7 @@ def _read_rows() -> Iterator[Row]:
         status=404,
         has=NOT_FOUND,
     )
+
     yield Row(
         operation,
         "GET /sessions",
@@ -202,6 +218,7 @@ def _run_rows() -> Iterator[Row]:
     operation = "get_session_runs"
     path = "GET /sessions/mine/runs"
     yield Row(operation, path, lambda o, at: o.sessions.list_runs("mine"), has=("{agent_run}",))
+
     yield Row(
         operation,
         f"{path}?db_id=main&limit=3&after={{agent_run}}&parent=none&view=summary",
@@ -217,6 +234,7 @@ def _run_rows() -> Iterator[Row]:
         ),
         lacks=('"run_id":"{agent_run}"',),
     )
+
     yield Row(
         operation,
         f"{path}?before=nothing&order=desc",
@@ -226,6 +244,7 @@ def _run_rows() -> Iterator[Row]:
         status=422,
         has=("before",),
     )
+
     yield Row(operation, path, lambda o, at: o.sessions.list_runs("mine"), "other", 404, NOT_FOUND)
 
     operation = "get_session_run"
@@ -236,12 +255,14 @@ def _run_rows() -> Iterator[Row]:
         lambda o, at: o.sessions.get_run("mine", at["agent_run"]),
         has=("{agent_run}",),
     )
+
     yield Row(
         operation,
         f"{path}?{QUERY}&view=items",
         lambda o, at: o.sessions.get_run("mine", at["agent_run"], MINE, form=RunView("items")),
         has=("{agent_run}", '"items":['),
     )
+
     yield Row(
         operation,
         "GET /sessions/mine/runs/{team_run}",
@@ -263,12 +284,14 @@ def _run_rows() -> Iterator[Row]:
         has=("\n## 1. me, ",),
         is_same=False,
     )
+
     yield Row(
         operation,
         path,
         lambda o, at: read_bytes(o.sessions.export("mine-team")),
         has=("{team_run}",),
     )
+
     yield Row(
         operation,
         path,
@@ -292,6 +315,7 @@ def _change_rows() -> Iterator[Row]:
         has=('"metadata":null', '"named"'),
         body={"metadata": None},
     )
+
     yield Row(
         operation,
         path,
@@ -299,6 +323,7 @@ def _change_rows() -> Iterator[Row]:
         has=('"k":[1]',),
         body={"session_state": {"k": [1]}},
     )
+
     yield Row(
         operation,
         path,
@@ -307,6 +332,7 @@ def _change_rows() -> Iterator[Row]:
         has=("session_name",),
         body={"session_name": "x" * 256},
     )
+
     yield Row(
         operation,
         path,
@@ -327,6 +353,7 @@ def _change_rows() -> Iterator[Row]:
         has=('"session_name":"New name"',),
         body={"session_name": "New name"},
     )
+
     yield Row(
         operation,
         "POST /sessions/nothing/rename",
@@ -343,12 +370,14 @@ def _change_rows() -> Iterator[Row]:
         lambda o, at: o.runs.create("agent", "summed", RunRequest("hello", "summed")),
         body={"message": "hello", "stream": False, "session_id": "summed"},
     )
+
     yield Row(
         operation,
         "POST /sessions/summed/summarize?type=agent&view=summary",
         lambda o, at: o.sessions.summarize("summed", SessionLocator("agent"), view="summary"),
         has=('"covered_runs":',),
     )
+
     yield Row(
         operation,
         "POST /sessions/mine/summarize",
@@ -356,6 +385,7 @@ def _change_rows() -> Iterator[Row]:
         status=400,
         has=("BAD_REQUEST", "makes summaries"),
     )
+
     yield Row(
         operation,
         "POST /sessions/mine/summarize?type=team",
@@ -376,6 +406,7 @@ def _hold_rows() -> Iterator[Row]:
         409,
         ("CONFLICT", "not held"),
     )
+
     hold = "POST /sessions/named/hold"
     yield Row(
         "hold_session",
@@ -385,6 +416,7 @@ def _hold_rows() -> Iterator[Row]:
         has=('"reason":"claim 17"',),
         body={"reason": "claim 17"},
     )
+
     for who, status, reason, text in (
         ("admin", 409, "again", "held already"),
         ("admin", 422, " ", "reason"),
@@ -399,6 +431,7 @@ def _hold_rows() -> Iterator[Row]:
             (text,),
             body={"reason": reason},
         )
+
     yield Row(
         "delete_session",
         "DELETE /sessions/named",
@@ -406,6 +439,7 @@ def _hold_rows() -> Iterator[Row]:
         status=409,
         has=held,
     )
+
     yield Row(
         "delete_sessions",
         "DELETE /sessions",
@@ -414,6 +448,7 @@ def _hold_rows() -> Iterator[Row]:
         has=held,
         body={"session_ids": ["bulk-1", "named"]},
     )
+
     yield Row(
         "release_session",
         "DELETE /sessions/named/hold",
@@ -422,6 +457,7 @@ def _hold_rows() -> Iterator[Row]:
         403,
         FORBIDDEN,
     )
+
     yield Row(
         "release_session",
         "DELETE /sessions/named/hold",
@@ -441,6 +477,7 @@ def _retention_rows() -> Iterator[Row]:
         "admin",
         has=('"data":[]',),
     )
+
     yield Row(
         operation,
         f"{path}?idle_days=0",
@@ -449,6 +486,7 @@ def _retention_rows() -> Iterator[Row]:
         422,
         ("idle_days",),
     )
+
     yield Row(
         operation,
         f"{path}?idle_days=9",
@@ -469,6 +507,7 @@ def _retention_rows() -> Iterator[Row]:
         has=('"removed":[]', '"used":["mine"]', '"missing":["nothing"]'),
         body=ids,
     )
+
     yield Row(
         operation,
         path,
@@ -478,6 +517,7 @@ def _retention_rows() -> Iterator[Row]:
         ("session_ids",),
         body={"idle_days": 1, "session_ids": []},
     )
+
     yield Row(
         operation,
         path,
@@ -518,6 +558,7 @@ def _deletion_rows() -> Iterator[Row]:
             who,
             status,
         )
+
     yield Row(
         "get_sessions",
         "GET /sessions?limit=100",

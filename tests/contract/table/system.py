@@ -26,6 +26,7 @@ def system_rows() -> Iterator[Row]:
         has=('"databases":["main","second"]', '"crew"'),
         lacks=("sqlite", "postgres", "127.0.0.1"),
     )
+
     yield Row(
         "get_config",
         "GET /config",
@@ -34,21 +35,25 @@ def system_rows() -> Iterator[Row]:
         403,
         (*FORBIDDEN, "config:read"),
     )
+
     yield Row(
         "get_models",
         "GET /models",
         lambda o, at: o.system.get_models(),
         has=('{"id":"echo","provider":"openai"}',),
     )
+
     yield Row(
         "get_me",
         "GET /auth/me",
         lambda o, at: o.system.get_me(),
         has=('"principal":"me"', '"admin":false', '"sessions:delete"'),
     )
+
     yield Row(
         "get_me", "GET /auth/me", lambda o, at: o.system.get_me(), "powerless", has=('"scopes":[]',)
     )
+
     yield Row(
         "get_deployment",
         "GET /deployment",
@@ -57,6 +62,7 @@ def system_rows() -> Iterator[Row]:
         has=('"workers":[',),
         is_same=False,
     )
+
     yield from _explanations()
 
 
@@ -70,6 +76,7 @@ def _explanations() -> Iterator[Row]:
         has=('"status":401', '"decided_by":"credential"', '"operation":"get_session_by_id"'),
         body={"method": "GET", "path": "/sessions/s?type=agent", "token": ""},
     )
+
     yield Row(
         "explain_auth",
         path,
@@ -79,6 +86,7 @@ def _explanations() -> Iterator[Row]:
         lacks=("a.b",),
         body={"method": "PUT", "path": "/nothing", "token": "a.b"},
     )
+
     yield Row(
         "explain_auth",
         path,
@@ -88,6 +96,7 @@ def _explanations() -> Iterator[Row]:
         INVALID,
         body={"method": "G T", "path": "/", "token": ""},
     )
+
     yield Row(
         "explain_auth",
         path,
