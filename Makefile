@@ -108,7 +108,7 @@ dist: .dist/.installed
 	@touch $@
 
 # The statements and branches that `make check` executes, and that they are not fewer than the bound in
-# pyproject.toml. LAYER=test measures `make test`, whose stages add to one file.
+# pyproject.toml. LAYER=test measures `make test`.
 coverage: $(VENV)/.compiled
 	$(BIN)/coverage erase
 	$(RUN) $(or $(LAYER),check) -- --cov --cov-append --cov-report= --cov-fail-under=0 $(ARGS)

@@ -16,11 +16,22 @@ A new file needs a line. `tests/suite/test_layers.py` names the files that have 
 from __future__ import annotations
 
 import csv
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DESCRIPTIONS", "LAYERS", "TABLE", "Table", "find_name", "find_problems", "read_table"]
+__all__ = [
+    "DESCRIPTIONS",
+    "LAYERS",
+    "TABLE",
+    "WAITING_LAYERS",
+    "Table",
+    "find_name",
+    "find_problems",
+    "read_table",
+    "record_seconds",
+]
 
 DESCRIPTIONS = {
     "check": "in process, fast",
@@ -32,6 +43,9 @@ DESCRIPTIONS = {
 
 LAYERS = tuple(DESCRIPTIONS)
 
+WAITING_LAYERS = ("browser", "process")
+"""Their tests wait for other processes."""
+
 TABLE = Path(__file__).with_name("layers.tsv")
 
 
@@ -42,7 +56,8 @@ class Table:
     its file, `FILE::FUNCTION`."""
 
     seconds: dict[str, float]
-    """The recorded seconds of the files and functions that take long or are divided into shards."""
+    """The recorded seconds of the files and functions, by which they are divided (see
+    `record_seconds`)."""
 
     def find_layer(self, name: str) -> str | None:
         """Return the layer of the function `FILE::FUNCTION`; None if its file is not listed."""
@@ -50,13 +65,8 @@ class Table:
         return self.layers.get(name) or self.layers.get(file)
 
     def find_files(self, layers: Collection[str]) -> list[str]:
-        """Return the files with a function in these layers, those that take longest first.
-
-        A long file that begins last would keep one worker busy while the others have ended. Files
-        without recorded seconds follow in the order of the table.
-        """
-        seconds = self._sum_seconds(layers)
-        return sorted(seconds, key=lambda file: -seconds[file])
+        """Return the files with a function in these layers, in the order of the table."""
+        return list(self.sum_seconds(layers))
 
     def divide_files(self, layer: str, count: int) -> list[list[str]]:
         """Divide the files of a layer into shards of about the same recorded time.
@@ -64,7 +74,7 @@ class Table:
         The same table gives the same shards. A file is never divided, because its tests share
         fixtures.
         """
-        seconds = self._sum_seconds([layer])
+        seconds = self.sum_seconds([layer])
         shards: list[list[str]] = [[] for _ in range(count)]
         loads = [0.0] * count
         for file in sorted(seconds, key=lambda file: (-seconds[file], file)):
@@ -73,7 +83,7 @@ class Table:
             loads[lightest] += seconds[file]
         return [sorted(shard) for shard in shards]
 
-    def _sum_seconds(self, layers: Collection[str]) -> dict[str, float]:
+    def sum_seconds(self, layers: Collection[str]) -> dict[str, float]:
         """Return the recorded seconds of each file with a function in these layers."""
         seconds: dict[str, float] = {}
         for name, layer in self.layers.items():
@@ -105,6 +115,28 @@ def read_table(path: Path = TABLE) -> Table:
             if row["seconds"]:
                 seconds[name] = float(row["seconds"])
     return Table(layers, seconds)
+
+
+def record_seconds(tests: Iterable[tuple[str, float]], path: Path = TABLE) -> None:
+    """Write into a table what its files and functions took; those without a test here stay.
+
+    Args:
+        tests: the node id of each test, and its seconds with its fixtures.
+    """
+    listed = read_table(path).layers
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for nodeid, duration in tests:
+        name = find_name(nodeid)
+        file, _, _ = name.partition("::")
+        seconds[name if name in listed else file] += duration
+
+    heading, *lines = path.read_text().splitlines()
+    recorded = [heading]
+    for line in lines:
+        name, layer, before = line.split("\t")
+        duration = f"{seconds[name]:.1f}" if name in seconds else before
+        recorded.append(f"{name}\t{layer}\t{duration}")
+    path.write_text("\n".join(recorded) + "\n")
 
 
 def find_name(nodeid: str) -> str:

@@ -7,14 +7,16 @@
     python -m tests.run repeat PATH ... --rounds 200
                                                    the tests in process of some files, again and
                                                    again: what fails by chance has found a race
+    python -m tests.run record                     the seconds of the last run into the table, by
+                                                   which the files are divided among the workers
     python -m tests.run test --seed 7              the files in another order than that of the table
     python -m tests.run check -- -x -k sessions    arguments for pytest
 
-`tests/layers.py` describes the layers. The stage of processes and browsers runs alone, in two
-workers: its tests wait for other processes, and use less than one core each. At most two of them
-that fail are run again, one after another in one worker, and the run passes if they pass then.
-`.pytest_cache/reruns.tsv` lists them; one that is listed again within some 20 runs needs a mend. In
-all other stages a test that fails by chance has found a race, and is not repeated.
+`tests/layers.py` describes the layers, and `tests/scheduling.py` divides their files among workers.
+At most two tests of processes and browsers that fail are run again, one after another and alone,
+and the run passes if they pass then. `.pytest_cache/reruns.tsv` lists them; one that is listed
+again within some 20 runs needs a mend. Any other test that fails by chance has found a race, and is
+not repeated.
 
 The tests get an environment that is built here, so that a shell does not decide whether they pass.
 """
@@ -38,7 +40,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.accounting import Account, read_accounts, write_accounts
-from tests.layers import LAYERS, Table, read_table
+from tests.layers import LAYERS, WAITING_LAYERS, Table, read_table, record_seconds
 
 __all__ = [
     "Run",
@@ -55,6 +57,9 @@ ROOT = Path(__file__).parents[1]
 
 SHARDS = 8
 
+ACCOUNTS = "accounts.jsonl"
+"""The file with the costs of each test of the last run, in the folder of `Run`."""
+
 MOST_RETRIES = 2
 
 _RERUN_COLUMNS = ("commit", "test", "seconds", "load", "outcome", "message")
@@ -62,15 +67,18 @@ _RERUN_COLUMNS = ("commit", "test", "seconds", "load", "outcome", "message")
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 _INHERITED_BEGINNINGS = ("AGENTCTL_TEST_", "COVERAGE_")
 
-# Each file stays in one worker, because its tests share servers. Four workers keep two cores busy:
-# with three, a third of the time of `check` passes in tests that wait for a thread or a timer. With
-# six, `test` was slower: each worker collects all tests and imports the libraries of agents.
+# Each file stays in one worker, because its tests share servers.
 _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
-_THREE_WORKERS = ("-n", "3", *_BY_FILE)
-_FOUR_WORKERS = ("-n", "4", *_BY_FILE)
 _TWO_WORKERS = ("-n", "2", *_BY_FILE)
-_TWO_GROUPING_WORKERS = (*_TWO_WORKERS, "-p", "tests.scheduling")
+_THREE_WORKERS = ("-n", "3", *_BY_FILE)
 _ONE_WORKER = ("-n", "0")
+
+# Four workers keep two cores busy: with three, a third of the time of `check` passes in tests that
+# wait for a thread or a timer.
+_WORKERS_OF_CHECK = ("check",) * 4
+# All tests in the browser share one browser and one server. They and the tests of processes leave
+# the cores idle while they wait, and the other workers use them.
+_WORKERS_OF_TEST = ("browser", "process", *("check or doors",) * 4)
 
 _FEW_FILES = 8
 """Files that one worker has tested before others have started."""
@@ -94,9 +102,6 @@ class Stage:
 
     arguments: tuple[str, ...] = ()
 
-    is_retried: bool = False
-    """True if tests that fail are run once more."""
-
 
 def choose_stages(command: str, table: Table, shard: int | None = None) -> list[Stage]:
     """Return the stages of `check`, `test` or `long`.
@@ -106,19 +111,11 @@ def choose_stages(command: str, table: Table, shard: int | None = None) -> list[
     """
     if command == "check":
         layers = ("check",)
-        return [Stage("check", layers, tuple(table.find_files(layers)), _FOUR_WORKERS)]
+        return [Stage("check", layers, tuple(table.find_files(layers)), _divide(_WORKERS_OF_CHECK))]
 
     if command == "test":
-        inside = ("check", "doors")
-        alone = ("browser", "process")
-        # All tests in the browser are one piece of work, the longest one: it begins first.
-        files = [file for layer in alone for file in table.find_files([layer])]
-        return [
-            Stage("in process", inside, tuple(table.find_files(inside)), _FOUR_WORKERS),
-            Stage(
-                "alone", alone, tuple(dict.fromkeys(files)), _TWO_GROUPING_WORKERS, is_retried=True
-            ),
-        ]
+        layers = LAYERS[: LAYERS.index("long")]
+        return [Stage("test", layers, tuple(table.find_files(layers)), _divide(_WORKERS_OF_TEST))]
 
     shards = table.divide_files("long", SHARDS)
     return [
@@ -126,6 +123,15 @@ def choose_stages(command: str, table: Table, shard: int | None = None) -> list[
         for number, files in enumerate(shards, 1)
         if shard in {None, number}
     ]
+
+
+def _divide(workers: Sequence[str]) -> tuple[str, ...]:
+    """Return arguments for pytest that divide the files among workers, given the layers of each."""
+    words = ["-n", str(len(workers)), "--dist", "each", "-p", "tests.scheduling"]
+    for layers in workers:
+        words += ["--layers", layers]
+    # A worker that replaces another one would not know its files.
+    return (*words, "--max-worker-restart", "0")
 
 
 def shuffle_files(stage: Stage, seed: int) -> Stage:
@@ -230,8 +236,8 @@ class Run:
     """Runs pytest with arguments, see `call_pytest`."""
 
     folder: Path = ROOT / ".pytest_cache"
-    """A folder in which `reruns.tsv` lists the tests that were run again, and `accounts.jsonl` has
-    the costs of each test of the last run."""
+    """A folder in which `reruns.tsv` lists the tests that were run again, and `ACCOUNTS` has the
+    costs of each test of the last run."""
 
     accounts: dict[str, Account] = field(default_factory=dict)
     """By test; of one that was run again, the second result."""
@@ -258,7 +264,7 @@ class Run:
 
         seconds = time.monotonic() - begin
         self.folder.mkdir(exist_ok=True)
-        write_accounts(self.folder / "accounts.jsonl", self.accounts.values())
+        write_accounts(self.folder / ACCOUNTS, self.accounts.values())
         for line in self._describe(walls, _read_cpu() - cpu, seconds):
             print(line, flush=True)
         return 1 if self.failures else 0
@@ -272,7 +278,8 @@ class Run:
         self.accounts |= {account.test: account for account in accounts}
 
         failed = [account for account in accounts if account.outcome == "failed"]
-        if code == _FAILED and stage.is_retried and 0 < len(failed) <= MOST_RETRIES:
+        are_waiting = all(account.layer in WAITING_LAYERS for account in failed)
+        if code == _FAILED and are_waiting and 0 < len(failed) <= MOST_RETRIES:
             self._retry(failed, arguments)
         elif code == _FAILED:
             self.failures.append(f"{stage.name}: {len(failed)} tests failed")
@@ -380,6 +387,11 @@ def _end(*_: object) -> NoReturn:
 def main(words: Sequence[str]) -> int:
     given, arguments = _parse(words)
     table = read_table()
+    if given.command == "record":
+        accounts = read_accounts(Run.folder / ACCOUNTS)
+        record_seconds((account.test, account.seconds) for account in accounts)
+        return 0
+
     if given.command == "near":
         stages = [choose_near_stage(given.paths or _find_changed(), table)]
         if not stages[0].files:
@@ -411,7 +423,7 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=("check", "test", "long", "near", "repeat"))
+    parser.add_argument("command", choices=("check", "test", "long", "near", "repeat", "record"))
     parser.add_argument(
         "paths",
         nargs="*",

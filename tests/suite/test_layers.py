@@ -55,12 +55,6 @@ def test_file_of_a_chosen_function_is_chosen(tmp_path: Path) -> None:
     assert table.find_files(["check"]) == ["a.py", "c.py"]
 
 
-def test_files_that_take_longest_begin_first(tmp_path: Path) -> None:
-    rows = ("a.py check ", "b.py check 5", "c.py process ", "c.py::test_a check 7", "d.py long 9")
-    table = read_table(write_table(tmp_path, *rows))
-    assert table.find_files(["check", "process"]) == ["c.py", "b.py", "a.py"]
-
-
 @pytest.mark.parametrize(
     ("row", "problem"), [("b.py slow ", "no layer 'slow'"), ("a.py long ", "a.py is listed twice")]
 )

@@ -26,8 +26,8 @@ from tests.run import (
 
 ROOT = Path(__file__).parents[2]
 
-INSIDE = Stage("in process", ("check", "doors"), ("a.py",), ("-n", "4"))
-ALONE = Stage("alone", ("process",), ("b.py",), ("-n", "2"), is_retried=True)
+CHECK = Stage("check", ("check", "doors"), ("a.py",), ("-n", "4"))
+ALL = Stage("all", ("process",), ("b.py",), ("-n", "2"))
 
 TABLE = Table(
     {"a.py": "check", "b.py": "doors", "c.py": "process", "d.py": "browser", "e.py": "long"},
@@ -40,17 +40,19 @@ class Script:
 
     Args:
         calls: of each call, the exit code and the outcome of each test.
+        layer: of all tests.
     """
 
-    def __init__(self, *calls: tuple[int, dict[str, str]]) -> None:
+    def __init__(self, *calls: tuple[int, dict[str, str]], layer: str = "process") -> None:
         self._calls = list(calls)
+        self._layer = layer
         self.arguments: list[Sequence[str]] = []
 
     def __call__(self, arguments: Sequence[str]) -> tuple[int, list[Account]]:
         self.arguments.append(arguments)
         code, outcomes = self._calls.pop(0)
         accounts = [
-            Account(test, "process", outcome, "AssertionError: 1\t2", seconds=1.5)
+            Account(test, self._layer, outcome, "AssertionError: 1\t2", seconds=1.5)
             for test, outcome in outcomes.items()
         ]
         return code, accounts
@@ -67,7 +69,7 @@ def test_test_that_passes_when_it_is_alone_is_listed(
         (1, {"b.py::test_a": "failed", "b.py::test_b": "passed"}), (0, {"b.py::test_a": "passed"})
     )
     run = start(tmp_path, script)
-    assert run.execute([ALONE]) == 0
+    assert run.execute([ALL]) == 0
     assert script.arguments[1] == ["-n", "0", "b.py::test_a"]
 
     heading, row = (run.folder / "reruns.tsv").read_text().splitlines()
@@ -87,7 +89,7 @@ def test_test_that_fails_twice_fails_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed = (1, {"b.py::test_a": "failed"})
-    assert start(tmp_path, Script(failed, failed)).execute([ALONE]) == 1
+    assert start(tmp_path, Script(failed, failed)).execute([ALL]) == 1
     printed = capsys.readouterr().out
     assert "FAILED b.py::test_a failed twice" in printed
     assert printed.splitlines()[-1].startswith("==== 1 failed in ")
@@ -96,27 +98,28 @@ def test_test_that_fails_twice_fails_the_run(
 def test_more_than_two_failures_are_not_retried(tmp_path: Path) -> None:
     script = Script((1, {f"b.py::test_{number}": "failed" for number in range(3)}))
     run = start(tmp_path, script)
-    assert run.execute([ALONE]) == 1
-    assert run.failures == ["alone: 3 tests failed"]
+    assert run.execute([ALL]) == 1
+    assert run.failures == ["all: 3 tests failed"]
     assert not (run.folder / "reruns.tsv").exists()
 
 
 def test_failure_in_process_is_not_retried_and_the_next_stage_runs(tmp_path: Path) -> None:
-    script = Script((1, {"a.py::test_a": "failed"}), (0, {"b.py::test_b": "passed"}))
+    calls = ((1, {"a.py::test_a": "failed"}), (0, {"b.py::test_b": "passed"}))
+    script = Script(*calls, layer="doors")
     run = start(tmp_path, script)
-    assert run.execute([INSIDE, ALONE], ["-q"]) == 1
+    assert run.execute([CHECK, ALL], ["-q"]) == 1
     assert script.arguments == [
         ["-n", "4", "-m", "check or doors", "-q", "a.py"],
         ["-n", "2", "-m", "process", "-q", "b.py"],
     ]
-    assert run.failures == ["in process: 1 tests failed"]
+    assert run.failures == ["check: 1 tests failed"]
 
 
 @pytest.mark.parametrize("code", [2, 3, 4, 5, -9])
 def test_stage_without_a_result_fails(tmp_path: Path, code: int) -> None:
     run = start(tmp_path, Script((code, {})))
-    assert run.execute([ALONE]) == 1
-    assert run.failures == [f"alone: pytest ended with {code}"]
+    assert run.execute([ALL]) == 1
+    assert run.failures == [f"all: pytest ended with {code}"]
 
 
 def test_stage_without_files_runs_nothing(tmp_path: Path) -> None:
@@ -126,12 +129,14 @@ def test_stage_without_files_runs_nothing(tmp_path: Path) -> None:
 
 def test_stages_have_the_files_of_their_layers() -> None:
     (check,) = choose_stages("check", TABLE)
-    assert (check.files, check.is_retried) == (("a.py",), False)
+    assert check.files == ("a.py",)
+    assert check.arguments[:2] == ("-n", "4")
 
-    inside, alone = choose_stages("test", TABLE)
-    assert (inside.files, inside.is_retried) == (("a.py", "b.py"), False)
-    assert (alone.files, alone.is_retried) == (("d.py", "c.py"), True)
-    assert alone.arguments[:2] == ("-n", "2")
+    (test,) = choose_stages("test", TABLE)
+    assert test.files == ("a.py", "b.py", "c.py", "d.py")
+    assert test.layers == ("check", "doors", "process", "browser")
+    assert test.arguments[:2] == ("-n", "6")
+    assert test.arguments.count("--layers") == 6
 
     assert [stage.files for stage in choose_stages("long", TABLE)][:2] == [("e.py",), ()]
     (shard,) = choose_stages("long", TABLE, 1)
