@@ -21,10 +21,14 @@ import pytest
 
 from tests.layers import LAYERS
 
-__all__ = ["PAGE_EVENT", "Account", "read_accounts", "write_accounts"]
+__all__ = ["FORKED_EVENT", "PAGE_EVENT", "Account", "read_accounts", "write_accounts"]
 
 PAGE_EVENT = "tests.page"
 """The audit event of a page that is opened in a browser."""
+
+FORKED_EVENT = "tests.forked"
+"""The audit event of the end of a process of `tests.kit.forking`, with its CPU seconds and those of
+its children."""
 
 _PROGRAM_EVENT = "subprocess.Popen"
 
@@ -48,7 +52,10 @@ class Account:
 
     cpu: float = 0.0
     """CPU seconds of the process of the test and of the programs that it has waited for. Those of
-    a process that outlives the test, such as a shared server, are not among them."""
+    a server that several tests share are the costs of the test at whose end it ends."""
+
+    forked_cpu: float = 0.0
+    """Of these, the CPU seconds of the programs that are forks (`tests.kit.forking`)."""
 
     programs: int = 0
     """Programs started, servers among them."""
@@ -78,6 +85,7 @@ class _Counts:
         self.programs = 0
         self.servers = 0
         self.pages = 0
+        self.forked_cpu = 0.0
 
     def see(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == _PROGRAM_EVENT:
@@ -86,12 +94,15 @@ class _Counts:
             self.servers += not isinstance(words, str | bytes) and "serve" in words
         elif event == PAGE_EVENT:
             self.pages += 1
+        elif event == FORKED_EVENT:
+            self.forked_cpu += arguments[0]
 
     def read(self) -> dict[str, float]:
         times = os.times()
         waited_for = times.children_user + times.children_system
         return {
-            "cpu": time.process_time() + waited_for,
+            "cpu": time.process_time() + waited_for + self.forked_cpu,
+            "forked_cpu": self.forked_cpu,
             "programs": self.programs,
             "servers": self.servers,
             "pages": self.pages,

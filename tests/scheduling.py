@@ -1,13 +1,13 @@
 """A plugin of pytest that divides the files of tests among the workers of xdist.
 
-    pytest -n 3 --dist each -p tests.scheduling \\
-        --layers "check or doors" --layers "check or doors" --layers process FILE ...
+    pytest -n 3 --dist each -p tests.scheduling --layers check --layers check --layers process FILE ...
 
-Each worker gets its own `--layers`. Workers with the same layers share the files that have tests of
-them: each collects a part of these files, which takes as long as the other parts by the seconds in
-`layers.tsv`, and runs no other. Neighbours in the order of the arguments stay together, because
-they use the same libraries. With the divisions of xdist, every worker collects all tests and
-imports all libraries of agents: four workers spent a fifth of the CPU time of `check` on it.
+Each worker gets its own `--layers`, with ` or ` between several. Workers with the same layers share
+the files that have tests of them: each collects a part of these files, which takes as long as the
+other parts by the seconds in `layers.tsv`, and runs no other. Neighbours in the order of the
+arguments stay together, because they use the same libraries. With the divisions of xdist, every
+worker collects all tests and imports all libraries of agents: four workers spent a fifth of the CPU
+time of `check` on it.
 
 The tests of processes and browsers wait for other processes, with deadlines. Where they run beside
 other layers, the workers of those layers have a lower priority: they use what is left of the cores.
@@ -34,7 +34,7 @@ _UNKNOWN_SECONDS = 0.2
 """Of a file without recorded seconds; also what the start of a file takes."""
 
 _LOWER_PRIORITY = 5
-"""What is added to the niceness of a process."""
+"""An addition to the niceness of a process."""
 
 
 def divide_files(
@@ -79,7 +79,7 @@ class _PartScheduling(EachScheduling):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--layers", action="append", default=[], help="the layers of the next worker, with ` or `"
+        "--layers", action="append", default=[], help="of the next worker, joined by ` or `"
     )
 
 

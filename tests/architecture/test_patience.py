@@ -68,6 +68,7 @@ BOUNDS = {
     "runs/test_hanging_work.py RUN_SECONDS": "a setting of the server",
     "runs/test_lanes.py SOON": "the pause of a lane",
     "runtime/test_stream_exchanges.py READ_TIMEOUT": "a setting of the transport",
+    "scheduling.py _UNKNOWN_SECONDS": "what a file takes of which nothing is recorded",
     "server/supervision.py WATCHED_SECONDS": "an effect that may not come is waited for",
     "server/test_draining.py DRAIN_SECONDS": "a setting of the server",
     "server/test_draining.py WORK_SECONDS": "the work of a tool",

@@ -52,6 +52,7 @@ import httpcore2
 import httpx2
 
 from agentctl import cli
+from tests.accounting import FORKED_EVENT
 
 __all__ = [
     "ForkedProcess",
@@ -201,7 +202,9 @@ class ForkedProcess(subprocess.Popen[Any]):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
             with self._waitpid_lock:
                 if self.returncode is None:
-                    self.returncode = int(os.read(self._status, 8))
+                    code = int(os.read(self._status, 8))
+                    sys.audit(FORKED_EVENT, int(os.read(self._status, 8)) / 1_000)
+                    self.returncode = code
         return self.returncode
 
 
@@ -400,7 +403,9 @@ def _answer(connection: socket.socket) -> None:
         os.close(stream)
     with contextlib.suppress(BrokenPipeError):
         connection.sendall(b"%8d" % command)
-        connection.sendall(b"%8d" % os.waitstatus_to_exitcode(os.waitpid(command, 0)[1]))
+        _, status, usage = os.wait4(command, 0)
+        milliseconds = (usage.ru_utime + usage.ru_stime) * 1_000
+        connection.sendall(b"%8d%8d" % (os.waitstatus_to_exitcode(status), milliseconds))
     os._exit(0)
 
 

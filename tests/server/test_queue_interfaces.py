@@ -355,8 +355,9 @@ def test_a_shutdown_answers_requests_that_wait_and_keeps_their_runs(deploy: Depl
         client.post("/agents/hang/runs", json=first)
         with ThreadPoolExecutor(1) as threads:
             asked = threads.submit(client.post, "/agents/lined-agent/runs", json=waiting)
-            is_queued = lambda: client.get("/runs?status=PENDING").json()["data"]  # noqa: E731
-            (queued,) = wait_for(is_queued)
+            # The first run is pending, too, until it begins.
+            place = "/runs?status=PENDING&component_type=agent&component_id=lined-agent"
+            (queued,) = wait_for(lambda: client.get(place).json()["data"])
             assert server.stop() == 0
             answer = asked.result()
         assert (answer.status_code, answer.json()["run_id"]) == (202, queued["run_id"])
