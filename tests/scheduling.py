@@ -1,6 +1,7 @@
 """A plugin of pytest that divides the files of tests among the workers of xdist.
 
-    pytest -n 3 --dist each -p tests.scheduling --layers check --layers check --layers process FILE ...
+    pytest -n 3 --dist each -p tests.scheduling \\
+        --layers check --layers check --layers process FILE ...
 
 Each worker gets its own `--layers`, with ` or ` between several. Workers with the same layers share
 the files that have tests of them: each collects a part of these files, which takes as long as the
