@@ -20,7 +20,7 @@ from agentctl.config.settings import Database
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import running_command, write_config
 from tests.kit.deployment import SQLITE_DATABASES, create_deployment
-from tests.kit.postgres import postgres_schemas
+from tests.kit.postgres import absent_schemas
 
 NOWHERE = "http://127.0.0.1:9/v1"
 
@@ -30,7 +30,7 @@ def config(tmp_path: Path, postgres_url: str) -> Iterator[Path]:
     """A configuration whose databases have no tables yet."""
     folder = tmp_path / "world"
     folder.mkdir()
-    with postgres_schemas(postgres_url) as databases:
+    with absent_schemas(postgres_url) as databases:
         yield create_deployment(folder, NOWHERE, databases=databases).path
 
 

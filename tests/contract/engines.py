@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import apsw
-import asyncpg
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database as Entry
 from tests.kit.deployment import SQLITE_DATABASES, Deployment
-from tests.kit.postgres import postgres_schemas
+from tests.kit.postgres import empty_schema, postgres_schemas
 
 __all__ = ["Engine", "empty"]
 
@@ -53,7 +52,8 @@ def empty(deployment: Deployment) -> None:
         if is_sqlite_url(entry.url):
             _empty_file(entry)
         else:
-            asyncio.run(_empty_schema(entry))
+            # The running server has rows of these tables.
+            asyncio.run(empty_schema(entry, "workers", "component_versions"))
 
 
 def _empty_file(entry: Entry) -> None:
@@ -66,15 +66,3 @@ def _empty_file(entry: Entry) -> None:
             connection.execute("UPDATE sessions SET hold = NULL")
             for table in (*_TABLES, "sqlite_sequence"):
                 connection.execute(f"DELETE FROM {table}")
-
-
-async def _empty_schema(entry: Entry) -> None:
-    connection = await asyncpg.connect(
-        entry.url, server_settings={"search_path": entry.search_path}
-    )
-    try:
-        there = await connection.fetchval("SELECT to_regclass('sessions')")
-        if there is not None:
-            await connection.execute(f"TRUNCATE {', '.join(_TABLES)} RESTART IDENTITY")
-    finally:
-        await connection.close()
