@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +18,8 @@ SEVERAL_MEANINGS = {
 }
 """Names of classes that users know with two meanings, as the words of two different things."""
 
+PUBLIC_CLASS = re.compile(r"^class ([A-Za-z]\w*)", re.MULTILINE)
+
 
 def is_name(expression: ast.expr, name: str) -> bool:
     return isinstance(expression, ast.Name) and expression.id == name
@@ -24,6 +27,8 @@ def is_name(expression: ast.expr, name: str) -> bool:
 
 def exported(module: Module) -> list[str] | None:
     """Return `__all__`, or None without one."""
+    if "__all__" not in module.text:
+        return None
     for node in module.tree.body:
         if isinstance(node, ast.Assign) and is_name(node.targets[0], "__all__"):
             return list(ast.literal_eval(node.value))
@@ -58,9 +63,8 @@ def find_same_names(source: Iterable[Module]) -> dict[str, list[str]]:
     """Return the names of public classes that two or more modules define, with these modules."""
     owners: dict[str, list[str]] = defaultdict(list)
     for module in source:
-        for node in module.tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                owners[node.name].append(module.name)
+        for name in PUBLIC_CLASS.findall(module.text):
+            owners[name].append(module.name)
     return {name: names for name, names in owners.items() if len(names) > 1}
 
 
