@@ -309,12 +309,6 @@ def test_the_commands_of_sessions_load_no_declarations_of_operations() -> None:
     assert "agentctl.interface.operations" not in list_loaded("agentctl.cli.commands.sessions")
 
 
-def test_a_server_loads_nothing_that_builds_its_document() -> None:
-    loaded = list_loaded("agentctl.server.processes.serve")
-    building = {f"agentctl.server.openapi.{name}" for name in ("descriptions", "document")}
-    assert not building & set(loaded)
-
-
 STORED = ("agentctl.records.runs", "agentctl.service.documents", "agentctl.store.listing")
 """Modules of the reads of sessions and runs."""
 

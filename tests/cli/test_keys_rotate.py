@@ -80,7 +80,7 @@ def asking(server: ServerProcess, token: str) -> Iterator[Counter[int]]:
     ended = threading.Event()
 
     def ask_on() -> None:
-        while not ended.wait(0.005):
+        while not ended.wait(0.05):
             answers[ask(server, token)] += 1
 
     thread = threading.Thread(target=ask_on)
@@ -106,14 +106,13 @@ def test_a_running_server_rejects_no_token_during_a_rotation(
             new = mint(agentctl)
             assert ask(server, new) == 200, "the key that signs is known at once"
             with asking(server, new) as of_new:
-                enough = of_old.total() + 100
-                wait_for(lambda: of_old.total() >= enough and of_new.total() >= 100)
+                enough = of_old.total() + 20
+                wait_for(lambda: of_old.total() >= enough and of_new.total() >= 20)
         assert of_old.keys() == of_new.keys() == {200}
-        assert of_old.total() > 100
         with asking(server, new) as of_new:
             assert agentctl("keys", "rotate", "--finish", "--yes").code == 0
             wait_for(lambda: ask(server, old) == 401)
-            wait_for(lambda: of_new.total() > 20)
+            wait_for(lambda: of_new.total() > 10)
         assert of_new.keys() == {200}
     assert not holds(agentctl, old)
 

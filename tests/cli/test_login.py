@@ -187,6 +187,13 @@ def test_responses_of_other_pages_are_refused(
     }
     words = ("login", "--url", demo.url, "--issuer", provider.url, "--client-id", "cli")
     state = {"state": "STATE"}
+    browser = httpx2.Client()
+    # The file says the same as the variable, with which a process would need an interpreter of its
+    # own.
+    keyring = home / ".config/python_keyring/keyringrc.cfg"
+    keyring.parent.mkdir(parents=True)
+    keyring.write_text("[backend]\ndefault-keyring=keyring.backends.null.Keyring\n")
+    variables = {name: each for name, each in environment.items() if "KEYRING" not in name}
     for fields, text in (
         ({**state, "error": "access_denied"}, "denied the request"),
         ({**state, "error": "<b>of its own</b>"}, "the provider gave no reason"),
@@ -195,23 +202,23 @@ def test_responses_of_other_pages_are_refused(
         ({**state, "code": "c", "iss": provider.url}, "expired, was revoked, or was used already"),
     ):
         with start_agentctl(
-            *words, "--no-open", env=environment, cwd=home, stderr=subprocess.PIPE, text=True
+            *words, "--no-open", env=variables, cwd=home, stderr=subprocess.PIPE, text=True
         ) as process:
             assert process.stderr is not None
             lines = [process.stderr.readline() for _ in range(2)]
             query = parse_qs(urlsplit(lines[1].strip().rpartition(": ")[2]).query)
             assert query["code_challenge_method"] == ["S256"]
             (callback,) = query["redirect_uri"]
-            assert httpx2.get(callback.replace("callback", "favicon.ico")).status_code == 404
+            assert browser.get(callback.replace("callback", "favicon.ico")).status_code == 404
             twice = f"{callback}?state=a&state=b&code=c"
-            assert httpx2.get(twice).status_code == 404
-            assert httpx2.post(callback, params=state).status_code == 404
+            assert browser.get(twice).status_code == 404
+            assert browser.post(callback, params=state).status_code == 404
             for foreign in ({"code": "c"}, {"state": "", "code": "c"}, {"state": "é", "code": "c"}):
-                assert httpx2.get(callback, params=foreign).status_code == 404
+                assert browser.get(callback, params=foreign).status_code == 404
             sent = {
                 name: value.replace("STATE", query["state"][0]) for name, value in fields.items()
             }
-            page = httpx2.get(callback, params=sent)
+            page = browser.get(callback, params=sent)
             assert "The sign-in failed: see the terminal." in page.text
             assert page.headers["cache-control"] == "no-store"
             rest = process.stderr.read()
@@ -219,7 +226,8 @@ def test_responses_of_other_pages_are_refused(
             assert text in rest
             assert "of its own" not in rest
         with pytest.raises(httpx2.ConnectError):
-            httpx2.get(callback)
+            browser.get(callback)
+    browser.close()
 
 
 def test_other_requests_do_not_end_the_wait(caplog: pytest.LogCaptureFixture) -> None:

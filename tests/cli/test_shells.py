@@ -7,7 +7,6 @@ import os
 import select
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tests.cli.local_project import write_config
 from tests.cli.test_pages import read_session
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
+from tests.kit.forking import define_function
 from tests.kit.process import base_environment
 
 COMPLETIONS = {
@@ -42,10 +42,15 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("shells")
     write_config(folder)
     (folder / "sessions.json").write_text(json.dumps([read_session()]))
+    program = folder / "bin" / "agentctl"
+    program.parent.mkdir()
+    # The shell calls it seven times, and each start of the program itself takes half a second.
+    program.write_text(f'#!/bin/bash\n{define_function()}\nagentctl "$@"\n')
+    program.chmod(0o755)
     variables = base_environment() | {
         "HOME": str(folder),
         "XDG_CONFIG_HOME": str(folder / ".config"),
-        "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
+        "PATH": f"{program.parent}:{os.defpath}",
         "TERM": "dumb",
         "LANG": "C.UTF-8",
         "COLUMNS": "200",

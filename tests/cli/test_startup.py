@@ -21,18 +21,20 @@ HEAVY = {
 FOR_WORK = {"asyncio", "orjson", "pydantic", "platformdirs"}
 
 PROBE = """
-import sys
+import gc, sys
 from agentctl.cli.app import main
 sys.argv = ["agentctl", *sys.argv[1:]]
 try:
     main()
 finally:
-    print(*sys.modules, file=sys.stderr)
+    spared = gc.get_freeze_count() > len(gc.get_objects())
+    print("spared" if spared else "searched", *sys.modules, file=sys.stderr)
 """
+"""Run a command, and write whether its end searches its imports for garbage, and its modules."""
 
 
 def _loaded(environment: dict[str, str], *args: str) -> set[str]:
-    """The modules that a command has loaded when it ends."""
+    """The modules that a command has loaded when it ends, with the first word of the probe."""
     command = [sys.executable, "-c", PROBE, *args]
     ended = subprocess.run(
         command, env=without_coverage(environment), capture_output=True, check=False
@@ -40,12 +42,15 @@ def _loaded(environment: dict[str, str], *args: str) -> set[str]:
     return set(ended.stderr.decode().splitlines()[-1].split())
 
 
-def test_local_command_imports_no_unused_library(environment: dict[str, str], home: Path) -> None:
+def test_local_command_imports_no_unused_library_and_ends_at_once(
+    environment: dict[str, str], home: Path
+) -> None:
     config = write_config(home)
     loaded = _loaded(environment, "teams", "list", "--config", str(config))
     assert "asyncio" in loaded
     assert not loaded & HEAVY
     assert "agentctl.interface.operations" not in loaded
+    assert "spared" in loaded
 
 
 def test_command_of_a_group_imports_no_other_command(
@@ -55,26 +60,6 @@ def test_command_of_a_group_imports_no_other_command(
     loaded = _loaded(environment, "sessions", "get", "absent", "--config", str(config))
     package = "agentctl.cli.commands.sessions"
     assert {name for name in loaded if name.startswith(f"{package}.")} == {f"{package}.show"}
-
-
-SPARED_PROBE = """
-import gc, sys
-from agentctl.cli.app import main
-sys.argv = ["agentctl", *sys.argv[1:]]
-main()
-print(gc.get_freeze_count() > len(gc.get_objects()), file=sys.stderr)
-"""
-
-
-def test_end_of_a_command_does_not_search_its_imports_for_garbage(
-    environment: dict[str, str], home: Path
-) -> None:
-    config = write_config(home)
-    command = [sys.executable, "-c", SPARED_PROBE, "agents", "list", "--config", str(config)]
-    ended = subprocess.run(
-        command, env=without_coverage(environment), capture_output=True, check=True
-    )
-    assert ended.stderr.decode().splitlines()[-1] == "True"
 
 
 def test_command_in_another_program_leaves_its_collections_alone(
@@ -213,4 +198,7 @@ def test_idle_server_imports_no_unused_library(environment: dict[str, str], tmp_
     loaded = set(modules.split())
     assert {"apsw", "starlette", "uvicorn"} <= loaded
     assert not loaded & UNUSED_BY_SERVER
+    # They build the document of the interface, when somebody reads it.
+    assert "agentctl.server.openapi.document" not in loaded
+    assert "agentctl.server.openapi.descriptions" not in loaded
     assert collector.split() == ["frozen", "10000"]

@@ -55,6 +55,7 @@ def run_command(
     folder: Path,
     typed: bytes = b"",
     screen: bool = False,
+    encoding: str = "utf-8",
 ) -> Result:
     """Run `agentctl ARGUMENTS` to its end.
 
@@ -63,19 +64,20 @@ def run_command(
         folder: the current folder.
         typed: bytes on stdin.
         screen: stdout is a terminal, with the COLUMNS and LINES of the environment.
+        encoding: that of the streams, which a process takes from its locale.
     """
     stdin = io.BytesIO(typed)
     stderr = io.BytesIO()
     stdout = _Screen() if screen else io.BytesIO()
-    streams = IO(*(io.TextIOWrapper(each, "utf-8") for each in (stdin, stdout, stderr)))
+    streams = IO(*(io.TextIOWrapper(each, encoding) for each in (stdin, stdout, stderr)))
     with patch.dict(os.environ, environment, clear=True), contextlib.chdir(folder), _forget_tools():
         code = main(arguments, streams)
     streams.out.flush()
     streams.err.flush()
     raw = stdout.getvalue()
-    error = stderr.getvalue().decode()
+    error = stderr.getvalue().decode(encoding)
     assert "Traceback" not in error, error
-    return Result(code, raw.decode(), error, raw)
+    return Result(code, raw.decode(encoding), error, raw)
 
 
 @contextlib.contextmanager
