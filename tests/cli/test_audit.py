@@ -17,10 +17,10 @@ from typing import IO, Any
 import pytest
 
 from tests.cli.conftest import Agentctl, Terminal
-from tests.cli.demo import Demo, serving
+from tests.cli.demo import Demo
 from tests.cli.local_project import in_database, running_command, wait_for_line, write_config
+from tests.cli.proxy import proxied
 from tests.kit.conditions import PATIENCE
-from tests.kit.ports import find_free_port
 
 _numbers = itertools.count()
 
@@ -234,23 +234,21 @@ def test_tail_with_no_entries_writes_the_tsv_heading(
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
-def test_tail_continues_after_a_server_restart(
-    environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
+def test_tail_continues_when_the_server_is_back(
+    demo: Demo, environment: dict[str, str], session: str, tmp_path: Path
 ) -> None:
-    """A server that ends and another one that takes its place."""
-    folder = tmp_path / "demo"
-    port = find_free_port()
+    log = tmp_path / "tail.log"
+    variables = environment | {"AGENTCTL_TOKEN": demo.token}
     with ExitStack() as stack:
-        with serving(folder, "--port", str(port)) as demo:
-            variables = environment | {"AGENTCTL_TOKEN": demo.token}
-            log = tmp_path / "tail.log"
-            demo.run("s1", "x")
-            options = ("-n", "1", "-o", "jsonl", "--url", demo.url)
+        with proxied(demo.url) as proxy:
+            options = ("-n", "1", "-o", "jsonl", "--url", proxy.url)
             process, out = _tailing(stack, variables, log, *options)
-            assert json.loads(out.readline())["operation"] == "create_agent_run"
+            before = json.loads(out.readline())
         wait_for_line(log, "retrying in")
-        with serving(folder, "--port", str(port)) as demo:
-            demo.run("s1", "x")
-            assert json.loads(out.readline())["operation"] == "create_agent_run"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        demo.run(session, "x")
+        with proxied(demo.url, port=proxy.port):
+            after = json.loads(out.readline())
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 130
+    assert before["operation"] == after["operation"] == "create_agent_run"
+    assert before["seq"] < after["seq"]

@@ -7,6 +7,7 @@ import itertools
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,25 @@ def test_text_after_a_note_is_complete() -> None:
         lines.take(event("RunCompleted", "one two three"))
         lines.flush()
     assert out.buffer.getvalue() == b"one two\n three\n"
+
+
+def test_a_server_that_is_away_is_waited_for(
+    demo: Demo, slow: str, agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
+) -> None:
+    log = tmp_path / "watch.log"
+    token = environment | {"AGENTCTL_TOKEN": demo.token}
+    with ExitStack() as stack:
+        with proxied(demo.url) as proxy:
+            command = ("runs", "watch", slow, "--url", proxy.url)
+            watching = running_command(*command, environment=token, log=log)
+            process = stack.enter_context(watching)
+            assert process.stdout is not None
+            assert process.stdout.read(4) == b"one "
+        wait_for_line(log, "the stream was interrupted, resuming in 0.5 s")
+        agentctl("runs", "cancel", slow, "--config", str(demo.config))
+        with proxied(demo.url, port=proxy.port):
+            assert process.wait(PATIENCE) == 1
+    assert f"error: run {slow} was cancelled" in log.read_text()
 
 
 def test_a_killed_server_is_waited_for(

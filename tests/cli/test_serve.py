@@ -11,6 +11,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+from agentctl.cli.demo import create_demo
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import wait_for_line
@@ -70,41 +71,26 @@ def test_the_demo_has_an_agent_of_each_kind(agentctl: Agentctl, demo: Demo) -> N
 def test_the_demo_directory_is_private_and_kept(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     files = [folder / "agentctl.toml", folder / "keys/signing.pem", folder / "keys/signing.pub.pem"]
-    with serving(folder) as demo:
-        demo.run("s1", "hello")
-        first = [path.read_bytes() for path in files]
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert stat.S_IMODE(files[1].stat().st_mode) == 0o600
+    create_demo(folder)
+    first = [path.read_bytes() for path in files]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(files[1].stat().st_mode) == 0o600
+
     files[2].unlink()
-    with serving(folder) as demo:
-        assert [path.read_bytes() for path in files] == first
-        assert _status(f"{demo.url}/sessions/s1", demo.token) == 200
+    create_demo(folder)
+    assert [path.read_bytes() for path in files] == first
 
 
-def test_without_authorization_every_caller_is_an_administrator(tmp_path: Path) -> None:
-    with serving(tmp_path / "open", "--insecure-no-auth") as demo:
-        assert "authorization: none" in demo.said
-        assert _status(f"{demo.url}/sessions", None) == 200
-
-
-def test_the_demo_supports_several_workers(tmp_path: Path) -> None:
+def test_the_demo_serves_everybody_with_several_workers_until_ctrl_c(tmp_path: Path) -> None:
     with serving(tmp_path / "several", "--workers", "2", "--insecure-no-auth") as demo:
-        assert "workers: 2 processes" in demo.said.splitlines()
+        lines = demo.said.splitlines()
+        assert "authorization: none, every caller is an administrator" in lines
+        assert "workers: 2 processes" in lines
         assert _status(f"{demo.url}/sessions", None) == 200
+
         demo.run("s1", "hello", agent="slow", leave=True)
         demo.process.send_signal(signal.SIGINT)
-        wait_for_line(
-            tmp_path / "several.log", "stopping: waiting up to 5 s for 1 run; press Ctrl-C again "
-        )
-        demo.process.send_signal(signal.SIGINT)
-        assert demo.process.wait(PATIENCE) == 0
-
-
-def test_shutdown_reports_the_runs_that_it_waits_for(tmp_path: Path) -> None:
-    with serving(tmp_path / "stopped") as demo:
-        log = tmp_path / "stopped.log"
-        demo.run("s1", "hello", agent="slow", leave=True)
-        demo.process.send_signal(signal.SIGINT)
+        log = tmp_path / "several.log"
         wait_for_line(log, "stopping: waiting up to 5 s for 1 run; press Ctrl-C again ")
         demo.process.send_signal(signal.SIGINT)
         assert demo.process.wait(PATIENCE) == 0
