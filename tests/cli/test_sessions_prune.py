@@ -10,6 +10,7 @@ import subprocess
 import time
 import zipfile
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,6 +21,7 @@ import pytest
 from agentctl.cli.commands.sessions import change
 from agentctl.cli.commands.sessions.change import ExportFolder
 from agentctl.interface.requests import SessionLocator
+from agentctl.interface.requests.administration import IdleFilter
 from agentctl.records.kinds import Record
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.local_project import in_database, write_config
@@ -27,7 +29,10 @@ from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
 from tests.kit.process import base_environment, serve_config, start_agentctl
 
-SESSIONS = 240
+UNIT = 10
+"""The sessions that a command in this process removes at a time, in place of 100."""
+
+SESSIONS = 24
 """More than two units."""
 
 KILLS = 60 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 3
@@ -37,8 +42,14 @@ DAY = 86_400_000_000
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with sessions that were used 100 days ago, each with two runs."""
-    folder = tmp_path_factory.mktemp("source")
+    return write_source(tmp_path_factory.mktemp("source"), SESSIONS)
+
+
+def write_source(folder: Path, sessions: int) -> Path:
+    """Create a project with sessions that were used 100 days ago, each with two runs.
+
+    The last two sessions are of another agent.
+    """
     config = write_config(folder)
     config.write_text(f"[authorization]\nenabled = false\n{config.read_text()}")
     environment = base_environment() | {"HOME": str(folder)}
@@ -55,7 +66,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     first = run("sessions", "export", "s-000")
     ids = {each["run_id"] for each in json.loads(first)["runs"]}
     lines = list[bytes]()
-    for number in range(1, SESSIONS):
+    for number in range(1, sessions):
         line = first.replace(b"s-000", b"s-%03d" % number)
         for run_id in ids:
             line = line.replace(run_id.encode(), f"{run_id}.{number:03}".encode())
@@ -66,12 +77,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"UPDATE sessions SET created_at = created_at - {100 * DAY},"
         f" updated_at = updated_at - {100 * DAY}",
     )
-    in_database(config, "UPDATE sessions SET component_id = 'other' WHERE session_id >= 's-220'")
+    last_two = f"session_id >= 's-{sessions - 2:03}'"
+    in_database(config, f"UPDATE sessions SET component_id = 'other' WHERE {last_two}")
     return config
 
 
 @pytest.fixture
-def config(source: Path, tmp_path: Path) -> Path:
+def config(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    small_units = partial(IdleFilter, limit=UNIT)
+    monkeypatch.setattr(change, "IdleFilter", small_units)
     shutil.copytree(source.parent, tmp_path / "project")
     return tmp_path / "project" / source.name
 
@@ -118,7 +132,7 @@ def test_dry_run_shows_numbers_and_changes_nothing(agentctl: Agentctl, config: P
     }  # fmt: skip
     assert prune(agentctl, config, "--idle", "101d", "--dry-run")["sessions"] == 0
     of_other = prune(agentctl, config, "--idle", "12w", "--dry-run", "--agent", "other")
-    assert of_other["sessions"] == SESSIONS - 220
+    assert of_other["sessions"] == 2
     assert {name: query(config, f"SELECT * FROM {name}") for name in tables} == before
 
 
@@ -151,7 +165,7 @@ def test_pruned_sessions_come_back_by_an_import(
         "audit", "list", "--operation", "prune_sessions", "-o", "json", "--config", str(config)
     )
     rows = json.loads(entries.stdout)["data"]
-    assert sorted(row["count"] for row in rows) == [40, 99, 100]
+    assert sorted(row["count"] for row in rows) == [4, 9, 10]
     assert all(row["resource"].startswith("sessions:sha256:") for row in rows)
 
 
@@ -176,8 +190,10 @@ def test_files_of_pruned_sessions_are_in_an_archive(
 
 
 def test_killed_prune_has_exported_what_it_has_removed(
-    agentctl: Agentctl, config: Path, environment: dict[str, str]
+    agentctl: Agentctl, tmp_path: Path, environment: dict[str, str]
 ) -> None:
+    # Three units of a process.
+    config = write_source(tmp_path, 240)
     folder = config.with_name("archive")
     runs = dict[str, set[str]]()
     for session_id, run_id in query(config, "SELECT session_id, run_id FROM runs"):

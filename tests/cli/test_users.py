@@ -20,14 +20,19 @@ from tests.kit.process import serve_config
 
 MARKER = "sapphire7731"
 
+BOTH_WAYS = pytest.mark.parametrize("place", ["locally", "remotely"], indirect=True)
+
 PARTS = ("sessions", "approvals", "decisions", "deliveries", "usage", "files")
 
 
-@pytest.fixture(params=["locally", "remotely"])
+@pytest.fixture
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, agentctl: Agentctl
 ) -> Iterator[tuple[str, ...]]:
-    """A project with data of ada and bob; the options that select it."""
+    """A project with data of ada and bob; the options that select it, or a server of it.
+
+    A test has it locally, unless it is parametrised with `BOTH_WAYS`.
+    """
     config = write_config(tmp_path)
     config.write_text(f"[authorization]\nenabled = false\n{config.read_text()}")
     local = ("--config", str(config))
@@ -45,12 +50,13 @@ def place(
             ended = agentctl("files", "upload", str(file), *words, *local)
             assert ended.code == 0, ended.stderr
     with ExitStack() as stack:
-        if request.param == "locally":
+        if getattr(request, "param", "locally") == "locally":
             yield local
         else:
             yield ("--url", stack.enter_context(serve_config(config)).url)
 
 
+@BOTH_WAYS
 def test_export_verifies_its_manifest(
     agentctl: Agentctl, place: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -99,6 +105,7 @@ def test_export_verifies_its_manifest(
     assert not list(tmp_path.glob("*.part"))
 
 
+@BOTH_WAYS
 def test_erasure_reports_what_stays(
     agentctl: Agentctl, place: tuple[str, ...], tmp_path: Path
 ) -> None:

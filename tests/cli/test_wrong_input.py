@@ -63,9 +63,9 @@ LOOKUPS: dict[str, tuple[tuple[str, ...], int, str]] = {
 
 
 @every_row("name", LOOKUPS)
-def test_missing_things_and_wrong_values(through: Agentctl, name: str) -> None:
+def test_missing_things_and_wrong_values(on_demo: Agentctl, name: str) -> None:
     arguments, code, part = LOOKUPS[name]
-    assert check(through(*arguments), code, part)
+    assert check(on_demo(*arguments), code, part)
 
 
 FILTERS = {
@@ -86,9 +86,9 @@ FILTERS = {
 }
 
 
-def test_wrong_filters_are_named_with_their_option(through: Agentctl) -> None:
+def test_wrong_filters_are_named_with_their_option(on_demo: Agentctl) -> None:
     for words, part in FILTERS.items():
-        assert check(through(*words.split()), 2, part), words
+        assert check(on_demo(*words.split()), 2, part), words
 
 
 WRONG_WORDS: dict[str, tuple[int, str, str | None]] = {
