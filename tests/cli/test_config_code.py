@@ -163,14 +163,6 @@ PAGE = "for agents of other libraries see docs/other-libraries.md"
             "it is an object of the type partial, which is not an agent",
             f"{CALLED} await NAME(message); {PAGE}",
         ),
-        (
-            {
-                "code_one": "from langchain_core.runnables import RunnableLambda\n"
-                "agent = RunnableLambda(str) | str\n"
-            },
-            "it is an object of the type RunnableSequence, which is not an agent",
-            f"{CALLED} await NAME.ainvoke(message); {PAGE}",
-        ),
         ({"code_one": "agent = 7\n"}, "which is not an agent", "an agent is an Agent of"),
     ],
     ids=[
@@ -183,7 +175,6 @@ PAGE = "for agents of other libraries see docs/other-libraries.md"
         "asynchronous object",
         "object",
         "partial",
-        "runnable",
         "other",
     ],
 )
@@ -200,6 +191,18 @@ def test_object_that_cannot_be_an_agent_has_a_hint(
     assert advice.startswith(hint)
     assert ("an Agent of pydantic-ai" in advice) == hint.startswith("an agent is")
     assert PAGE in advice or "other libraries" not in hint
+
+
+def test_runnable_of_langchain_has_a_hint(
+    agentctl: Agentctl, home: Path, forgotten_modules: None
+) -> None:
+    text = (
+        "from langchain_core.runnables import RunnableLambda\nagent = RunnableLambda(str) | str\n"
+    )
+    code, shown, advice = check(agentctl, home, "code_one:agent", code_one=text)
+    assert code == 2
+    assert "it is an object of the type RunnableSequence, which is not an agent" in shown
+    assert advice.startswith(f"{CALLED} await NAME.ainvoke(message); {PAGE}")
 
 
 def test_misspelled_name_has_a_suggestion(

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import Agentctl, Result
-from tests.cli.demo import Demo
+from tests.cli.local_project import write_config
 from tests.kit.tables import every_row
 
 
@@ -18,23 +20,28 @@ def check_refusal(finished: Result, name: str) -> None:
     assert "\nhint: " in finished.stderr
 
 
-@pytest.mark.parametrize("value", ["", " "])
-@pytest.mark.parametrize(
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write_config(tmp_path)
+
+
+@every_row(
     "option",
     ["--url", "--context", "--config", "--token-file", "--as-user", "--db", "--user", "--agent"],
 )
-def test_empty_option_is_refused(agentctl: Agentctl, demo: Demo, option: str, value: str) -> None:
-    config = () if option == "--config" else ("--config", str(demo.config))
-    check_refusal(agentctl("runs", "list", option, value, *config), option)
+def test_empty_option_is_refused(agentctl: Agentctl, config: Path, option: str) -> None:
+    place = () if option == "--config" else ("--config", str(config))
+    for value in ("", " "):
+        check_refusal(agentctl("runs", "list", option, value, *place), option)
 
 
 def test_deletion_with_an_empty_url_deletes_nothing(
-    agentctl: Agentctl, demo: Demo, monkeypatch: pytest.MonkeyPatch
+    agentctl: Agentctl, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local = ("--config", str(demo.config))
+    local = ("--config", str(config))
     start = ("runs", "start", "--agent", "echo", "--message", "hello", "--session", "kept")
     assert agentctl(*start, *local).code == 0
-    monkeypatch.chdir(demo.config.parent)
+    monkeypatch.chdir(config.parent)
     check_refusal(agentctl("sessions", "delete", "kept", "--yes", "--url", ""), "--url")
     assert agentctl("sessions", "get", "kept", *local).code == 0
 
@@ -72,6 +79,6 @@ def test_empty_token_does_not_select_another_identity(agentctl: Agentctl) -> Non
     check_refusal(finished, "AGENTCTL_TOKEN")
 
 
-def test_empty_text_is_a_text(agentctl: Agentctl, demo: Demo) -> None:
-    listed = agentctl("sessions", "list", "--config", str(demo.config), "--cursor", "")
+def test_empty_text_is_a_text(agentctl: Agentctl, config: Path) -> None:
+    listed = agentctl("sessions", "list", "--config", str(config), "--cursor", "")
     assert "empty value" not in listed.stderr
