@@ -206,7 +206,8 @@ def test_each_library_is_imported_in_one_place() -> None:
     ] == []
 
 
-PRIVATE_ATTRIBUTE = re.compile(r"(?<!\bself)(?<!\bcls)\._[A-Za-z]")
+OWNER_OF_PRIVATE = re.compile(r"\b(\w+)\._[A-Za-z]")
+ALIAS = re.compile(r" as (\w+)")
 
 
 def private_imports(module: Module) -> Iterator[str]:
@@ -216,7 +217,10 @@ def private_imports(module: Module) -> Iterator[str]:
         source_name, _, name = imported.name.rpartition(".")
         if is_private(name) and source_name in known:
             yield from outside(module, known[source_name], name, imported.line)
-    if PRIVATE_ATTRIBUTE.search(module.text) is None:
+    # The parser takes long, so it reads the few modules with a private member of an imported name.
+    imported_names = {imported.name.rpartition(".")[2] for imported in module.imports}
+    imported_names.update(ALIAS.findall(module.text))
+    if imported_names.isdisjoint(OWNER_OF_PRIVATE.findall(module.text)):
         return
     aliases: dict[str, str] = {}
     for node in module.nodes:

@@ -111,6 +111,19 @@ _NUMBER = re.compile(
 )
 
 
+_WAITS = ("timeout", "wait", ".join(", ".result(", ".communicate(", "monotonic() +")
+"""Texts of a line with a number in a wait: to look for them takes a tenth of the pattern's time."""
+
+
+def find_numbers(text: str) -> list[str]:
+    return [
+        number[0].strip()
+        for line in text.splitlines(keepends=True)
+        if any(word in line for word in _WAITS)
+        for number in _NUMBER.finditer(line)
+    ]
+
+
 def read_tests() -> Iterator[tuple[str, str]]:
     for path in sorted(TESTS.rglob("*.py")):
         name = path.relative_to(TESTS).as_posix()
@@ -130,7 +143,7 @@ def test_no_constant_is_a_deadline_of_a_test() -> None:
 def test_no_wait_has_a_number_of_seconds() -> None:
     found: dict[str, list[str]] = {}
     for name, text in read_tests():
-        if numbers := [number[0].strip() for number in _NUMBER.finditer(text)]:
+        if numbers := find_numbers(text):
             found[name] = numbers
     assert {name: each for name, each in found.items() if name not in NUMBERS} == {}
     assert found.keys() == NUMBERS.keys()
@@ -147,7 +160,7 @@ def test_no_wait_has_a_number_of_seconds() -> None:
     ],
 )
 def test_numbers_in_waits_are_found(line: str) -> None:
-    assert _NUMBER.search(f"{line}\n")
+    assert find_numbers(f"{line}\n")
 
 
 @pytest.mark.parametrize(
@@ -161,4 +174,4 @@ def test_numbers_in_waits_are_found(line: str) -> None:
     ],
 )
 def test_other_numbers_are_not_found(line: str) -> None:
-    assert not _NUMBER.search(f"{line}\n")
+    assert not find_numbers(f"{line}\n")
