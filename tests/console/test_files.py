@@ -18,6 +18,7 @@ from tests.console.browser import (
     expect,
     needs_browser,
     open_console,
+    open_viewer,
 )
 from tests.console.deployed import READS, RUNS
 from tests.console.test_widths import SMALL_TARGETS, check_layout
@@ -81,6 +82,8 @@ HOSTILE = {
     "both.pdf": b"%PDF-1.4\n" + f"<html><script>{CALL_OUT}</script>".encode(),
 }
 """Files that the server refuses under any name."""
+
+PAGE_OF_HTML: Any = {"body": HOSTILE["page.html"], "content_type": "text/html"}
 
 RELABELLED = ("text/html", "image/svg+xml", "application/xhtml+xml", "text/xml", "video/mp4")
 """Types that a page must not show, if a store ever has them."""
@@ -184,9 +187,6 @@ def test_sent_files_are_shown_and_saved_after_a_reload(
         expect(page.locator(".turn[data-phase=completed]")).to_have_count(1)
         page.reload()
         wait_for_picture(shown, ".asked")
-        page.get_by_role("button", name="Show paper.pdf").click()
-        expect(page.locator("dialog iframe")).to_have_attribute("title", "paper.pdf")
-        page.get_by_role("button", name="Close").click()
         with page.expect_download() as saved:
             page.get_by_role("button", name="Download paper.pdf").click()
         assert saved.value.suggested_filename == "paper.pdf"
@@ -352,17 +352,32 @@ def test_types_that_are_not_shown_are_downloads(site: ThreadedServer, browser: B
 def test_bytes_that_are_no_picture_are_shown_as_none(
     site: ThreadedServer, browser: Browser
 ) -> None:
-    """A store that sends a page for a picture or a PDF: the blob has the type of the record."""
-    kinds = {"dot.png": build_png(31), "paper.pdf": PDF}
+    """A store that sends a page for a picture: the blob has the type of the record."""
     with site.deployment.client(site.url, "hal", *READS, "sessions:write") as hal:
-        for name, data in kinds.items():
-            upload(hal, name, data)
-    page_of_html = {"body": HOSTILE["page.html"], "content_type": "text/html"}
+        upload(hal, "dot.png", build_png(31))
     with open_page(browser, site, "#/sessions", "hal", "console") as shown:
+        shown.page.route("**/content*", lambda route: route.fulfill(**PAGE_OF_HTML))
+        shown.page.get_by_role("button", name="Files", exact=True).click()
+        shown.page.locator("dialog .thumb img").wait_for(state="attached")
+        check_nothing_called(shown)
+
+
+def test_a_frame_shows_a_pdf_and_executes_no_page(site: ThreadedServer, browser: Browser) -> None:
+    with site.deployment.client(site.url, "ida", *READS, "sessions:write") as ida:
+        upload(ida, "paper.pdf", PDF)
+    with (
+        open_viewer(browser) as viewer,
+        open_page(viewer, site, "#/sessions", "ida", "console") as shown,
+    ):
         page = shown.page
-        page.route("**/content*", lambda route: route.fulfill(**page_of_html))
         page.get_by_role("button", name="Files", exact=True).click()
-        page.locator("dialog .thumb img").wait_for(state="attached")
+        page.get_by_role("button", name="Show paper.pdf").click()
+        expect(page.locator("dialog iframe")).to_have_attribute("title", "paper.pdf")
+        page.reload()
+
+        # A store that sends a page for a PDF: the blob has the type of the record.
+        page.route("**/content*", lambda route: route.fulfill(**PAGE_OF_HTML))
+        page.get_by_role("button", name="Files", exact=True).click()
         page.get_by_role("button", name="Show paper.pdf").click()
         expect(page.locator("dialog iframe")).to_have_count(1)
         for frame in page.frames:
