@@ -161,7 +161,7 @@ class ChatPage:
         self.context.close()
 
 
-def test_text_thinking_and_tools(browser: Browser, served: ThreadedServer, site: Site) -> None:
+def test_page_shows_text_and_thinking(browser: Browser, served: ThreadedServer, site: Site) -> None:
     chat = ChatPage(browser, served, site, "agents/teller")
     chat.say("ada")
     chat.see("text", "Hello ada {}")
@@ -169,16 +169,13 @@ def test_text_thinking_and_tools(browser: Browser, served: ThreadedServer, site:
     chat.wait_until_ready()  # A message before is ignored.
     chat.say("ben")
     chat.see("text", "Hello ada {}", "Hello ben {}")
-    chat.close()
-    chat = ChatPage(browser, served, site, "agents/tool-add")
-    chat.say('{"a": 1, "b": 2}')
-    chat.see("call", 'add: "3"')
-    chat.see("text", "3")
     chat.wait_until_ready()
     chat.close()
 
 
-def test_approvals_and_questions(browser: Browser, served: ThreadedServer, site: Site) -> None:
+def test_page_answers_approvals_and_questions(
+    browser: Browser, served: ThreadedServer, site: Site
+) -> None:
     chat = ChatPage(browser, served, site, "agents/payer")
     chat.say(plan(ADD, ADD | {"arguments": {"a": 5, "b": 5}}))
     # The response to the message must not be taken for the one to the decision.
@@ -204,10 +201,11 @@ def test_approvals_and_questions(browser: Browser, served: ThreadedServer, site:
 def test_stop_means_stopped(
     browser: Browser, served: ThreadedServer, site: Site, model_endpoint: ModelEndpoint
 ) -> None:
+    body = {"message": "hello", "session_id": "witness", "background": True, "stream": False}
+    ben = served.bearer("ben", *SCOPES)
+    witness = served.client.post("/agents/hang/runs", json=body, headers=ben).json()
     chat = ChatPage(browser, served, site, "agents/hang")
-    witness = ChatPage(browser, served, site, "agents/hang", user="ben")
-    for each in (chat, witness):
-        each.say("hello")
+    chat.say("hello")
     model_endpoint.wait_for_open(2)
     # A reload is no stop: the page goes on with the answer, which has no text yet.
     chat.page.reload()
@@ -217,12 +215,11 @@ def test_stop_means_stopped(
     chat.wait_until_ready()
     assert chat.run()["status"] == "CANCELLED"
     model_endpoint.wait_for_open(1)
-    assert witness.run()["status"] == "RUNNING"
-    witness.page.click("text=Stop")
-    witness.wait_until_ready()
+    path = f"/runs/{witness['run_id']}"
+    assert served.client.get(path, headers=ben).json()["status"] == "RUNNING"
+    served.client.post(f"/agents/hang{path}/cancel?session_id=witness", headers=ben)
     model_endpoint.wait_for_open(0)
     chat.close()
-    witness.close()
 
 
 def test_stop_of_the_client_ends_a_run_without_a_key(

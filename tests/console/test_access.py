@@ -58,5 +58,8 @@ def test_reader_is_told_the_scope_of_what_is_missing(
         shown.see("Not allowed", "This needs audit:read", "agentctl auth explain GET /audit")
         shown.go("#/access")
         shown.see("✗ run", "needs agents:run", "Explaining here needs the admin scope")
-        refused = ("/usage", "/approvals", "/halts")
+        shown.go("#/operate")
+        blocks = shown.page.locator("[data-block] h2")
+        expect(blocks).to_have_text(["Server", "Runs and queue"])
+        refused = ("/usage", "/approvals", "/halts", "/webhooks", "/budgets")
         assert not [url for url in shown.requests if any(part in url for part in refused)]

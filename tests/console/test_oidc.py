@@ -10,13 +10,7 @@ from playwright.sync_api import Browser, Page
 
 from agentctl.config.settings import Console
 from agentctl.server import create_app
-from tests.console.browser import (
-    ConsolePage,
-    check_accessibility,
-    expect,
-    needs_browser,
-    open_console,
-)
+from tests.console.browser import ConsolePage, check_view, expect, needs_browser, open_console
 from tests.console.provider import AUDIENCE, run_provider
 from tests.server.test_console import new_key
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -72,7 +66,7 @@ def log_in(page: Page, user: str) -> None:
 
 def test_user_signs_in_at_the_provider(provided: SignedInServer, browser: Browser) -> None:
     with open_console(browser, provided.url, "#/access?method=GET") as shown:
-        check_accessibility(shown)
+        check_view(shown)
         log_in(shown.page, "alice")
         expect(shown.page.locator("header .name")).to_have_text("alice")
         shown.see("Identity", provided.issuer)

@@ -104,19 +104,10 @@ def test_operate_holds_at_any_width(used: ThreadedServer, browser: Browser, widt
         assert width > 390 or shown.evaluate(SMALL_TARGETS) == []
 
 
-def test_caller_sees_the_blocks_of_its_scopes(used: ThreadedServer, browser: Browser) -> None:
-    check_blocks(used, browser, ("sessions:read", "webhooks:read"))
-
-
 @pytest.mark.parametrize("scopes", BLOCKS, ids=" ".join)
 def test_each_caller_sees_the_blocks_of_its_scopes(
     used: ThreadedServer, browser: Browser, scopes: tuple[str, ...]
 ) -> None:
-    check_blocks(used, browser, scopes)
-
-
-def check_blocks(used: ThreadedServer, browser: Browser, scopes: tuple[str, ...]) -> None:
-    """Check the blocks of a caller, none of whose requests is denied."""
     name = f"reader {len(scopes)} {scopes[0]}"
     key = used.deployment.token(name, *scopes)
     with open_console(browser, used.url, "#/operate", token=key) as shown:
