@@ -11,13 +11,26 @@ from tests.server.threaded_server import ThreadedServer
 pytestmark = needs_browser
 
 
-def test_agent_is_found_and_started_in_the_background(
+def test_components_show_their_parts_and_start_in_the_background(
     server: ThreadedServer, browser: Browser
 ) -> None:
+    start(server, "teams/crew", "configured", "Look up the price")
     (server.deployment.folder / "x").touch()
     with open_console(browser, server.url, "#/agents", token=token(server)) as shown:
         shown.see("A leader and two members", "Workflows")
         check_view(shown)
+        shown.go("#/agents/agents/refunds")
+        expect(shown.page.locator("[data-instructions]")).to_have_text("Refund what is due.")
+        facts = shown.page.locator("[data-configuration]")
+        expect(facts).to_contain_text("approverefund user")
+        expect(facts).to_contain_text("model tool:refund · provider openai")
+        assert "http" not in facts.inner_text()
+        shown.go("#/agents/teams/crew")
+        shown.see("Members", "Hang", "team · model delegate · mode coordinate", "completed")
+        shown.go("#/agents/workflows/broken")
+        shown.see("Steps", "first")
+
+        shown.go("#/agents")
         shown.page.click("a.card:has-text('Hold')")
         shown.see("hold(name)")
         check_view(shown)
@@ -35,22 +48,6 @@ def test_agent_is_found_and_started_in_the_background(
         expect(shown.page.locator(".inside button:has-text('show all')")).to_have_count(1)
         shown.page.click("[aria-label='Tool call as JSON']")
         expect(shown.page.locator("dialog pre")).to_contain_text("." * 11_999)
-
-
-def test_component_shows_its_configuration_and_its_parts(
-    server: ThreadedServer, browser: Browser
-) -> None:
-    start(server, "teams/crew", "configured", "Look up the price")
-    with open_console(browser, server.url, "#/agents/agents/refunds", token=token(server)) as shown:
-        expect(shown.page.locator("[data-instructions]")).to_have_text("Refund what is due.")
-        facts = shown.page.locator("[data-configuration]")
-        expect(facts).to_contain_text("approverefund user")
-        expect(facts).to_contain_text("model tool:refund · provider openai")
-        assert "http" not in facts.inner_text()
-        shown.go("#/agents/teams/crew")
-        shown.see("Members", "Hang", "team · model delegate · mode coordinate", "completed")
-        shown.go("#/agents/workflows/broken")
-        shown.see("Steps", "first")
 
 
 def test_caller_that_may_only_run_starts_and_decides(

@@ -33,16 +33,19 @@ def open_chat(browser: Browser, server: ThreadedServer, key: str, place: str = "
     return open_console(browser, server.url, place, token=key, name="chat")
 
 
-def test_a_message_is_answered_and_its_chat_is_listed(
+def test_a_message_is_answered_and_only_own_chats_are_listed(
     server: ThreadedServer, browser: Browser
 ) -> None:
-    with open_chat(browser, server, token(server)) as shown:
+    start(server, "agents/echo", "chat-of-me", "A chat of me")
+    # An administrator may read the sessions of everybody.
+    with open_chat(browser, server, server.deployment.token("eve", ADMIN)) as shown:
         page = shown.page
         page.get_by_label("Who answers").select_option(label="Echo")
         page.fill("[data-message]", f"first **bold** {MARKUP}")
         page.keyboard.press("Enter")
         expect(page.locator(".turn strong")).to_have_text("bold")
         expect(page.locator(COMPLETED)).to_have_count(1)
+        expect(page.locator(".threads [data-row]")).to_have_count(1)
         expect(page.locator(".threads a[aria-current]")).to_contain_text("first **bold**")
         expect(page.locator("[data-message]")).to_be_focused()
         page.keyboard.type("second")
@@ -60,7 +63,7 @@ def test_a_message_is_answered_and_its_chat_is_listed(
         expect(page.locator(".turn")).to_have_count(2)
 
 
-def test_a_stream_goes_on_after_a_reload_and_is_stopped(
+def test_a_stream_goes_on_after_a_reload_until_the_stop(
     server: ThreadedServer, browser: Browser
 ) -> None:
     with open_chat(browser, server, token(server), "#/?with=agent:trickle") as shown:
@@ -72,7 +75,14 @@ def test_a_stream_goes_on_after_a_reload_and_is_stopped(
         expect(text).to_contain_text("w20")
         words = text.inner_text().split()
         assert words == [f"w{number}" for number in range(len(words))]
+
+        shown.page.fill("[data-message]", "faster")
+        shown.page.keyboard.press("Enter")
+        expect(shown.page.locator(".sent [data-fate=waiting]")).to_have_count(1)
         shown.page.click(".compose .danger")
+        expect(shown.page.locator(".sent [data-fate=refused]")).to_have_text(
+            "faster ✗ was not read. The run was cancelled"
+        )
         expect(shown.page.locator(".turn .status")).to_have_text("■ stopped")
         expect(shown.page.locator(".compose .danger")).to_have_count(0)
         run = shown.page.locator("[data-run]").get_attribute("data-run")
@@ -154,18 +164,6 @@ def test_link_begins_a_chat_in_another_database(server: ThreadedServer, browser:
         expect(shown.page.locator(".turn .status")).to_have_text("✓ completed")
 
 
-def test_only_own_chats_are_listed(server: ThreadedServer, browser: Browser) -> None:
-    start(server, "agents/echo", "chat-of-me", "A chat of me")
-    body = {"message": "A chat of eve", "session_id": "chat-of-eve", "stream": False}
-    headers = server.bearer("eve", "agents:run")
-    assert server.client.post("/agents/echo/runs", json=body, headers=headers).is_success
-    # An administrator may read the sessions of everybody.
-    with open_chat(browser, server, server.deployment.token("eve", ADMIN)) as shown:
-        threads = shown.page.locator(".threads [data-row]")
-        expect(threads).to_have_count(1)
-        expect(threads).to_contain_text("A chat of eve")
-
-
 def test_a_caller_that_only_runs_is_refused_nothing(
     server: ThreadedServer, browser: Browser
 ) -> None:
@@ -219,7 +217,6 @@ def test_long_or_nested_arguments_are_listed_below_the_question(
         expect(form.locator("[role=alert]")).to_have_text("amount must be a number")
         expect(form.locator("button[type=submit]")).to_be_disabled()
         form.locator("[name=answer-amount]").fill("2")
-        check_view(shown)
         with shown.page.expect_request("**/continue") as sent:
             form.get_by_role("button", name="Approve with changes").click()
         (decision,) = sent.value.post_data_json["decisions"]

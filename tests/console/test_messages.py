@@ -67,21 +67,6 @@ def test_waiting_message_holds_at_any_width(
         expect(page.locator(".answer [data-sent] .bubble")).to_have_text("only primes")
 
 
-def test_message_of_a_stopped_run_is_refused(server: ThreadedServer, browser: Browser) -> None:
-    start(server, "agents/hang", "message-stopped", "wait", background=True)
-    with open_console(
-        browser, server.url, "#/sessions/message-stopped", token=token(server), name="chat"
-    ) as shown:
-        page = shown.page
-        expect(page.locator(".turn[data-phase=running]")).to_have_count(1)
-        send(page, "faster")
-        expect(page.locator(".sent [data-fate=waiting]")).to_have_count(1)
-        page.click(".compose .danger")
-        expect(page.locator(".sent [data-fate=refused]")).to_have_text(
-            "faster ✗ was not read. The run was cancelled"
-        )
-
-
 def test_message_that_no_step_reads_is_answered_next(
     server: ThreadedServer, browser: Browser
 ) -> None:

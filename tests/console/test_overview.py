@@ -117,6 +117,7 @@ def test_first_page_is_the_overview_with_the_numbers_of_the_api(
         expect(_tile(shown, "Failed")).to_have_text("2 28.6% of the runs")
         expect(_tile(shown, "Tokens")).to_contain_text(f"{total['total_tokens']:,}")
         expect(_tile(shown, "Cost")).to_contain_text("≥ $")
+        check_view(shown)
         points = overview["points"][-SHOWN:]
         for title, find_values in COLUMNS.items():
             rows = _read_table(shown, title)
@@ -128,7 +129,6 @@ def test_first_page_is_the_overview_with_the_numbers_of_the_api(
         for row, group in enumerate(overview["data"]):
             cells = shown.page.locator("[data-groups] tbody tr").nth(row).locator("td.right")
             expect(cells.first).to_have_text(str(group["runs"]))
-        check_view(shown)
 
 
 def test_brush_leads_to_the_runs_behind_a_bar_and_a_span(
