@@ -13,6 +13,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from agentctl.errors import ValidationFailed
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.runners import langgraph_input
+from agentctl.runtime.runners.declared_types import build_adapter
 from agentctl.runtime.runners.langgraph import LangGraphRunner
 from agentctl.runtime.runners.library_runner import RunnerOptions
 from tests.conformance.server import ConformanceServer, run_component, stream_component
@@ -309,6 +311,32 @@ def test_wrong_names_are_configuration_errors(
     with pytest.raises(UnusableObject) as wrong:
         LangGraphRunner(graph, RunnerOptions(configurable=names))
     assert problem in wrong.value.what
+
+
+def test_graphs_with_one_state_read_its_schema_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class State(MessagesState):
+        topic: str
+
+    read_types = []
+
+    def build_and_note(annotation: Any) -> Any:
+        read_types.append(annotation)
+        return build_adapter(annotation)
+
+    def build_graph() -> Any:
+        graph = StateGraph(State)
+        graph.add_node("node", lambda state: state)
+        graph.add_edge(START, "node")
+        return graph.compile()
+
+    monkeypatch.setattr(langgraph_input, "build_adapter", build_and_note)
+    first = langgraph_input.read_graph_input(build_graph(), None).schema
+    first["properties"].clear()
+    second = langgraph_input.read_graph_input(build_graph(), None).schema
+
+    # Each graph has a copy: what one caller changes does not reach the other.
+    assert set(second["properties"]) == {"messages", "topic"}
+    assert [each for each in read_types if each is State] == [State]
 
 
 async def test_custom_events_are_progress(graphs: ConformanceServer) -> None:

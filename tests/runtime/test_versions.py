@@ -16,6 +16,7 @@ import pytest
 
 from agentctl.config import load_settings
 from agentctl.records.kinds import ComponentKind
+from agentctl.runtime.components import versions
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.versions import (
     MAXIMUM_FILES,
@@ -197,6 +198,7 @@ def test_configuration_of_a_version_has_names_and_no_secrets(project: Project) -
 
 def test_version_is_the_same_if_another_thread_parses_meanwhile(project: Project) -> None:
     before = project.versions()
+    versions._imports.clear()
     collisions = []
 
     def collide(phase: str, info: dict[str, int]) -> None:
@@ -214,6 +216,25 @@ def test_version_is_the_same_if_another_thread_parses_meanwhile(project: Project
         gc.set_threshold(*thresholds)
         gc.callbacks.remove(collide)
     assert collisions
+
+
+def test_module_of_several_agents_is_parsed_once(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed_texts = []
+    parse = ast.parse
+
+    def parse_and_note(text: bytes) -> ast.Module:
+        parsed_texts.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(ast, "parse", parse_and_note)
+    versions._imports.clear()
+    found_versions = project.versions()
+
+    # The agents, and the team and the workflow with their members, have all files in common.
+    assert None not in found_versions.values()
+    assert len(parsed_texts) == len(set(parsed_texts)) > 1
 
 
 @pytest.mark.parametrize(

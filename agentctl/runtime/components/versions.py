@@ -85,14 +85,32 @@ def _read_files(module_name: str, file: Path) -> dict[str, str]:
         except OSError:
             continue
 
-        hashes[place] = hashlib.sha256(text).hexdigest()[:12]
+        digest = hashlib.sha256(text).hexdigest()
+        hashes[place] = digest[:12]
+
         if path.suffix == ".py" and len(text) <= MAXIMUM_BYTES:
             package = path.parent.relative_to(folder).parts
-            for name in _list_imports(text, package):
+            for name in _recall_imports(digest, text, package):
                 if name.partition(".")[0] != "agentctl":
                     pending_files += _find_module(folder, name)
 
     return hashes
+
+
+_imports: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+"""The imports of the files that were parsed, by the digest of the file and its package."""
+
+
+def _recall_imports(digest: str, text: bytes, package: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the imports of a file, which is parsed once in a process.
+
+    Many agents have the same module. To parse it for each of them would take most of the time in
+    which a server starts: 8 ms for a module of 400 lines.
+    """
+    key = (digest, package)
+    if key not in _imports:
+        _imports[key] = tuple(_list_imports(text, package))
+    return _imports[key]
 
 
 def _list_imports(text: bytes, package: tuple[str, ...]) -> Iterator[str]:
