@@ -377,6 +377,11 @@ def _prepare_servers() -> None:
     httpx2.create_ssl_context()
     build_all_operations()
     TypeAdapter(int)  # finds the plugins of pydantic
+    with contextlib.suppress(ImportError):
+        from genai_prices.data_snapshot import get_snapshot
+
+        # The first model of pydantic-ai reads the list of prices. Not every environment has it.
+        get_snapshot()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "agentctl.toml")
         file.touch()
