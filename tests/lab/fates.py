@@ -71,10 +71,17 @@ class Sent:
 class Experiment:
     """Runs in one process that is killed now and then, and another one that only sends."""
 
-    def __init__(self, site: Deployment, models: SteppingModels, seed: int) -> None:
+    def __init__(
+        self,
+        site: Deployment,
+        models: SteppingModels,
+        seed: int,
+        components: Sequence[tuple[ComponentKind, str]],
+    ) -> None:
         self.random = random.Random(seed)
+        self.components = components
         self.runs: list[Sent] = []
-        self.fates: dict[str, Counter[str]] = {name: Counter() for _, name in COMPONENTS}
+        self.fates: dict[str, Counter[str]] = {name: Counter() for _, name in components}
         self.violations = Counter[str]()
         self._site = site
         self._models = models
@@ -86,7 +93,8 @@ class Experiment:
         while self._count < count:
             host = await self._open()
             works = [
-                host.spawn(self._work(host, sender, number)) for number in range(len(COMPONENTS))
+                host.spawn(self._work(host, sender, number))
+                for number in range(len(self.components))
             ]
             if self.random.random() < 0.5:
                 await asyncio.sleep(self.random.uniform(0.1, 0.6))
@@ -111,7 +119,7 @@ class Experiment:
 
     async def _work(self, host: Process, sender: Process, number: int) -> None:
         operations = host.operations
-        kind, component = COMPONENTS[number]
+        kind, component = self.components[number]
         name = f"run-{len(self.runs)}-{number}"
         steps = self.random.randint(0, 4)
         work = RunRequest(f"work {steps} {name}", session_id=name, background=True)
@@ -193,11 +201,17 @@ class Experiment:
                 assert run["content"].count(text) == 1, message
 
 
-async def send_messages(folder: Path, count: int, seed: int) -> Experiment:
+async def send_messages(
+    folder: Path,
+    count: int,
+    seed: int,
+    components: Sequence[tuple[ComponentKind, str]] = COMPONENTS,
+) -> Experiment:
     """Carry out an experiment with a new database in a folder."""
     asyncio.get_running_loop().set_task_factory(create_process_task)
     with serve_stepping_models() as models:
-        experiment = Experiment(create_site(folder, models), models, seed)
+        site = create_site(folder, models, [component for _, component in components])
+        experiment = Experiment(site, models, seed, components)
         await experiment.send_all(count)
     return experiment
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from tests.kit.deployment import Deployment, create_deployment
 from tests.steering.stepping_models import SteppingModels, serve_stepping_models
 
-_CONFIG = """
+CONFIGURED = """
 [agui]
 enabled = true
 
@@ -45,53 +45,6 @@ model = "steps"
 members = ["worker"]
 tools = ["world_tools:add"]
 
-[[agents]]
-id = "listener"
-object = "listening_agents:listen"
-
-[[agents]]
-id = "durable-listener"
-object = "listening_agents:listen"
-durable = true
-
-[[agents]]
-id = "typed"
-object = "listening_agents:typed"
-
-[[agents]]
-id = "durable-typed"
-object = "listening_agents:typed"
-durable = true
-
-[[agents]]
-id = "graph"
-object = "listening_agents:graph"
-
-[[agents]]
-id = "durable-graph"
-object = "listening_agents:graph"
-durable = true
-
-[[agents]]
-id = "keeping-graph"
-object = "listening_agents:keeping_graph"
-
-[[agents]]
-id = "listing-graph"
-object = "listening_agents:listing_graph"
-
-[[agents]]
-id = "asking-graph"
-object = "listening_agents:asking_graph"
-
-[[agents]]
-id = "asking-keeping-graph"
-object = "listening_agents:asking_keeping_graph"
-
-[[agents]]
-id = "runner"
-object = "listening_agents:runner"
-
 [[workflows]]
 id = "lane"
 steps = [{{ name = "first", agent = "worker" }}]
@@ -123,26 +76,25 @@ members = ["worker"]
 tools = ["world_tools:add"]
 on_busy = "steer"
 
-[[agents]]
-id = "steered-listener"
-object = "listening_agents:listen"
-on_busy = "steer"
-
-[[agents]]
-id = "steered-typed"
-object = "listening_agents:typed"
-on_busy = "steer"
-
-[[agents]]
-id = "steered-graph"
-object = "listening_agents:graph"
-on_busy = "steer"
-
 [[workflows]]
 id = "steered-lane"
 steps = [{{ name = "first", agent = "worker" }}]
 on_busy = "steer"
 """
+"""The components that every deployment has."""
+
+IN_CODE = {
+    "listener": "listening_agents:listen",
+    "typed": "listening_agents:typed",
+    "graph": "listening_graphs:graph",
+    "keeping-graph": "listening_graphs:keeping_graph",
+    "listing-graph": "listening_graphs:listing_graph",
+    "asking-graph": "listening_graphs:asking_graph",
+    "asking-keeping-graph": "listening_graphs:asking_keeping_graph",
+    "runner": "listening_runner:runner",
+}
+"""The objects of the agents in code, by their ids. `durable-ID` and `steered-ID` are agents with
+the same object, and with `durable` or `on_busy`."""
 
 
 @pytest.fixture
@@ -152,14 +104,41 @@ def models() -> Iterator[SteppingModels]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, models: SteppingModels) -> Deployment:
-    """A deployment of one test."""
-    return create_site(tmp_path, models)
+def site(request: pytest.FixtureRequest, tmp_path: Path, models: SteppingModels) -> Deployment:
+    """A deployment of one test, with the agent in code that its parameter `component` names.
+
+    A service opens all its components, which for each graph takes as long as the rest of a test.
+    """
+    names = []
+    if "component" in request.fixturenames:
+        names.append(request.getfixturevalue("component"))
+    return create_site(tmp_path, models, names)
 
 
-def create_site(place: Path, models: SteppingModels) -> Deployment:
-    """Create a deployment in a folder, with an agent of each kind."""
+def create_site(place: Path, models: SteppingModels, names: Iterable[str]) -> Deployment:
+    """Create a deployment in a folder, with the agents in code of these names.
+
+    Names of `CONFIGURED` add nothing.
+    """
     folder = place / "site"
     folder.mkdir()
-    shutil.copy(Path(__file__).parent / "listening_agents.py", folder)
-    return create_deployment(folder, models.url, extra=_CONFIG.format(url=models.url))
+    for source in Path(__file__).parent.glob("listening_*.py"):
+        shutil.copy(source, folder)
+
+    tables = [CONFIGURED.format(url=models.url)]
+    tables += [_describe_agent(name) for name in names if _find_object_id(name) in IN_CODE]
+    return create_deployment(folder, models.url, extra="\n".join(tables))
+
+
+def _find_object_id(name: str) -> str:
+    return name.removeprefix("durable-").removeprefix("steered-")
+
+
+def _describe_agent(name: str) -> str:
+    """Return the table of an agent in code."""
+    lines = ["[[agents]]", f'id = "{name}"', f'object = "{IN_CODE[_find_object_id(name)]}"']
+    if name.startswith("durable-"):
+        lines.append("durable = true")
+    if name.startswith("steered-"):
+        lines.append('on_busy = "steer"')
+    return "\n".join([*lines, ""])

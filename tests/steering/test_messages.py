@@ -60,9 +60,7 @@ async def wait_for_requests(models: SteppingModels, count: int) -> None:
         ("agent", "worker"),
         ("agent", "durable"),
         ("agent", "typed"),
-        ("agent", "durable-typed"),
         ("agent", "graph"),
-        ("agent", "durable-graph"),
         ("agent", "keeping-graph"),
         ("team", "office"),
     ],
@@ -197,7 +195,6 @@ async def test_cancelled_run_refuses_what_waits(site: Deployment, models: Steppi
     ("kind", "component", "reason"),
     [
         ("workflow", "lane", "A workflow takes no messages while it works"),
-        ("agent", "runner", "Agents of the kind openai-agents take no messages while they work"),
         (
             "agent",
             "listing-graph",
