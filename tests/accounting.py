@@ -19,16 +19,10 @@ from typing import Any
 
 import pytest
 
+from tests.audit_events import FORKED_EVENT, PAGE_EVENT
 from tests.layers import LAYERS
 
-__all__ = ["FORKED_EVENT", "PAGE_EVENT", "Account", "read_accounts", "write_accounts"]
-
-PAGE_EVENT = "tests.page"
-"""The audit event of a page that is opened in a browser."""
-
-FORKED_EVENT = "tests.forked"
-"""The audit event of the end of a process of `tests.kit.forking`, with its CPU seconds and those of
-its children."""
+__all__ = ["Account", "read_accounts", "write_accounts"]
 
 _PROGRAM_EVENT = "subprocess.Popen"
 

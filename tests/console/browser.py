@@ -28,7 +28,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from tests.accounting import PAGE_EVENT
+from tests.audit_events import PAGE_EVENT
 from tests.console.vendor import FOLDERS, read_vendored
 from tests.kit.conditions import PATIENCE
 

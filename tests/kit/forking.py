@@ -52,7 +52,7 @@ import httpcore2
 import httpx2
 
 from agentctl import cli
-from tests.accounting import FORKED_EVENT
+from tests.audit_events import FORKED_EVENT
 
 __all__ = [
     "ForkedProcess",

@@ -272,7 +272,7 @@ def test_costs_of_each_test_are_written(tmp_path: Path, workers: str) -> None:
     package = tmp_path / "tests"
     package.mkdir()
     (package / "__init__.py").touch()
-    for name in ("accounting.py", "layers.py"):
+    for name in ("accounting.py", "audit_events.py", "layers.py"):
         shutil.copy(ROOT / "tests" / name, package)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  check\n  doors\n  process\n")
     (tmp_path / "test_project.py").write_text(PROJECT)
