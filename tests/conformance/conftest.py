@@ -91,36 +91,48 @@ class Site:
         return runs
 
 
+OpenSite = Callable[[tuple[str, ...], str], Site]
+
+
 @pytest.fixture(scope="session")
 def open_site(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint, postgres_url: str
-) -> Iterator[Callable[[str, str], Site]]:
-    """Return the site of a kind on an engine; each is started once."""
+) -> Iterator[OpenSite]:
+    """Return the site of some kinds on an engine; each is started once."""
     with ExitStack() as stack:
 
         @cache
-        def start(is_adk: bool, engine: str) -> Site:
+        def start(kinds: tuple[str, ...], engine: str) -> Site:
             folder: Path = tmp_path_factory.mktemp("conformance")
-            create = create_adk_deployment if is_adk else create_conformance_deployment
             url = postgres_url if engine == "postgres" else None
             databases = stack.enter_context(Engine(url).databases())
-            deployment = create(folder, model_endpoint.base_url, databases)
-            kinds = tuple(kind for kind in KINDS if (kind == ADK) is is_adk)
+            model_url = model_endpoint.base_url
+            if kinds == (ADK,):
+                deployment = create_adk_deployment(folder, model_url, databases)
+            else:
+                deployment = create_conformance_deployment(folder, model_url, databases, kinds)
             served = serve(deployment, model_endpoint, "server.log", kinds[0])
             server = ConformanceServer(stack.enter_context(served).url, deployment)
             return Site(kinds, engine, deployment, model_endpoint, server)
 
-        yield lambda kind, engine: start(kind == ADK, engine)
+        yield start
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, open_site: Callable[[str, str], Site]) -> Site:
-    """The site of the cell of a test, or of its agent."""
+def site(request: pytest.FixtureRequest, open_site: OpenSite) -> Site:
+    """The site of the cell of a test, or of its agent.
+
+    It has the other kinds that the module tests, too. A server opens all its agents when it starts.
+    """
     params = request.node.callspec.params
     cell: Cell | None = params.get("cell")
-    if cell is None:
-        return open_site(params["agent"].partition("-")[0], "sqlite")
-    return open_site(cell.kind, cell.engine)
+    engine = "sqlite" if cell is None else cell.engine
+    kind = params["agent"].partition("-")[0] if cell is None else cell.kind
+    if kind == ADK:
+        return open_site((ADK,), engine)
+
+    tested_kinds = getattr(request.module, "TESTED_KINDS", KINDS)
+    return open_site(tuple(each for each in tested_kinds if each != ADK), engine)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,9 +136,12 @@ def create_adk_deployment(
 
 
 def create_conformance_deployment(
-    folder: Path, model_url: str, databases: Mapping[str, str] = SQLITE_DATABASES
+    folder: Path,
+    model_url: str,
+    databases: Mapping[str, str] = SQLITE_DATABASES,
+    kinds: Sequence[str] = tuple(KINDS),
 ) -> Deployment:
-    """Create a deployment with the agents of the other kinds, and a team and a workflow of each."""
+    """Create a deployment with the agents of other kinds, and a team and a workflow of each."""
     for module in (MODULE, PLAIN_MODULE, TOOLS):
         source = Path(__file__).parent / f"{module}.py"
         (folder / source.name).write_text(source.read_text())
@@ -162,7 +165,7 @@ def create_conformance_deployment(
         if tool == "pay":
             tables[-1] += '\napprove = { "pay" = "user" }'
 
-    for kind in KINDS:
+    for kind in kinds:
         if kind != ADK:
             tables += _list_tables(kind, MODULE)
     return create_deployment(folder, model_url, extra="\n\n".join(tables), databases=databases)
