@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from tests.kit.conditions import PATIENCE
 from tests.kit.environments import find_adk
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import AGENTCTL, base_environment, serve_config
+from tests.kit.process import base_environment, run_agentctl, serve_config
 from tests.kit.scripted_models import ScriptedModels
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 
@@ -124,27 +123,28 @@ def test_result_of_a_workflow_is_the_output(server: WaitingServer, models: Scrip
 
 
 def test_approval_of_a_member_survives_a_kill(
-    deployment: WaitingDeployment, models: ScriptedModels
+    server: WaitingServer, models: ScriptedModels
 ) -> None:
+    deployment = server.deployment
     transfer = [("transfer_to_agent", {"agent_name": "clerk"})]
     models.begin({"front": [transfer], "clerk": [[("look", {}), *PAYMENT], "It is paid."]})
-    with deployment.serve("first.log") as server:
-        run = server.start("front", "pay bob")
+    with deployment.serve("killed.log") as killed_server:
+        run = killed_server.start("front", "pay bob")
         assert run["status"] == "PAUSED", run["error"]
-        assert [each["status"] for each in get_members(server, run)] == ["PAUSED"]
-        (asked,) = server.list_approvals(run)
+        assert [each["status"] for each in get_members(killed_server, run)] == ["PAUSED"]
+        (asked,) = killed_server.list_approvals(run)
         assert (asked["tool_name"], asked["arguments"]) == ("pay", PAYMENT[0][1])
         assert asked["question"] is None
-        server.kill()
+        killed_server.kill()
     assert deployment.ledger(run) == ["look"]
-    with deployment.serve("second.log") as server:
-        server.decide(run, "approve", arguments={"amount": 5, "to": "eve"})
-        ended = server.wait_for_end(run)
-        assert (ended["status"], ended["content"]) == ("COMPLETED", "It is paid."), ended["error"]
-        (member,) = get_members(server, ended)
-        assert (member["run_id"], member["status"]) == (run["member_runs"][0], "COMPLETED")
-        (asked,) = server.list_approvals(run)
-        assert asked["execution"] == "done"
+
+    server.decide(run, "approve", arguments={"amount": 5, "to": "eve"})
+    ended = server.wait_for_end(run)
+    assert (ended["status"], ended["content"]) == ("COMPLETED", "It is paid."), ended["error"]
+    (member,) = get_members(server, ended)
+    assert (member["run_id"], member["status"]) == (run["member_runs"][0], "COMPLETED")
+    (asked,) = server.list_approvals(run)
+    assert asked["execution"] == "done"
     assert deployment.ledger(run) == ["look", "pay 5 to eve"]
     assert [each["result"] for each in member["tools"]] == ["looked", "paid 5"]
 
@@ -378,14 +378,16 @@ def test_failure_of_gemini_has_no_text(server: WaitingServer) -> None:
 
 
 def test_agent_of_a_new_project_answers_offline(tmp_path: Path) -> None:
-    python, _ = find_adk()
-    environment = {**base_environment(), "HOME": str(tmp_path)}
-    for line in (["init", "--agent", "adk"], ["runs", "start", "--agent", "assistant", "-m", "hi"]):
-        command = [python, *AGENTCTL[1:], *line]
-        options = {"cwd": tmp_path, "env": environment}
-        ended = subprocess.run(command, capture_output=True, check=False, text=True, **options)
-        assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "hi\n"
+    python, variables = find_adk()
+    environment = {**base_environment(), **variables, "HOME": str(tmp_path)}
+    options: dict[str, Any] = {"env": environment, "cwd": tmp_path, "python": python}
+
+    made = run_agentctl("init", "--agent", "adk", **options)
+    assert made.returncode == 0, made.stderr
+
+    ended = run_agentctl("runs", "start", "--agent", "assistant", "-m", "hi", **options)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == b"hi\n"
 
 
 def upload(server: WaitingServer, name: str, data: bytes) -> str:

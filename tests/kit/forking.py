@@ -105,8 +105,28 @@ _HOSTED = re.compile(r"\btests(?:\.\w+)+(?=:)")
 _PROVIDER = re.compile(r'^provider = "(anthropic|bedrock|google|mistral)"', re.M)
 """A provider with a library; the server imports it for the agents of the provider."""
 
-_IMPORTED_LATER = {"google.adk.models.lite_llm": "litellm"}
-"""Modules of a library that it imports with the first call of a model, which takes seconds."""
+_IMPORTED_LATER = {
+    "google.adk.agents": (
+        "agentctl.runtime.runners.adk",
+        "google.adk.agents.llm_agent",
+        "google.adk.agents.loop_agent",
+        "google.adk.agents.parallel_agent",
+        "google.adk.agents.sequential_agent",
+        "google.adk.models.google_llm",
+        "google.adk.workflow._workflow",
+    ),
+    "google.adk.models.lite_llm": (
+        "litellm",
+        "litellm.responses.mcp.litellm_proxy_mcp_handler",
+        "openai.resources",
+    ),
+}
+"""Modules of a library that it imports with its first agent, or with the first call of a model:
+some seconds of each server."""
+
+_IMPORTING = frozenset({"check", "serve", "start"})
+"""Words of the commands that import the agents of their folder: `config check`, `serve` and `runs
+start`."""
 
 _WORKER = "agentctl.server.processes.worker_main"
 
@@ -209,15 +229,16 @@ class ForkedProcess(subprocess.Popen[Any]):
 
 
 def _find_libraries(folder: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules of libraries that a server of this folder imports, sorted."""
-    if "serve" not in words:
+    """Return the modules of libraries that a command imports in this folder, sorted."""
+    if _IMPORTING.isdisjoint(words):
         return ()
     configured = "".join(each.read_text(errors="replace") for each in Path(folder).glob("*.toml"))
     named = {name.replace(".", "/") for name in _HOSTED.findall(configured)}
     sources = [*Path(folder).glob("*.py"), *(_ROOT / f"{name}.py" for name in named)]
     found = {name for source in sources for name in _LIBRARY.findall(source.read_text())}
     found |= {f"pydantic_ai.models.{name}" for name in _PROVIDER.findall(configured)}
-    found |= {_IMPORTED_LATER[name] for name in found & _IMPORTED_LATER.keys()}
+    for name in found & _IMPORTED_LATER.keys():
+        found |= {*_IMPORTED_LATER[name]}
     return tuple(sorted(found | {"mcp"} if "--demo" in words else found))
 
 

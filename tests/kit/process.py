@@ -108,11 +108,12 @@ def run_agentctl(
     *arguments: str,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    python: str = sys.executable,
     typed: bytes = b"",
 ) -> subprocess.CompletedProcess[bytes]:
     """Run `agentctl ARGUMENTS` to its end, with the bytes `typed` on stdin."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with start_agentctl(*arguments, env=env, cwd=cwd, **pipes) as process:
+    with start_agentctl(*arguments, env=env, cwd=cwd, python=python, **pipes) as process:
         try:
             out, err = process.communicate(typed, PATIENCE)
         finally:
