@@ -10,6 +10,7 @@ import pytest
 
 from tests.approvals.people import People, path_of
 from tests.kit.conditions import wait_for
+from tests.kit.tables import every_row
 
 ABSENT = "01900000-0000-7000-8000-000000000000"
 
@@ -70,73 +71,85 @@ def test_answers_and_results_reach_the_run(people: People) -> None:
     assert people.wait_for_end(run)["content"] == 'Results: left, {"lines":3}'
 
 
-@pytest.mark.parametrize(
-    ("ask", "body", "status", "detail"),
-    [
-        (
-            "other",
-            {"decision": "approve"},
-            422,
-            "arguments_hash is required: the arguments_hash of the approval as it was shown",
-        ),
-        (
-            "other",
-            {"decision": "approve", "arguments_hash": "sha256:00"},
-            409,
-            "arguments_hash belongs to a different call: read the approval again, then decide",
-        ),
-        (
-            "other",
-            {"decision": "approve", "arguments": {"amount": "ten", "to": "bob"}},
-            422,
-            'arguments.amount does not match its schema: "ten" is not of type "integer"',
-        ),
-        (
-            "ask",
-            {"decision": "answer", "answer": "up"},
-            422,
-            'answer does not match its schema: "up" is not one of "left" or "right"',
-        ),
-        (
-            "ask",
-            {"decision": "approve"},
-            422,
-            "decision must be answer or reject: the approval is of the kind input",
-        ),
-        (
-            "other",
-            {"decision": "maybe"},
-            422,
-            "decision must be one of: approve, reject, answer, complete, fail, retry",
-        ),
-        (
-            "other",
-            {"decision": "reject", "note": "x" * 501},
-            422,
-            "note must be at most 500 characters",
-        ),
-        (
-            "other",
-            {"decision": "reject", "arguments": {}},
-            422,
-            "arguments is only for the decision approve",
-        ),
-        (
-            "other",
-            {"decision": "reject", "note": "\0"},
-            422,
-            "note must not contain NUL or lone surrogates",
-        ),
-        ("other", {"decision": "reject", "why": 1}, 422, "why is not known; known fields:"),
-        ("open", {"decision": "complete", "result": "x" * 1_100_000}, 413, "The body is larger"),
-        ("ask", {"decision": "answer", "answer": "x" * 70_000}, 413, "answer must be at most"),
-    ],
-)
+BAD_INPUT = [
+    (
+        "other",
+        {"decision": "approve"},
+        422,
+        "arguments_hash is required: the arguments_hash of the approval as it was shown",
+    ),
+    (
+        "other",
+        {"decision": "approve", "arguments_hash": "sha256:00"},
+        409,
+        "arguments_hash belongs to a different call: read the approval again, then decide",
+    ),
+    (
+        "other",
+        {"decision": "approve", "arguments": {"amount": "ten", "to": "bob"}},
+        422,
+        'arguments.amount does not match its schema: "ten" is not of type "integer"',
+    ),
+    (
+        "ask",
+        {"decision": "answer", "answer": "up"},
+        422,
+        'answer does not match its schema: "up" is not one of "left" or "right"',
+    ),
+    (
+        "ask",
+        {"decision": "approve"},
+        422,
+        "decision must be answer or reject: the approval is of the kind input",
+    ),
+    (
+        "other",
+        {"decision": "maybe"},
+        422,
+        "decision must be one of: approve, reject, answer, complete, fail, retry",
+    ),
+    (
+        "other",
+        {"decision": "reject", "note": "x" * 501},
+        422,
+        "note must be at most 500 characters",
+    ),
+    (
+        "other",
+        {"decision": "reject", "arguments": {}},
+        422,
+        "arguments is only for the decision approve",
+    ),
+    (
+        "other",
+        {"decision": "reject", "note": "\0"},
+        422,
+        "note must not contain NUL or lone surrogates",
+    ),
+    ("other", {"decision": "reject", "why": 1}, 422, "why is not known; known fields:"),
+    ("open", {"decision": "complete", "result": "x" * 1_100_000}, 413, "The body is larger"),
+    ("ask", {"decision": "answer", "answer": "x" * 70_000}, 413, "answer must be at most"),
+]
+"""Rows of what a run asks for, a body of a decision, and the status and begin of the detail."""
+
+
+@pytest.fixture(scope="module")
+def undecided(people: People) -> dict[str, tuple[Any, Any]]:
+    """Runs that wait, with their approvals, by what they ask for. No test may decide them."""
+    runs = {ask: people.start(ask) for ask in ("other", "ask", "open")}
+    return {ask: (run, people.approvals(run)[0]) for ask, run in runs.items()}
+
+
+@every_row("ask, body, status, detail", BAD_INPUT)
 def test_bad_input_changes_nothing(
-    people: People, ask: str, body: dict[str, Any], status: int, detail: str
+    people: People,
+    undecided: dict[str, tuple[Any, Any]],
+    ask: str,
+    body: dict[str, Any],
+    status: int,
+    detail: str,
 ) -> None:
-    run = people.start(ask)
-    (approval,) = people.approvals(run)
+    run, approval = undecided[ask]
     if "arguments" in body:
         body = {"arguments_hash": approval["arguments_hash"], **body}
     response = people.send("eve", "POST", f"{path_of(approval)}/decide", json=body)
