@@ -77,41 +77,45 @@ async def test_descriptions_are_limited_and_have_no_invisible_text(tmp_path: Pat
     assert len(two["description"].encode()) == DESCRIPTION_BYTES
 
 
-@pytest.mark.parametrize(
-    ("schema", "problem"),
-    [
-        (nested(40), "its schema has more than 32 levels"),
-        ({"type": "object", "description": "x" * 70_000}, "its schema has more than 65_536 bytes"),
-        ({"type": "object", "properties": {"a\x00": {}}}, "its schema has a name that is not"),
-        ({"type": "object", "maximum": 10**30}, "its schema is not valid JSON"),
-        (
-            {
-                "type": "object",
-                "$defs": {"n": {"properties": {"a": {"anyOf": [{"$ref": "#/$defs/n"}] * 2}}}},
-                "$ref": "#/$defs/n",
-            },
-            "its schema must not be recursive",
-        ),
-    ],
-    ids=["deep", "large", "name", "number", "recursive"],
-)
-async def test_tool_with_an_unusable_schema_is_left_out_alone(
-    tmp_path: Path, schema: dict[str, Any], problem: str
-) -> None:
-    records, problems = await list_records(tmp_path, [tool("bad", schema), tool("good")])
+UNUSABLE = {
+    "deep": (nested(40), "its schema has more than 32 levels"),
+    "large": (
+        {"type": "object", "description": "x" * 70_000},
+        "its schema has more than 65_536 bytes",
+    ),
+    "name": ({"type": "object", "properties": {"a\x00": {}}}, "its schema has a name that is not"),
+    "number": ({"type": "object", "maximum": 10**30}, "its schema is not valid JSON"),
+    "recursive": (
+        {
+            "type": "object",
+            "$defs": {"n": {"properties": {"a": {"anyOf": [{"$ref": "#/$defs/n"}] * 2}}}},
+            "$ref": "#/$defs/n",
+        },
+        "its schema must not be recursive",
+    ),
+}
+"""Schemas with their problems, by the names of their tools."""
+
+
+async def test_tool_with_an_unusable_schema_is_left_out_alone(tmp_path: Path) -> None:
+    bad = [tool(name, schema) for name, (schema, _) in UNUSABLE.items()]
+    records, problems = await list_records(tmp_path, [*bad, tool("good")])
     assert [record["name"] for record in records] == ["files_good"]
-    assert f'the tool "bad" is left out: {problem}' in problems
+    for name, (_, problem) in UNUSABLE.items():
+        assert f'the tool "{name}" is left out: {problem}' in problems
+    assert len(problems.splitlines()) == len(UNUSABLE)
 
 
-@pytest.mark.parametrize(
-    "bad", [tool("bad", {"type": "array"}), {"name": "bad"}, {"name": "bad", "inputSchema": 5}]
-)
-async def test_tool_that_breaks_the_protocol_is_left_out_alone(
-    tmp_path: Path, bad: dict[str, Any]
-) -> None:
-    records, problems = await list_records(tmp_path, [tool("one"), bad, tool("two")])
+async def test_tool_that_breaks_the_protocol_is_left_out_alone(tmp_path: Path) -> None:
+    without_schema = {"name": "empty"}
+    wrong_schemas = [tool("list", {"type": "array"}), {"name": "number", "inputSchema": 5}]
+    listed = [tool("one"), without_schema, *wrong_schemas, tool("two")]
+    records, problems = await list_records(tmp_path, listed)
     assert [record["name"] for record in records] == ["files_one", "files_two"]
-    assert problems == 'the tool "bad" is left out: its definition does not follow the protocol'
+    assert problems.splitlines() == [
+        f'the tool "{name}" is left out: its definition does not follow the protocol'
+        for name in ("empty", "list", "number")
+    ]
 
 
 async def test_schema_without_properties_is_completed(tmp_path: Path) -> None:

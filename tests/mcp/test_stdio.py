@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -19,7 +20,7 @@ from agentctl.runtime.mcp import actions, connection, stdio
 from tests.kit.clock import pass_time
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.model import ModelEndpoint
-from tests.mcp.hosting import host, stdio_spec
+from tests.mcp.hosting import SERVER, host, stdio_spec
 from tests.runtime.fake_context import FakeContext
 
 
@@ -213,9 +214,8 @@ async def test_missing_program_is_reported_and_named_tools_fail(
 
 async def test_cached_tools_stay_while_the_server_is_down(tmp_path: Path) -> None:
     gate = tmp_path / "server.py"
-    gate.write_text(Path(stdio_spec().args[0]).read_text())
-    spec = type(stdio_spec())("files", command=stdio_spec().command, args=(str(gate),))
-    async with host(spec) as hosted:
+    gate.write_text(SERVER.read_text())
+    async with host(replace(stdio_spec(), args=(str(gate),))) as hosted:
         before = await hosted.names()
         gate.unlink()
         await hosted.call("crash")
@@ -342,7 +342,7 @@ async def test_flood_of_lines_leaves_turns_to_other_runs(
         await hosted.text("flood", to=pipe)
         began = time.monotonic()
         used = time.thread_time()
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.3)
         share = (time.thread_time() - used) / (time.monotonic() - began)
     seconds = time.monotonic() - asked
     assert share < 0.5, "most of the time is left to other work"
