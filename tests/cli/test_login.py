@@ -176,8 +176,14 @@ def test_slow_down_adds_five_seconds(agentctl: Agentctl, demo: Demo, provider: P
     assert "not.a.token" not in ended.stderr
 
 
+@pytest.fixture
+def browser() -> Iterator[httpx2.Client]:
+    with httpx2.Client() as browser:
+        yield browser
+
+
 def test_responses_of_other_pages_are_refused(
-    demo: Demo, provider: Provider, environment: dict[str, str], home: Path
+    demo: Demo, provider: Provider, browser: httpx2.Client, environment: dict[str, str], home: Path
 ) -> None:
     provider.answers = {
         "openid-configuration": [
@@ -187,7 +193,6 @@ def test_responses_of_other_pages_are_refused(
     }
     words = ("login", "--url", demo.url, "--issuer", provider.url, "--client-id", "cli")
     state = {"state": "STATE"}
-    browser = httpx2.Client()
     # The file says the same as the variable, with which a process would need an interpreter of its
     # own.
     keyring = home / ".config/python_keyring/keyringrc.cfg"
@@ -227,7 +232,6 @@ def test_responses_of_other_pages_are_refused(
             assert "of its own" not in rest
         with pytest.raises(httpx2.ConnectError):
             browser.get(callback)
-    browser.close()
 
 
 def test_other_requests_do_not_end_the_wait(caplog: pytest.LogCaptureFixture) -> None:
