@@ -323,7 +323,8 @@ async def test_frequent_words_are_read_in_parts(
             for text in ("freq*", "frequent word"):
                 assert (await walk(operations, text, "asc"))[0] == expected
                 assert (await walk(operations, text, "desc"))[0] == expected[::-1]
-                assert (await walk(operations, f"{text} nowhere", "desc"))[0] == []
+        assert (await walk(me, "freq* nowhere", "desc"))[0] == []
+        assert (await walk(me, "frequent word nowhere", "desc"))[0] == []
 
 
 async def test_page_compares_a_bounded_number_of_texts_with_filters(
@@ -481,11 +482,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("text", "detail"), REFUSED.values(), ids=REFUSED)
-async def test_searches_are_refused(searched: Deployment, text: str, detail: str) -> None:
+async def test_searches_are_refused(searched: Deployment) -> None:
     async with opened(searched) as service:
-        with pytest.raises(errors.ValidationFailed, match=detail):
-            await find(user(service), text)
+        for text, detail in REFUSED.values():
+            with pytest.raises(errors.ValidationFailed, match=detail):
+                await find(user(service), text)
 
 
 async def test_other_order_and_disabled_search_are_refused(searched: Deployment) -> None:

@@ -15,6 +15,9 @@ __all__ = ["DeclaredAnswers"]
 JSON = "application/json"
 EVENTS = "text/event-stream"
 
+DOCUMENT = "urn:agentctl:openapi"
+"""The URI of the components, to which the schemas of answers refer."""
+
 
 class DeclaredAnswers:
     """The answers that a document declares.
@@ -28,10 +31,12 @@ class DeclaredAnswers:
 
     def __init__(self, document: bytes) -> None:
         self.document: dict[str, Any] = orjson.loads(document)
-        self._components = copy.deepcopy(self.document["components"])
-        for schema in self._components["schemas"].values():
+        components = copy.deepcopy(self.document["components"])
+        for schema in components["schemas"].values():
             if "properties" in schema:
                 schema.setdefault("additionalProperties", False)
+        # A copy of all components in each schema would take most of the time of the checks.
+        self._components = jsonschema_rs.Registry([(DOCUMENT, {"components": components})])
         self._operations = {
             operation["operationId"]: operation
             for methods in self.document["paths"].values()
@@ -71,8 +76,10 @@ class DeclaredAnswers:
 
     @functools.cache  # noqa: B019  # a test run has few of them
     def _validator(self, schema: bytes) -> Any:
-        whole = {**orjson.loads(schema), "components": self._components}
-        return jsonschema_rs.validator_for(whole, validate_formats=True)
+        referring = schema.replace(b'"#/components/', f'"{DOCUMENT}#/components/'.encode())
+        return jsonschema_rs.validator_for(
+            orjson.loads(referring), validate_formats=True, registry=self._components
+        )
 
 
 def _find_data(content: bytes) -> Iterator[bytes]:

@@ -14,6 +14,7 @@ import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentctl.runs.engine.engine import CLIENT_DISCONNECTED, Engine
+from agentctl.runtime.models import stream_transport
 from agentctl.server import create_app
 from agentctl.server.answers import cancelling_on_disconnect
 from tests.kit.conditions import PATIENCE, wait_until
@@ -23,11 +24,11 @@ from tests.server.database_checks import open_read_only
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-CLIENTS = 40
+CLIENTS = 12
 """Clients that disconnect in one way; there are four ways, three with a provider call."""
 
-POOL = 100
-"""Connections to a provider that are kept for later calls."""
+POOL = 20
+"""Connections to a provider that are kept for later calls: fewer than the clients need."""
 
 LISTENS = "0A"
 
@@ -147,8 +148,14 @@ async def leave(host: ThreadedServer, agent: str, message: str, clients: int) ->
     [("cancel", "half", "CANCELLED"), ("detach", "tool-wait", "COMPLETED")],
 )
 async def test_disconnected_clients_leak_nothing(
-    tmp_path: Path, model_endpoint: ModelEndpoint, on_disconnect: str, agent: str, status: str
+    tmp_path: Path,
+    model_endpoint: ModelEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    on_disconnect: str,
+    agent: str,
+    status: str,
 ) -> None:
+    monkeypatch.setattr(stream_transport, "MAXIMUM_IDLE", POOL)
     server = f'on_disconnect = "{on_disconnect}"'
     deployment = create_deployment(tmp_path, model_endpoint.base_url, server=server)
     watched = Watched(deployment)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.deployment import create_deployment
-from tests.kit.model import ModelEndpoint
-from tests.kit.process import serve_config
+from tests.kit.deployment import Deploy, Deployment
+from tests.kit.process import ServerProcess, serve_config
 from tests.server.concurrent_callers import open_client
 
 TOOL = '''
@@ -18,7 +17,7 @@ async def add() -> str:
 '''
 
 AGENTS = {
-    "pydantic-ai": """
+    "pydantic_ai": """
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -48,24 +47,36 @@ agent = builder.compile()
 }
 
 
+@pytest.fixture(scope="module")
+def deployment(deploy: Deploy) -> Deployment:
+    """A configuration with an agent of each library, which is in a module of its own."""
+    entries = ""
+    files = {}
+    for library, code in AGENTS.items():
+        files[f"interrupting_{library}.py"] = f"URL = {deploy.url!r}\n{TOOL}\n{code}"
+        entries += f'[[agents]]\nid = "{library}"\nobject = "interrupting_{library}:agent"\n'
+    return deploy(entries, files=files)
+
+
+@pytest.fixture(scope="module")
+def served(deployment: Deployment) -> Iterator[ServerProcess]:
+    with serve_config(deployment.path) as server:
+        yield server
+
+
 @pytest.mark.parametrize("library", AGENTS)
 async def test_interrupt_in_code_of_an_agent_ends_only_its_run(
-    tmp_path: Path, model_endpoint: ModelEndpoint, library: str
+    deployment: Deployment, served: ServerProcess, library: str
 ) -> None:
-    url = model_endpoint.base_url
-    (tmp_path / "interrupting.py").write_text(f"URL = {url!r}\n{TOOL}\n{AGENTS[library]}")
-    entry = '[[agents]]\nid = "interrupting"\nobject = "interrupting:agent"\n'
-    deployment = create_deployment(tmp_path, url, extra=entry)
-    with serve_config(deployment.path) as served:
-        async with open_client(deployment, served.url) as client:
-            body = {"message": "{}", "background": True, "stream": False}
-            other = (await client.post("/agents/hang/runs", json=body)).json()
-            body = {"message": "{}", "stream": False}
-            for _ in range(2):
-                run = (await client.post("/agents/interrupting/runs", json=body)).json()
-                assert run["status"] == "ERROR", run
-                assert run["error"]["code"] in ("AGENT_FAILED", "TOOL_FAILED"), run
-            path = f"/agents/hang/runs/{other['run_id']}?session_id={other['session_id']}"
-            assert (await client.get(path)).json()["status"] == "RUNNING"
-        assert served.process.poll() is None
+    async with open_client(deployment, served.url) as client:
+        body = {"message": "{}", "background": True, "stream": False}
+        other = (await client.post("/agents/hang/runs", json=body)).json()
+        body = {"message": "{}", "stream": False}
+        for _ in range(2):
+            run = (await client.post(f"/agents/{library}/runs", json=body)).json()
+            assert run["status"] == "ERROR", run
+            assert run["error"]["code"] in ("AGENT_FAILED", "TOOL_FAILED"), run
+        path = f"/agents/hang/runs/{other['run_id']}?session_id={other['session_id']}"
+        assert (await client.get(path)).json()["status"] == "RUNNING"
+    assert served.process.poll() is None
     assert "Traceback" not in served.log_text.partition("the agent failed")[0]

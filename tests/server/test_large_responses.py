@@ -16,8 +16,8 @@ from tests.server.concurrent_callers import open_client
 from tests.server.raw_http import RawConnection
 from tests.server.threaded_server import serve_in_thread
 
-RUNS = 12
-"""Runs of a session of 6 MB: each has a message of 256 KB, and an answer."""
+RUNS = 6
+"""Runs of a session of 3 MB: each has a message of 256 KB, and an answer."""
 
 MESSAGE = "x" * 262_144
 
@@ -45,7 +45,7 @@ def slow_reader(url: str, path: str, token: str) -> Iterator[RawConnection]:
 async def test_unread_responses_use_a_limited_number_of_bytes(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "RESPONSE_BYTES", 16_000_000)
+    monkeypatch.setattr(answers, "RESPONSE_BYTES", 8_000_000)
     with serve_in_thread(deployment) as served:
         async with (
             open_client(deployment, served.url) as mine,

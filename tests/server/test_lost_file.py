@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +14,12 @@ import httpx2
 import pytest
 
 from agentctl.work.event_loop import RETRY_LIMIT_SECONDS
+from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deploy, Deployment
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import ServerProcess, run_agentctl, serve_config
+from tests.kit.process import ServerProcess, serve_config
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 
 def delete(path: Path) -> None:
@@ -31,7 +32,7 @@ def replace(path: Path) -> None:
     path.with_name("copy.db").replace(path)
 
 
-def open_client(deployment: Deployment, server: ServerProcess) -> httpx2.Client:
+def open_client(deployment: Deployment, server: ServerProcess | ThreadedServer) -> httpx2.Client:
     bearer = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}", "Connection": "close"}
     return httpx2.Client(base_url=server.url, headers=bearer, timeout=PATIENCE)
 
@@ -47,10 +48,9 @@ def wait_for_status(ask: Callable[[], httpx2.Response], status: int) -> None:
 
 def check_start_is_refused(deployment: Deployment, name: str, *options: str) -> None:
     place = ("--config", str(deployment.path), "--port", "0")
-    ended = run_agentctl("serve", *place, *options, env=dict(os.environ))
-    said = ended.stderr.decode()
-    assert (ended.returncode, "the database file is missing" in said) == (7, True), said
-    assert f"rm -r {deployment.folder / name}.workers" in said
+    ended = run_command("serve", *place, *options, environment=os.environ, folder=deployment.folder)
+    assert (ended.code, "the database file is missing" in ended.stderr) == (7, True), ended
+    assert f"rm -r {deployment.folder / name}.workers" in ended.stderr
     assert not (deployment.folder / name).exists()
 
 
@@ -71,13 +71,13 @@ def test_deleted_file_acknowledges_no_run(deployment: Deployment) -> None:
     check_start_is_refused(deployment, "main.db")
     check_start_is_refused(deployment, "main.db", "--workers", "2")
     shutil.rmtree(deployment.folder / "main.db.workers")
-    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+    with serve_in_thread(deployment) as server, open_client(deployment, server) as client:
         assert client.get("/sessions").json()["data"] == []
 
 
 def test_file_that_is_moved_back_is_used_again(deployment: Deployment) -> None:
     path = deployment.folder / "main.db"
-    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+    with serve_in_thread(deployment) as server, open_client(deployment, server) as client:
         assert start_run(client).status_code == 200
         path.rename(path.with_name("away.db"))
         assert start_run(client).status_code == 503
@@ -88,7 +88,7 @@ def test_file_that_is_moved_back_is_used_again(deployment: Deployment) -> None:
 
 def test_replaced_file_is_not_mixed_with_the_open_one(deployment: Deployment) -> None:
     path = deployment.folder / "main.db"
-    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+    with serve_in_thread(deployment) as server, open_client(deployment, server) as client:
         assert start_run(client).status_code == 200
         replace(path)
         refused = start_run(client)
@@ -100,7 +100,7 @@ def test_replaced_file_is_not_mixed_with_the_open_one(deployment: Deployment) ->
 
 def test_overwritten_file_is_reported_as_damaged(deployment: Deployment) -> None:
     path = deployment.folder / "main.db"
-    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+    with serve_in_thread(deployment) as server, open_client(deployment, server) as client:
         assert start_run(client).status_code == 200
         path.write_bytes(bytes(path.stat().st_size))
         refused = client.get("/sessions")
@@ -127,7 +127,7 @@ def test_damaged_file_starts_no_run(
     deployment: Deployment, model_endpoint: ModelEndpoint, harm: Callable[[Path], None]
 ) -> None:
     path = deployment.folder / "main.db"
-    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+    with serve_in_thread(deployment) as server, open_client(deployment, server) as client:
         assert start_run(client).status_code == 200
         before = len(model_endpoint.requests("echo"))
         harm(path)
@@ -147,6 +147,9 @@ WAITING = """
 import asyncio
 from pathlib import Path
 
+from agentctl.runs.life import supervision
+
+supervision.STORE_WAIT_SECONDS = 0.5
 FOLDER = Path(__file__).parent
 
 
@@ -156,23 +159,14 @@ async def wait(message, context):
         await asyncio.sleep(0.02)
     return "done"
 """
-
-
-SHORT_WAIT = """
-import sys
-from agentctl.runs.life import supervision
-supervision.STORE_WAIT_SECONDS = 0.5
-from agentctl.cli.app import main
-sys.exit(main())
-"""
-"""A server that holds a caller for less than the default 8 s until the end of a run is stored."""
+"""It holds a caller for less than the default 8 s until the end of a run is stored."""
 
 
 def test_run_whose_file_is_damaged_meanwhile_is_not_shown_as_live(deploy: Deploy) -> None:
     extra = '[[agents]]\nid = "waiting"\nobject = "waiting:wait"\n'
     deployment = deploy(extra, files={"waiting.py": WAITING})
     with (
-        serve_config(deployment.path, program=(sys.executable, "-c", SHORT_WAIT)) as server,
+        serve_config(deployment.path) as server,
         open_client(deployment, server) as client,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -196,7 +190,7 @@ def test_log_that_is_removed_acknowledges_no_run(deployment: Deployment, suffix:
     path = deployment.folder / "main.db"
     log = path.with_name(path.name + suffix)
     away = path.with_name("away")
-    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+    with serve_in_thread(deployment) as server, open_client(deployment, server) as client:
         assert start_run(client).status_code == 200
         log.rename(away)
         refused = start_run(client)
@@ -212,13 +206,13 @@ def test_log_that_is_removed_acknowledges_no_run(deployment: Deployment, suffix:
         log.unlink()
         assert start_run(client).status_code == 503
     # The stop of the server has written what the log had.
-    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+    with serve_in_thread(deployment) as server, open_client(deployment, server) as client:
         assert len(client.get("/sessions/s1/runs").json()) == 2
         assert start_run(client).status_code == 200
 
 
 def test_deleted_file_of_another_database_is_noticed(deployment: Deployment) -> None:
-    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+    with serve_in_thread(deployment) as server, open_client(deployment, server) as client:
         assert start_run(client, "apart").status_code == 200
         delete(deployment.folder / "second.db")
         assert start_run(client, "apart").status_code == 503

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import jwt
 import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deploy
@@ -73,8 +75,14 @@ def headers(host: ThreadedServer, subject: str, *scopes: str, **claims: Any) -> 
         "scopes": [*(scopes or everything)],
         **claims,
     }
-    key = (host.deployment.folder / "keys" / "signing.pem").read_bytes()
+    key = load_signing_key(host.deployment.folder / "keys" / "signing.pem")
     return {"Authorization": f"Bearer {jwt.encode(payload, key, algorithm='RS256')}"}
+
+
+@functools.cache
+def load_signing_key(path: Path) -> Any:
+    """Load a key once: PyJWT would check it for 40 ms with each token."""
+    return load_pem_private_key(path.read_bytes(), None)
 
 
 def run(

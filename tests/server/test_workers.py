@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx2
 import orjson
@@ -17,11 +16,12 @@ import pytest
 
 from agentctl.server.processes.listener import adopt_socket, bind_socket
 from agentctl.server.processes.supervisor import MAXIMUM_PAUSE, STEADY_SECONDS, Backoff
+from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.ports import find_free_port
-from tests.kit.process import AGENTCTL, run_agentctl, start_agentctl
+from tests.kit.process import run_agentctl, start_agentctl
 from tests.kit.process_states import is_alive, wait_for_ends
 from tests.server.mcp_wire import McpWire
 from tests.server.threaded_server import serve_in_thread
@@ -37,26 +37,34 @@ def drain_seconds(deployment: Deployment, seconds: float) -> None:
 def pair(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[WorkerServer]:
-    """A shared server. Its settings contain a secret and are longer than an environment variable or
-    argument may be (128 KiB).
-    """
-    long = "Write plainly. " * 10_000
-    extra = f'[[agents]]\nid = "long"\nmodel = "echo"\ninstructions = "{long}"\n'
+    """A shared server, whose settings contain a secret."""
+    extra = '[[agents]]\nid = "inside"\nobject = "inside:list_inherited"\n'
     extra += "[mcp_endpoint]\nenabled = true\n"
-    deployment = create_deployment(
-        tmp_path_factory.mktemp("pair"), model_endpoint.base_url, extra=extra
-    )
+    folder = tmp_path_factory.mktemp("pair")
+    (folder / "inside.py").write_text(INSIDE)
+    deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
     text = deployment.path.read_text().replace(
         'verification_key_files = ["keys/signing.pub.pem"]', KEYS
     )
     deployment.path.write_text(text)
     (deployment.folder / "keys" / "signing.pem").write_text(SECRET)
-    with serve_with_two_workers(deployment, program=AGENTCTL) as server:
+    with serve_with_two_workers(deployment) as server:
         yield server
 
 
 SECRET = "correct horse battery staple, 32 bytes"
 KEYS = f'algorithm = "HS256"\nverification_keys = ["{SECRET}"]'
+
+INSIDE = """
+import json
+import os
+import sys
+
+
+def list_inherited(message):
+    return json.dumps([*sys.argv, *os.environ.values()])
+"""
+"""An agent that answers with what every user of the machine may read about its process."""
 
 
 def test_every_worker_serves(pair: WorkerServer) -> None:
@@ -68,17 +76,21 @@ def test_every_worker_serves(pair: WorkerServer) -> None:
     assert pair.one_each("echo").keys() == set(workers)
 
 
-def test_large_settings_reach_workers_and_stay_hidden(pair: WorkerServer) -> None:
-    assert pair.client.get("/agents/long").status_code == 200
-    for pid in pair.workers():
-        for name in ("environ", "cmdline"):
-            assert SECRET.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+def test_settings_are_in_no_argument_or_variable_of_a_worker(pair: WorkerServer) -> None:
+    """They have secrets, and may be longer than an argument (128 KiB)."""
+    for worker in pair.workers():
+        with pair.through(worker) as client:
+            body = {"message": "x", "stream": False}
+            run = client.post("/agents/inside/runs", json=body).json()
+        inherited = orjson.loads(run["content"])
+        assert inherited
+        assert not [text for text in inherited if SECRET in text or "[server]" in text]
 
 
 def test_any_worker_cancels_a_hung_run(pair: WorkerServer) -> None:
     one, other = pair.workers()
     with pair.through(one) as owner, pair.through(other) as caller:
-        for _ in range(20):
+        for _ in range(4):
             run_id = pair.start("s1", through=owner)
             pair.await_status(run_id, "RUNNING")
             assert pair.process_of(run_id) == one
@@ -213,6 +225,8 @@ def asking(server: WorkerServer) -> Iterator[list[str]]:
                 answer = server.client.post("/agents/echo/runs", json=body)
                 assert answer.status_code == 200
                 answered.append(answer.json()["run_id"])
+            # The load shows the same with pauses, and the cores are free for the workers.
+            over.wait(0.05)
 
     with ThreadPoolExecutor(4) as pool:
         callers = [pool.submit(ask, f"caller{number}") for number in range(4)]
@@ -257,15 +271,14 @@ def test_failed_start_is_reported_once(
     wrong(deployment)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1] if wrong is break_port else 0
-        ended = [
-            run_agentctl("serve", "--config", str(deployment.path), f"--port={port}", *more)
-            for more in ([], ["--workers", "2"])
-        ]
-    one, many = [(done.returncode, done.stdout, done.stderr.decode()) for done in ended]
-    assert many == one
-    assert one[0] > 0
-    assert one[2].startswith("error: ")
-    assert one[2].count("error: ") == 1
+        words = ("serve", "--config", str(deployment.path), f"--port={port}")
+        one = run_command(*words, environment=os.environ, folder=deployment.folder)
+        many = run_agentctl(*words, "--workers", "2", cwd=deployment.folder)
+    assert (many.returncode, many.stdout.decode()) == (one.code, one.stdout)
+    assert many.stderr.decode() == one.stderr
+    assert one.code > 0
+    assert one.stderr.startswith("error: ")
+    assert one.stderr.count("error: ") == 1
     assert (deployment.folder / "main.db").exists() == (wrong in (break_tool, break_database))
 
 
