@@ -129,6 +129,7 @@ def records(server: ThreadedServer) -> dict[str, str]:
     tool = start(server, "agents/tool-add", "axe", '{"a": 1, "b": 2}').json()["run_id"]
     start(server, "agents/http-500", "axe", "a failure")
     run = start(server, "teams/choir", "song", "Sing about tea").json()["run_id"]
+    start(server, "workflows/broken", "report", "Report on tea")
     start(server, "agents/refunds", "refunds", '{"order": "A-130", "amount": 120}')
     hold(server, "axe")
     with server.deployment.client(server.url, "boss") as client:

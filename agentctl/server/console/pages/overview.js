@@ -230,7 +230,7 @@ function Groups({ overview, by, query, place }) {
         const name = nameOf(group);
         return html`<tr key=${writeExact(keyOf(group))}><th scope="row" dir="auto">${name === null
             ? html`<span class="dim">none</span>`
-            : html`<a href=${toHash(["overview"], { ...query, ...keyOf(group) })}>${cut(name, 60)}</a>${(group.component_type ?? "agent") === "agent" ? "" : html` <span class="dim">${group.component_type}</span>`}`}</th>
+            : html`<a href=${toHash(["overview"], { ...query, ...keyOf(group) })}>${cut(name, 60)}${(group.component_type ?? "agent") === "agent" ? "" : html` <span class="dim">${group.component_type}</span>`}</a>`}</th>
           <td class="right">${count(group, group.runs)}</td><${Bar} part=${group.runs / most} />
           <td class="right">${count(group, group.failed, { status: "ERROR" })}</td><td class="right">${times(group.first_token)}</td>
           <td class="right">${times(group.duration)}</td><td class="right">${formatNumber(group.total_tokens)}</td><td class="right">${costOf(group)}</td></tr>`;
