@@ -130,7 +130,7 @@ BEGIN
     END LOOP;
 END $$
 """
-"""Delete the rows of the current schema but those of some tables, and restart its sequences."""
+"""Delete the rows of the current schema, except those of some tables, and restart its sequences."""
 
 _SHAPE = """
 WITH own AS (
@@ -159,7 +159,7 @@ WITH own AS (
 )
 SELECT md5(string_agg(line, chr(10) ORDER BY line)) FROM lines
 """
-"""What a test may have changed of the current schema besides its rows."""
+"""Return a digest of the current schema, without its rows: of all that a test may have changed."""
 
 
 @dataclass
