@@ -17,9 +17,9 @@ from agentctl.auth.keys.signing import build_public_pem, generate_key
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens import mint
 from agentctl.auth.verifier import Verifier
-from agentctl.config import load_settings
 from agentctl.config.settings import Settings
 from tests.kit.conditions import PATIENCE
+from tests.kit.loaded_settings import load_settings_copy
 from tests.kit.model import ModelEndpoint
 
 __all__ = ["ADMIN", "Deploy", "Deployment", "create_deployment", "deploy", "deployment"]
@@ -173,8 +173,8 @@ def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
 
 @functools.lru_cache(maxsize=16)
 def _load_settings(path: Path, *_state: int) -> Settings:
-    """Load the settings of a file in one state once: every token needs them, and it takes 6 ms."""
-    return load_settings(path, {})
+    """Load the settings of a file in one state once: every token needs them."""
+    return load_settings_copy(path)
 
 
 @functools.cache
