@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl.auth.tokens import claims, jws
@@ -17,10 +17,9 @@ from agentctl.config.settings import Settings
 from agentctl.errors import InvalidToken
 from tests.auth.forge import NOW, SECRET
 from tests.auth.hostile import CASES, OURS, RS, SERVERS, THEIRS, signed
-from tests.auth.test_fuzz import claim_names, names, values
+from tests.auth.test_fuzz import claim_names, names, sample, values
 from tests.auth.verifiers import JWT_CHECK_NAMES, load_texts
 
-bounded = settings(max_examples=100, derandomize=True)
 any_text = st.text(st.characters(codec=None))
 STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)
 HMAC = load_texts([SECRET.decode()], "HS256")
@@ -48,7 +47,7 @@ def check_outcome(act: Callable[[], object], *checks: str) -> None:
     assert found in checks
 
 
-@bounded
+@sample
 @given(any_text)
 def test_transport_check_accepts_or_rejects_any_text(text: str) -> None:
     for header in (text, f"Bearer {text}"):
@@ -57,27 +56,27 @@ def test_transport_check_accepts_or_rejects_any_text(text: str) -> None:
         assert parse_bearer(f"Bearer {text}") == text
 
 
-@bounded
+@sample
 @given(any_text, st.integers(0, 10_000))
 def test_length_check_accepts_or_rejects_any_text(text: str, repeats: int) -> None:
     check_outcome(lambda: jws.check_length(text * repeats), "length")
 
 
-@bounded
+@sample
 @given(any_text)
 def test_form_check_accepts_or_rejects_any_text(text: str) -> None:
     check_outcome(lambda: jws.split_segments(text), "form")
     check_outcome(lambda: jws.parse_token(text), "form", "header")
 
 
-@bounded
+@sample
 @given(st.binary())
 def test_header_parser_accepts_or_rejects_any_bytes(data: bytes) -> None:
     check_outcome(lambda: jws.parse_header(data), "header")
     check_outcome(lambda: claims.parse_claims(data), "claims.form")
 
 
-@bounded
+@sample
 @given(st.dictionaries(names | st.text(), values))
 def test_header_and_key_checks_take_any_members(header: dict[str, Any]) -> None:
     for members in (header, {**header, "alg": "HS256"}):
@@ -86,7 +85,7 @@ def test_header_and_key_checks_take_any_members(header: dict[str, Any]) -> None:
         check_outcome(lambda: jws.find_candidate_keys(header, HMAC), "key")
 
 
-@bounded
+@sample
 @given(st.binary(), st.binary(max_size=1_100), st.sampled_from(["RS256", "HS256"]))
 def test_signature_check_rejects_any_bytes(
     signing_input: bytes, signature: bytes, algorithm: str
@@ -99,7 +98,7 @@ def test_signature_check_rejects_any_bytes(
     assert refusal.value.check == "signature"
 
 
-@bounded
+@sample
 @given(st.dictionaries(claim_names, values), st.floats(0, 1e12))
 def test_claim_checks_accept_or_reject_any_value(members: dict[str, Any], now: float) -> None:
     for name, step in CLAIM_STEPS.items():

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,9 @@ class Server:
     file: Path
     place: Place
 
+    explanations: dict[Case, dict[str, Any]] = field(default_factory=dict)
+    """The explanations over HTTP so far: a case is asked once for all tests."""
+
     def answer(self, case: Case) -> httpx2.Response:
         """Send the request of a case."""
         method, path = case.asked(self.place)
@@ -57,12 +60,15 @@ class Server:
 
     def explain(self, case: Case) -> dict[str, Any]:
         """Return the explanation of a case, over HTTP."""
+        if case in self.explanations:
+            return self.explanations[case]
+
         method, path = case.asked(self.place)
         body = {"method": method, "path": path, "token": case.token(self.place) or ""}
         answer = self.host.client.post("/auth/explain", json=body, headers=admin(case.where))
         assert answer.status_code == 200, answer.text
-        explanation: dict[str, Any] = answer.json()
-        return explanation
+        self.explanations[case] = answer.json()
+        return self.explanations[case]
 
 
 def bearer(token: str) -> dict[str, Any]:

@@ -206,7 +206,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.dictionaries(names, values, max_size=6))
 def test_any_claims_give_configured_scopes_only(claims: dict[str, Any]) -> None:
     """Without scopes, roles are the only source, and those of [roles] the only scopes."""

@@ -270,38 +270,41 @@ def test_constantly_changing_file_does_not_hide_another(
 
 
 def test_valid_tokens_pass_during_a_rotation(clock: Clock, file: Path) -> None:
-    """K06: add the new key, then remove the old one, with 10,000 requests on the way."""
+    """K06: add the new key, then remove the old one, again and again, with requests on the way."""
     third = rsa_pair(3)
     sets = [jwks(("stays", third), (name, pair)) for name, pair in (("old", OLD), ("new", NEW))]
     file.write_text(sets[0])
     one = verifier(clock, Authorization(jwks_file=(file,)))
-    headers = [bearer({"sub": f"u{number}"}, third, kid="stays") for number in range(200)]
+    headers = {
+        f"u{number}": bearer({"sub": f"u{number}"}, third, kid="stays") for number in range(20)
+    }
+    rotations = 0
     done = threading.Event()
 
     def rotate() -> None:
-        for number in itertools.count(1):
-            if done.is_set():
-                return
-            replace_file(file, sets[number % 2])
+        nonlocal rotations
+        while not done.is_set():
+            rotations += 1
+            replace_file(file, sets[rotations % 2])
             one.reload_keys()
 
     rotating = threading.Thread(target=rotate)
     rotating.start()
     try:
-        for number in range(10_000):
-            header = headers[number % len(headers)]
-            assert one.identify_jwt(header).subject == f"u{number % len(headers)}"
+        while rotations < 100:
+            for subject, header in headers.items():
+                assert one.identify_jwt(header).subject == subject
     finally:
         done.set()
         rotating.join()
 
 
 def test_unknown_kid_does_not_reload_the_file(clock: Clock, file: Path) -> None:
-    """K09: the file is broken, and 10,000 requests for other keys do not bring it to light."""
+    """K09: the file is broken, and many requests for other keys do not bring it to light."""
     one = verifier(clock, Authorization(jwks_file=(file,)))
     replace_file(file, "broken")
     first, second, third = bearer({}, kid="old").removeprefix("Bearer ").split(".")
-    for number in range(10_000):
+    for number in range(500):
         header = b64(compact({"alg": "RS256", "kid": f"k{number}"}))
         assert is_rejected(one, f"Bearer {header}.{second}.{third}")
     assert one.problem is None

@@ -162,7 +162,7 @@ def test_old_private_key_can_be_deleted(tmp_path: Path) -> None:
 
 def test_new_rsa_key_has_the_size_of_the_old_one(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path, "RS256")
-    private = signing.generate_key("RS256", rsa_bits=3_072)
+    private = signing.generate_key("RS256", rsa_bits=2_304)
     settings.signing.key_file.write_bytes(private)
     (public,) = settings.authorization.verification_key_files
     public.write_bytes(signing.build_public_pem(private, "RS256"))
@@ -171,7 +171,7 @@ def test_new_rsa_key_has_the_size_of_the_old_one(tmp_path: Path) -> None:
         rotation.activate_new_key(keep=False)
     key = load_signing_key(settings.signing.key_file.read_bytes(), get_algorithm("RS256")).material
     assert not isinstance(key, bytes)
-    assert getattr(key, "key_size", None) == 3_072
+    assert getattr(key, "key_size", None) == 2_304
 
 
 def test_other_content_of_a_pem_file_stays(tmp_path: Path) -> None:

@@ -452,11 +452,10 @@ def test_invalid_ed25519_keys_are_rejected(entry: dict[str, str]) -> None:
 
 def test_coordinate_must_have_the_field_size() -> None:
     """RFC 7518 6.2.1.2: one that begins with a zero byte keeps it, and has no other."""
-    keys = (
-        ec.derive_private_key(number, ec.SECP256R1()).public_key() for number in range(1, 9_999)
-    )
-    points = [key.public_numbers() for key in keys]
+
     for name in ("x", "y"):
+        keys = (ec.derive_private_key(number, ec.SECP256R1()) for number in itertools.count(1))
+        points = (key.public_key().public_numbers() for key in keys)
         point = next(point for point in points if getattr(point, name) < 2**248)
         right = {member: getattr(point, member).to_bytes(32, "big") for member in ("x", "y")}
         for text, good in (
