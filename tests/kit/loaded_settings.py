@@ -1,7 +1,7 @@
 """Settings of configurations that differ only in their folder and in the ports of their servers.
 
-Most deployments of a test process have the same text, but for these two. To load it takes 10 ms, and
-was a third of the time of the tests of services. So a text is loaded once, and each further
+Most deployments of a test process have the same text, but for these two. To load it takes 10 ms,
+and was a third of the time of the tests of services. So a text is loaded once, and each further
 deployment gets a copy with the names of its own folder and ports.
 """
 

@@ -126,7 +126,7 @@ def indexes(steps: list[str]) -> list[str]:
     return [step.split("INDEX ")[1].split()[0] for step in reads]
 
 
-SAMPLE_STEP = 5
+SAMPLE_STEP = 11
 """One of so many lists is planned for each change. No filter or order has a multiple of this number
 of values, so that the sample has each pair of values."""
 
@@ -170,7 +170,7 @@ def test_a_statement_is_prepared_once(sqlite: SqliteDatabase) -> None:
             return apsw.SQLITE_OK
 
         reader.authorizer = authorize
-        for case in islice(list_cases(), 0, None, 20):
+        for case in islice(list_cases(), 0, None, 101):
             for sql, values in case.statements():
                 reader.execute(compile_for_sqlite(sql), values).fetchall()
                 prepared.clear()
