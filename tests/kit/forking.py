@@ -151,6 +151,7 @@ class ForkedProcess(subprocess.Popen[Any]):
 
     Args:
         environment: all environment variables.
+        module: another module to execute, which `sys.path` of the folder must have.
         python: the interpreter of the template, which may be that of another environment.
         terminal: path of a terminal that becomes the streams and, in a new session, the controlling
             terminal.
@@ -162,10 +163,12 @@ class ForkedProcess(subprocess.Popen[Any]):
         words: Sequence[str],
         environment: Mapping[str, str],
         *,
+        module: str = "agentctl",
         python: str = sys.executable,
         terminal: str | None = None,
         **options: Any,
     ) -> None:
+        self._module = module
         self._python = python
         self._terminal = terminal
         super().__init__(["agentctl", *words], env=dict(environment), **options)
@@ -190,6 +193,7 @@ class ForkedProcess(subprocess.Popen[Any]):
         start_new_session = rest[11]
         stdin, _, _, stdout, _, stderr = pipes
         request = {
+            "module": self._module,
             "words": args[1:],
             "environment": env,
             "folder": os.path.abspath(cwd or "."),  # noqa: PTH100
@@ -358,8 +362,8 @@ def define_function() -> str:
     return _FUNCTION.format(python=sys.executable, client=client, path=path)
 
 
-def run_template(listener: socket.socket) -> None:
-    """Fork for each request, until stdin is closed. Return in the process of each command."""
+def run_template(listener: socket.socket) -> str:
+    """Fork for each request, until stdin is closed. In each fork, return the module to execute."""
     assert _OF_ONE_PROCESS not in sys.modules
     gc.collect()
     gc.freeze()
@@ -409,8 +413,11 @@ def _prepare_servers() -> None:
         load_settings(file, {})
 
 
-def _answer(connection: socket.socket) -> None:
-    """Become a template with libraries, or the parent of the process of a command."""
+def _answer(connection: socket.socket) -> str:
+    """Become a template with libraries, or the parent of the process of a command.
+
+    Return in that process, with the module to execute.
+    """
     message, streams, _, _ = socket.recv_fds(connection, 8, 3)
     request = json.loads(connection.makefile("rb").read(int(message)))
     if "libraries" in request:
@@ -424,7 +431,8 @@ def _answer(connection: socket.socket) -> None:
     command = os.fork()
     if command == 0:
         connection.close()
-        return _become_command(request, streams)
+        _become_command(request, streams)
+        return str(request.get("module", "agentctl"))
     for stream in streams:
         os.close(stream)
     with contextlib.suppress(BrokenPipeError):
@@ -573,9 +581,9 @@ if __name__ == "__main__":
     for module in (*commands, *_MODULES):
         importlib.import_module(module)
     _prepare_servers()
-    run_template(socket.socket(fileno=int(sys.argv[1])))
+    module_to_execute = run_template(socket.socket(fileno=int(sys.argv[1])))
     _WorkerProcess.inherited = {*sys.modules}
     subprocess.Popen = _WorkerProcess  # type: ignore[misc]
-    code = _run_module("agentctl")
+    code = _run_module(module_to_execute)
     _end_process(code, _WorkerProcess.inherited)
     sys.exit(code)

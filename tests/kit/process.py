@@ -29,9 +29,12 @@ __all__ = [
     "serve_config",
     "start_agentctl",
     "start_at_terminal",
+    "start_module",
     "start_server",
     "without_coverage",
 ]
+
+ROOT = Path(__file__).parents[2]
 
 AGENTCTL = (sys.executable, "-m", "agentctl")
 
@@ -70,6 +73,24 @@ def start_agentctl(
     if is_forkable(environment, options):
         return ForkedProcess(arguments, environment, python=python, **options)
     return subprocess.Popen([python, *AGENTCTL[1:], *arguments], env=env, **options)
+
+
+def start_module(
+    module: str, *arguments: str, env: Mapping[str, str], **options: Any
+) -> subprocess.Popen[Any]:
+    """Start `python -m MODULE ARGUMENTS` in the repository, if possible as a fork, too.
+
+    A fork is no child of this process: `os.waitpid` and `os.waitid` don't know it.
+
+    Args:
+        module: a module of the tests.
+        env: all environment variables.
+        options: other arguments of `subprocess.Popen`, or of `tests.kit.forking`.
+    """
+    if is_forkable(env, options):
+        return ForkedProcess(arguments, env, module=module, cwd=ROOT, **options)
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.Popen(command, env=env, cwd=ROOT, **options)
 
 
 def start_at_terminal(

@@ -27,6 +27,11 @@ def is_alive(pid: int) -> bool:
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"])
 
 
+def is_stopped(pid: int) -> bool:
+    """Return True if SIGSTOP has stopped the process."""
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] == ["T"]
+
+
 def wait_for_ends(pids: Collection[int], log: Path) -> None:
     """Wait until the processes have ended; fail with what they do instead.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -28,8 +27,9 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import events, run_reads, runs, sessions, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
-from tests.kit.conditions import PATIENCE
-from tests.kit.process import base_environment
+from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.process import ROOT, base_environment, start_module
+from tests.kit.process_states import is_stopped
 from tests.store.rows import a_run, a_session
 
 __all__ = [
@@ -41,8 +41,6 @@ __all__ = [
     "read_run",
     "store_events",
 ]
-
-ROOT = Path(__file__).parents[2]
 
 
 class WorkerProcess:
@@ -65,25 +63,25 @@ class WorkerProcess:
         self.process.stdin.write(f"{command}\n")
         self.process.stdin.flush()
 
-    def kill(self, *, reap: bool = True) -> None:
-        """Send SIGKILL. Without `reap`, the process stays a zombie."""
+    def kill(self) -> None:
+        """Send SIGKILL, and wait until the process has ended."""
         self.process.kill()
-        if reap:
-            self.process.wait()
+        self.process.wait()
 
     def stop(self) -> None:
         """Send SIGSTOP, but not during a write: then no process could write at all."""
+        pid = self.process.pid
         connection = apsw.Connection(str(self._system))
         deadline = time.monotonic() + PATIENCE
         while True:
             self.process.send_signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+            wait_for(lambda: is_stopped(pid))
             try:
                 connection.execute("BEGIN IMMEDIATE; ROLLBACK")
             except apsw.BusyError:
                 assert time.monotonic() < deadline
                 self.resume()
-                os.waitid(os.P_PID, self.process.pid, os.WCONTINUED)
+                wait_for(lambda: not is_stopped(pid))
             else:
                 connection.close()
                 return
@@ -128,22 +126,26 @@ class SharedDatabases:
         finally:
             await databases.close()
 
-    def start_worker(self, *, heartbeat_seconds: float = 0.05) -> WorkerProcess:
-        """Start a process that registers as a worker; the databases must exist."""
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.runs.worker_process",
-                str(self.folder),
-                str(heartbeat_seconds),
-            ],
-            cwd=ROOT,
-            env=base_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def start_worker(
+        self, *, heartbeat_seconds: float = 0.05, is_child: bool = False
+    ) -> WorkerProcess:
+        """Start a process that registers as a worker; the databases must exist.
+
+        Args:
+            is_child: the process is a child of this one, and remains as a zombie when it has ended.
+        """
+        module = "tests.runs.worker_process"
+        words = (str(self.folder), str(heartbeat_seconds))
+        streams: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "text": True,
+        }
+        if is_child:
+            command = [sys.executable, "-m", module, *words]
+            process = subprocess.Popen(command, cwd=ROOT, env=base_environment(), **streams)
+        else:
+            process = start_module(module, *words, env=base_environment(), **streams)
         worker = WorkerProcess(process, self.folder / "main.db")
         self._processes.append(worker)
         return worker

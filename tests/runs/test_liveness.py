@@ -74,12 +74,20 @@ async def test_missing_owner_and_worker_without_row_are_dead(shared: SharedDatab
 async def test_killed_worker_is_dead_at_once(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         monitor = WorkerMonitor(databases)
-        for reap in (True, False):
-            other = shared.start_worker()
-            other.kill(reap=reap)
-            if not reap:
-                os.waitid(os.P_PID, other.process.pid, os.WEXITED | os.WNOWAIT)
-            assert await monitor.check_owner(other.worker_id) is WorkerDeath.EXITED
+        other = shared.start_worker()
+        other.kill()
+        assert await monitor.check_owner(other.worker_id) is WorkerDeath.EXITED
+
+
+async def test_killed_worker_is_dead_although_its_parent_does_not_reap_it(
+    shared: SharedDatabases,
+) -> None:
+    async with shared.open() as databases:
+        monitor = WorkerMonitor(databases)
+        other = shared.start_worker(is_child=True)
+        other.process.kill()
+        os.waitid(os.P_PID, other.process.pid, os.WEXITED | os.WNOWAIT)
+        assert await monitor.check_owner(other.worker_id) is WorkerDeath.EXITED
 
 
 async def test_unregistered_worker_is_dead_and_leaves_no_lock(shared: SharedDatabases) -> None:

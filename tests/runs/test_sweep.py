@@ -272,7 +272,7 @@ async def test_survey_does_not_serve_a_sweep_of_several_databases(shared: Shared
 
 async def test_files_and_rows_of_earlier_boots_are_removed(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
-        for number in range(5):
+        for number in range(2):
             await start_and_kill_worker(shared, f"r{number}")
         row = WorkerRow("old", "here", "another boot/1", 1, 1, beat=1, started_at=1)
         await databases.system.write(workers.register(row))

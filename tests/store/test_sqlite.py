@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,20 +25,11 @@ from agentctl.store.sqlite.connection import BusyHandler
 from agentctl.store.sqlite.database import SqliteDatabase, Writer
 from agentctl.store.visibility import EVERYONE
 from tests.kit.conditions import PATIENCE
+from tests.kit.process import base_environment, start_module
 from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end
+from tests.store.writing_process import take
 
-ROOT = Path(__file__).parents[2]
-
-TAKE = Sql(
-    "UPDATE sessions SET run_count = run_count + 1 WHERE session_id = :id RETURNING run_count"
-)
 COUNT = Sql("SELECT run_count FROM sessions WHERE session_id = :id")
-
-
-@unit
-def take(session_id: str = "s1") -> Steps[int]:
-    rows = yield Statement(TAKE, {"id": session_id})
-    return rows[0][0]  # type: ignore[no-any-return]
 
 
 @unit
@@ -344,27 +334,11 @@ def test_lock_that_sqlite_does_not_wait_for_is_tried_again_after_a_pause(
     assert database.PAUSE_SECONDS > 0
 
 
-OTHER = """
-import asyncio, sys
-from agentctl.config import settings
-from agentctl.store.repositories import sessions
-from agentctl.store.databases import open_database
-from tests.store.rows import a_session
-from tests.store.test_sqlite import take
-async def main():
-    database = open_database(settings.Database("main", f"sqlite:///{sys.argv[1]}"), create=True)
-    await database.write(sessions.create(a_session()))
-    print("opened", flush=True)
-    for _ in range(int(sys.argv[2])):
-        await database.write(take())
-    await database.close()
-asyncio.run(main())
-"""
-
-
 def other_process(path: Path, writes: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", OTHER, str(path), str(writes)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+    words = (str(path), str(writes))
+    return start_module(
+        "tests.store.writing_process", *words, env=base_environment(), stdout=subprocess.PIPE
+    )
 
 
 def test_the_commit_of_another_process_is_detected(sqlite: SqliteDatabase, path: Path) -> None:
