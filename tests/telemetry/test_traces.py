@@ -310,6 +310,8 @@ async def test_a_dead_collector_costs_no_run(
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
+    # Its thread repeats the last export until then, while other tests run.
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0.1")
     dead = Collector("http://127.0.0.1:9")
     async with open_service(build_deployment(tmp_path, model_endpoint, dead)) as service:
         for _ in range(6):
