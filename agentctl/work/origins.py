@@ -43,6 +43,9 @@ _RUNNERS = "agentctl.runtime.runners"
 
 _SERVER = str(Path(__file__).parents[1])
 
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+"""The folder of the standard library: sysconfig takes a third of a millisecond to find it."""
+
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
@@ -92,10 +95,9 @@ def is_started_by_library(thread: threading.Thread, frame: FrameType | None) -> 
     """
     if not thread.daemon:
         return False
-    stdlib = sysconfig.get_path("stdlib")
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith((stdlib, "<")) or _is_installed(file):
+        if not file.startswith((_STANDARD_LIBRARY, "<")) or _is_installed(file):
             return _is_library(file)
         frame = frame.f_back
     return False
