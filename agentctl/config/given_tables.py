@@ -115,7 +115,7 @@ class GivenTables:
             problem = FORMER_PROBLEM.format(FORMER_KEYS[key])
             noun = "keys" if len(changed_paths) > 1 else "key"
             hint = f"remove the {noun}: {', '.join(changed_paths)}"
-            place = dataclasses.replace(self.find_place(path), key=key)
+            place = self.find_place(path)._replace(key=key)
             place.refuse(problem, hint=FORMER_HINTS.get(key, hint))
 
         for path in former_paths:

@@ -103,7 +103,7 @@ def fill_in_provider(table: Authorization, places: dict[str, Place]) -> Authoriz
 
     for name in values:
         key = f"authorization.{name}"
-        places[key] = replace(places[key], provider=table.provider)
+        places[key] = places[key]._replace(provider=table.provider)
     return replace(table, **values)
 
 

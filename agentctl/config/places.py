@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.text import quote_text, suggest_name
@@ -20,9 +19,8 @@ _KEY = re.compile(r"^\s*([\w-]+(?:[ \t]*\.[ \t]*[\w-]+)*)[ \t]*=")
 _TRIPLE = re.compile("\"\"\"|'''")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A key and the source of its value."""
+class Place(NamedTuple):
+    """A key and the source of its value. A configuration has a thousand of them."""
 
     file: str
 
@@ -52,11 +50,11 @@ class Place:
 
     def item(self, suffix: str) -> Place:
         """Return the place of an element: `[0]` of a list, `.name` of a table."""
-        return replace(self, key=self.key + suffix)
+        return self._replace(key=self.key + suffix)
 
     def member(self, name: str) -> Place:
         """Return the place of a member of a table, with its name in quotes if it needs them."""
-        return replace(self, key=add_member(self.key, name))
+        return self._replace(key=add_member(self.key, name))
 
     def refuse_unknown_id(
         self, entry_id: str, notation: str, known_ids: Collection[str]
