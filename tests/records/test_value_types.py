@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, NotRequired, Required
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType, TypedDict
 
@@ -54,6 +54,7 @@ annotations = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_values_of_an_annotation_match_it(data: st.DataObject) -> None:
     annotation, values = data.draw(annotations)

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentctl import errors
@@ -88,6 +88,7 @@ TEXT_EVENT = st.tuples(
 )
 
 
+@settings(max_examples=40)
 @given(
     st.lists(TEXT_EVENT | st.sampled_from([b"{}", b'{"run_id":"root"}']), min_size=1),
     st.integers(0, 10**9),

@@ -39,7 +39,7 @@ REFUSAL_BYTES = 2_000_000
 """Memory that the refusal of an output may need: 0.7 MB were measured; a copy takes over 17 MB."""
 
 LEAST_TURNS = 5
-"""Turns that other tasks have at least while 130,000 values are converted; 96 were counted."""
+"""Turns that other tasks have at least while 40,000 values are converted; some 30 were counted."""
 
 UNKNOWN = dict.fromkeys(TOKEN_COUNTERS)
 
@@ -320,8 +320,8 @@ ITSELF.append(ITSELF)
 
 
 def build_text() -> str:
-    """Return a text of 100 MB: a constant would stay until the end of all tests."""
-    return "x" * 100_000_000
+    """Return a text of 20 MB: a constant would stay until the end of all tests."""
+    return "x" * 20_000_000
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ async def test_value_that_contains_itself_is_refused_soon() -> None:
 
 
 async def test_large_model_is_converted_in_turns() -> None:
-    value = Report(body=[{"a": number} for number in range(130_000)])
+    value = Report(body=[{"a": number} for number in range(40_000)])
     run = HostedRun(FakeContext(Catalog.from_settings(hosted("greet"))), "function")
     await run.set_output(Report(body=0))  # Imports what a conversion needs.
     async with measure_steps() as steps:
@@ -374,7 +374,8 @@ async def test_endless_output_ends_by_its_size_or_a_cancel() -> None:
 
 async def refuse_output(value: object) -> str:
     """Return the failure of a run with an output, and check that the output is not copied."""
-    run = HostedRun(FakeContext(Catalog.from_settings(hosted("greet"))), "function")
+    configured = hosted("greet", limits=Limits(run_bytes=10_000_000))
+    run = HostedRun(FakeContext(Catalog.from_settings(configured)), "function")
     tracemalloc.start()
     try:
         with pytest.raises(ExecutionError) as caught:

@@ -8,7 +8,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
@@ -44,6 +44,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(VALUES)
 def test_pieces_are_the_json_of_the_value(value: Any) -> None:
     # pydantic before 2.14 converts a deque only with a fallback; agentctl does it without pydantic.

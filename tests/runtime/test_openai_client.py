@@ -421,7 +421,7 @@ def test_answer_is_read_in_another_way(results: Results, name: str) -> None:
 
 
 SEED = int(os.environ.get("AGENTCTL_TEST_SEED") or 48)
-RANDOM_STREAMS = 1_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 60
+RANDOM_STREAMS = 1_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 30
 TEXTS = ("one ", "two", "ä€😀", "\u2028 x", "", "\n\n", '"', "data: no\n\n", "[DONE]", "x" * 300)
 ENDS = ("stop", "length", "tool_calls", "content_filter")
 FAULTS = (

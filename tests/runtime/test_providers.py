@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field
 
 from agentctl.config.settings import Agent, Limits, Model, ModelSettings, Provider, Settings
 from agentctl.runtime.transcript.events import ThinkingDelta
@@ -19,6 +20,8 @@ from tests.runtime.fake_context import FakeContext, attempt, settings
 
 VENDORS: tuple[Provider, ...] = ("anthropic", "google", "bedrock")
 KEY = "sk-test-0123456789"
+ADD = "tests.runtime.sample_tools:add"
+ANN = '{"name":"Ann","age":4}'
 
 
 def configured(
@@ -27,6 +30,8 @@ def configured(
     endpoint: ModelEndpoint,
     *,
     limits: Limits | None = None,
+    tools: tuple[str, ...] = (ADD,),
+    output: str = "",
     **keys: Any,
 ) -> Settings:
     region = "eu-central-1" if provider == "bedrock" else ""
@@ -39,9 +44,7 @@ def configured(
         region=region,
         **{"retries": 0, **keys},
     )
-    agent = Agent(
-        "a", "vendor", instructions="Be brief.", tools=("tests.runtime.sample_tools:add",)
-    )
+    agent = Agent("a", "vendor", instructions="Be brief.", tools=tools, output=output)
     return settings(models=(model,), agents=(agent,), limits=limits)
 
 
@@ -242,10 +245,7 @@ def test_openai_compatible_provider_answers_and_calls_tools(
         Model(name, provider, prefix + name, base_url=url, api_key_env="TEST_VENDOR_KEY", retries=0)
         for name in ("echo", "tool:add", "http-429")
     )
-    agents = tuple(
-        Agent(model.id.replace(":", "-"), model.id, tools=("tests.runtime.sample_tools:add",))
-        for model in models
-    )
+    agents = tuple(Agent(model.id.replace(":", "-"), model.id, tools=(ADD,)) for model in models)
     given = settings(models=models, agents=agents)
 
     ended, failure = attempt(given, "two words", component="echo")
@@ -297,3 +297,32 @@ def test_bedrock_without_credentials_is_one_line(
     assert failure is not None
     assert failure.detail.startswith("The AWS credentials of the model vendor are not set: set ")
     assert "model vendor: there are no AWS credentials" in caplog.text
+
+
+class Person(BaseModel):
+    """A person."""
+
+    name: str
+    age: int = Field(ge=0)
+
+
+PERSON = f"{__name__}:Person"
+
+
+def test_provider_without_schemas_gets_it_as_instructions(vendor_endpoint: ModelEndpoint) -> None:
+    ended = run(configured("anthropic", "echo", vendor_endpoint, output=PERSON), ANN)
+
+    assert ended.transcript.output == json.loads(ANN)
+    system = json.dumps(vendor_endpoint.requests("echo")[-1]["system"])
+    assert "Be brief." in system
+    assert "minimum" in system
+
+
+@pytest.mark.parametrize("tools", [(), (ADD,)], ids=["plain", "tools"])
+@pytest.mark.parametrize("provider", ["google", "bedrock"])
+def test_other_vendors_give_structured_results(
+    vendor_endpoint: ModelEndpoint, provider: Provider, tools: tuple[str, ...]
+) -> None:
+    given = configured(provider, "echo", vendor_endpoint, tools=tools, output=PERSON)
+
+    assert run(given, ANN).transcript.output == json.loads(ANN)

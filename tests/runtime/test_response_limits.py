@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from agentctl.config.settings import Limits
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.failures import MAXIMUM_CALLS, MAXIMUM_PARTS, ExecutionError
-from agentctl.runtime.models import provider
-from agentctl.runtime.models.openai_answer import MAXIMUM_DETAILS
+from agentctl.runtime.models import openai_answer, provider
 from agentctl.runtime.models.provider import (
     MAXIMUM_EVENT_BYTES,
     MAXIMUM_EVENT_LINES,
@@ -253,8 +252,11 @@ def test_pieces_of_details_are_joined_once(model_endpoint: ModelEndpoint) -> Non
     assert longest < STEP_LIMIT
 
 
-def test_number_of_details_is_limited(model_endpoint: ModelEndpoint) -> None:
-    answer = script([build_detail(id="x"), MAXIMUM_DETAILS + 1], STOP)
+def test_number_of_details_is_limited(
+    model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai_answer, "MAXIMUM_DETAILS", 500)
+    answer = script([build_detail(id="x"), 501], STOP)
 
     _, failure = attempt_script(model_endpoint, answer)
 

@@ -34,7 +34,7 @@ from tests.kit.connections import serve_connections
 
 SEED = int(os.environ.get("AGENTCTL_TEST_SEED") or 36)
 CASES = 6_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 200
-SAMPLE = 25
+SAMPLE = 12
 AT_ONCE = 8
 TURN = 0.002
 """Pause of the server between two writes. The client is in the same loop, so it has read the data

@@ -148,35 +148,6 @@ def test_leader_of_a_team_gives_a_structured_result(model_endpoint: ModelEndpoin
     assert json.loads(with_catalog(configured, work).transcript.content)
 
 
-def test_provider_without_schemas_gets_it_as_instructions(vendor_endpoint: ModelEndpoint) -> None:
-    vendor_endpoint.forget()
-    model = Model("v", "anthropic", "echo", base_url=vendor_endpoint.root_url, retries=0)
-    agent = Agent("a", "v", instructions="Be brief.", output=PERSON)
-
-    ended = run(settings(models=(model,), agents=(agent,)), VALID, component="a")
-
-    assert ended.transcript.output == {"name": "Ann", "age": 4}
-    system = json.dumps(vendor_endpoint.requests("echo")[-1]["system"])
-    assert "Be brief." in system
-    assert "minimum" in system
-
-
-@pytest.mark.parametrize("provider", ["google", "bedrock"])
-def test_other_vendors_give_structured_results(
-    vendor_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch, provider: Any
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "k")
-    region = "eu-central-1" if provider == "bedrock" else ""
-    model = Model(
-        "v", provider, "echo", base_url=vendor_endpoint.root_url, retries=0, region=region
-    )
-    for tools in ((), ("tests.runtime.sample_tools:add",)):
-        agent = Agent("a", "v", output=PERSON, tools=tools)
-        ended = run(settings(models=(model,), agents=(agent,)), VALID, component="a")
-        assert ended.transcript.output == {"name": "Ann", "age": 4}
-
-
 DEEP: dict[str, Any] = {"type": "object"}
 WIDE = {
     "type": "object",

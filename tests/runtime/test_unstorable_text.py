@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import orjson
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentctl.config.settings import Limits
@@ -118,6 +118,7 @@ def strings(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
+@settings(max_examples=40)
 @given(
     st.lists(TEXT, max_size=3),
     st.lists(CALL, max_size=3),

@@ -14,16 +14,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from agentctl.config import load_settings
 from agentctl.records.kinds import ComponentKind
 from agentctl.runtime.components import versions
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.components.versions import (
-    MAXIMUM_FILES,
-    describe_version,
-    find_version,
-    read_code,
-)
+from agentctl.runtime.components.versions import describe_version, find_version, read_code
+from tests.kit.loaded_settings import load_settings_copy
 
 CONFIG = """
 [authorization]
@@ -99,7 +94,7 @@ class Project:
     def catalog(self) -> Catalog:
         """Return a catalog, as a new process reads the folder."""
         forget()
-        return Catalog.from_settings(load_settings(self.folder / "agentctl.toml", {}))
+        return Catalog.from_settings(load_settings_copy(self.folder / "agentctl.toml"))
 
     def versions(self) -> dict[str, str | None]:
         catalog = self.catalog()
@@ -278,8 +273,9 @@ def test_files_of_agentctl_do_not_count(project: Project) -> None:
     assert project.changed(before) == set()
 
 
-def test_files_of_code_are_bounded(project: Project) -> None:
-    names = [f"version_part_{number}" for number in range(MAXIMUM_FILES + 50)]
+def test_files_of_code_are_bounded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "MAXIMUM_FILES", 30)
+    names = [f"version_part_{number}" for number in range(40)]
     for name in names:
         project.write(f"{name}.py", "")
     text = "".join(f"import {name}\n" for name in names)
@@ -289,4 +285,4 @@ def test_files_of_code_are_bounded(project: Project) -> None:
     assert coder is not None
     found = describe_version(catalog, coder)
     assert found is not None
-    assert len(json.loads(found.configuration)["code"]) == MAXIMUM_FILES
+    assert len(json.loads(found.configuration)["code"]) == 30
