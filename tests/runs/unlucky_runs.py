@@ -260,7 +260,7 @@ class UnluckyRuns:
                 # The sweep of a server does this: a claim that has failed is made by it.
                 with contextlib.suppress(errors.Unavailable):
                     await claims.claim_waiting(self.database)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.005)
 
     def _is_busy(self) -> bool:
         engine = self.service.hosting.engine

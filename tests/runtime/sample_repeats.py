@@ -1,4 +1,4 @@
-"""Agents of each library whose model makes one call again and again; `made` has the calls."""
+"""Agents of each library whose model makes one call again and again."""
 
 from __future__ import annotations
 
@@ -10,21 +10,7 @@ from agno.team import Team
 from langchain_core.tools import tool as langchain_tool
 
 from tests.runtime import sample_frameworks, sample_openai_agents
-
-made: list[str] = []
-"""The places of the calls of `poll`, in their order; the tests empty it."""
-
-
-async def poll(place: str) -> str:
-    """Look at a place."""
-    made.append(place)
-    return f"nothing at {place}"
-
-
-def poll_in_thread(place: str) -> str:
-    """Look at a place."""
-    made.append(place)
-    return f"nothing at {place}"
+from tests.runtime.polling_tools import poll, poll_in_thread
 
 
 def pydantic() -> Any:

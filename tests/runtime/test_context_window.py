@@ -12,7 +12,6 @@ import pytest
 
 from agentctl.runtime.models.call_fitting import BOUND_SECONDS, RequestBounds
 from agentctl.runtime.models.calls import build_answer, build_result
-from agentctl.runtime.runners.pydantic_ai_fitting import RequestFitter
 from agentctl.runtime.transcript.context_window import (
     Compaction,
     ContextMessages,
@@ -262,6 +261,8 @@ async def test_every_process_fits_the_requests_of_a_library_in_the_same_way() ->
     from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
     from pydantic_ai.models.test import TestModel
     from pydantic_ai.usage import RequestUsage
+
+    from agentctl.runtime.runners.pydantic_ai_fitting import RequestFitter
 
     model = TestModel(model_name="test", profile={"context_window": 3_000})
     chance = random.Random(4)

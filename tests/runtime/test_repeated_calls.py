@@ -19,9 +19,9 @@ from agentctl.runtime.pauses import Paused
 from agentctl.runtime.transcript.repeated_calls import RepeatedCalls, RepeatLimits
 from tests.kit.model import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, attempt, served, settings
+from tests.runtime.polling_tools import made
 
-MODULE = "tests.runtime.sample_repeats"
-TOOL = f"{MODULE}:poll"
+TOOL = "tests.runtime.polling_tools:poll"
 POLL = '{"place": "inn"}'
 REFUSAL = "The call was not made: poll was called 2 times in a row"
 
@@ -33,21 +33,14 @@ def model_endpoint(process_endpoint: ModelEndpoint) -> ModelEndpoint:
 
 
 @pytest.fixture(autouse=True)
-def models(model_endpoint: ModelEndpoint) -> None:
-    for name in ("sample_frameworks", "sample_openai_agents"):
-        importlib.import_module(f"tests.runtime.{name}").url = model_endpoint.base_url
-    load_samples().made.clear()
-
-
-def load_samples() -> Any:
-    """Return the module of the agents. It imports three libraries, which takes seconds."""
-    return importlib.import_module(MODULE)
+def _no_calls() -> None:
+    made.clear()
 
 
 @agentctl.tool(repeat_calls=0)
 def watch(place: str) -> str:
     """Look at a place, on purpose again and again."""
-    load_samples().made.append(place)
+    made.append(place)
     return "nothing yet"
 
 
@@ -152,7 +145,7 @@ def test_model_reads_why_before_its_run_ends_as_loop(model_endpoint: ModelEndpoi
     assert failure is not None
     assert failure.code == "LOOP"
     assert failure.detail.startswith("The model made the same call of poll again")
-    assert load_samples().made == ["inn", "inn"]
+    assert made == ["inn", "inn"]
     first, second, refused = read_calls(ended)
     assert first == second == (False, "nothing at inn")
     assert refused[0]
@@ -168,11 +161,11 @@ def test_poll_on_purpose_is_made_until_the_model_calls_are_used_up(
     by_code = configure(model_endpoint, f"{__name__}:watch", "again:watch", repeat_calls=2)
     by_default = configure(model_endpoint)
     for configured in (by_key, by_code, by_default):
-        load_samples().made.clear()
+        made.clear()
         _, failure = attempt(configured, POLL, component="looping")
         assert failure is not None
         assert failure.code == "MODEL_CALLS_EXCEEDED"
-        assert load_samples().made == ["inn"] * 50
+        assert made == ["inn"] * 50
 
 
 def test_key_of_the_configuration_counts_before_the_code_of_the_tool(
@@ -182,7 +175,7 @@ def test_key_of_the_configuration_counts_before_the_code_of_the_tool(
     configured = configure(model_endpoint, f"{__name__}:watch", "again:watch", **keys)
     _, failure = attempt(configured, POLL, component="looping")
     assert failure is not None
-    assert (failure.code, load_samples().made) == ("LOOP", ["inn"])
+    assert (failure.code, made) == ("LOOP", ["inn"])
 
 
 def test_no_one_is_asked_about_a_refused_call(model_endpoint: ModelEndpoint) -> None:
@@ -237,13 +230,16 @@ def test_delegations_of_a_leader_are_counted(model_endpoint: ModelEndpoint) -> N
     ],
 )
 def test_libraries_do_not_make_a_refused_call(name: str, model_endpoint: ModelEndpoint) -> None:
+    # Each of them imports libraries, which takes seconds.
+    for module in ("sample_frameworks", "sample_openai_agents"):
+        importlib.import_module(f"tests.runtime.{module}").url = model_endpoint.base_url
     model_endpoint.forget()
-    agent = Agent("code", object=f"{MODULE}:{name}", repeat_calls=2)
+    agent = Agent("code", object=f"tests.runtime.sample_repeats:{name}", repeat_calls=2)
     ended, failure = attempt(settings(agents=(agent,)), POLL, component="code")
 
     assert failure is not None
     assert failure.code == "LOOP", failure.detail
-    assert load_samples().made == ["inn", "inn"]
+    assert made == ["inn", "inn"]
     looping = ended if not ended.reported else ended.reported[0]
     calls = read_calls(looping)[:3]
     assert [error for error, _ in calls] == [False, False, True]
@@ -255,7 +251,7 @@ def test_libraries_do_not_make_a_refused_call(name: str, model_endpoint: ModelEn
 
 
 def test_key_has_no_effect_for_a_function() -> None:
-    agent = Agent("code", object=f"{MODULE}:poll", repeat_calls=2)
+    agent = Agent("code", object=TOOL, repeat_calls=2)
     catalog = Catalog.from_settings(settings(agents=(agent,)))
     component = catalog.get("agent", "code")
     assert component is not None

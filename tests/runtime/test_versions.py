@@ -19,6 +19,7 @@ from agentctl.runtime.components import versions
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.versions import describe_version, find_version, read_code
 from tests.kit.loaded_settings import load_settings_copy
+from tests.kit.tables import every_row
 
 CONFIG = """
 [authorization]
@@ -150,14 +151,30 @@ CHANGES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("file", "old", "new", "expected"), CHANGES)
+@pytest.fixture
+def first_versions(project: Project) -> dict[str, str | None]:
+    """The versions of the components of a project before its first change."""
+    return project.versions()
+
+
+@every_row("file, old, new, expected", CHANGES)
 def test_version_changes_with_what_decides_the_answer(
-    project: Project, file: str, old: str, new: str, expected: set[str]
+    project: Project,
+    first_versions: dict[str, str | None],
+    file: str,
+    old: str,
+    new: str,
+    expected: set[str],
 ) -> None:
-    before = project.versions()
-    assert all(version is not None and len(version) == 12 for version in before.values())
+    text = (project.folder / file).read_text()
     project.replace(file, old, new)
-    assert project.changed(before) == expected
+    changed_components = project.changed(first_versions)
+    project.write(file, text)
+    assert changed_components == expected
+
+
+def test_version_is_a_hash_of_twelve_characters(first_versions: dict[str, str | None]) -> None:
+    assert {len(version or "") for version in first_versions.values()} == {12}
 
 
 def test_version_is_the_same_in_another_folder_and_at_another_time(
