@@ -23,7 +23,7 @@ from agentctl.runs.workers.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import Heartbeat, WorkerRow
-from tests.kit.conditions import wait_until
+from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.process_states import is_alive
 from tests.runs.shared_databases import SharedDatabases, wait_for_heartbeats
 
@@ -120,7 +120,8 @@ async def test_free_lock_shows_death_of_a_process_in_another_container(
 ) -> None:
     """Simulate another container: the same kernel, other pids and another host name."""
     async with shared.open() as databases:
-        other = shared.start_worker()
+        # A heartbeat would find that its row is missing, and give the worker another id.
+        other = shared.start_worker(heartbeat_seconds=4 * PATIENCE)
         row = await databases.system.read(workers.get(other.worker_id))
         assert row is not None
         await databases.system.write(workers.remove(row.worker_id))
