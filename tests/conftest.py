@@ -24,7 +24,6 @@ pytest_plugins = (
     "tests.kit.new_files",
     "tests.kit.model",
     "tests.kit.postgres",
-    "tests.kit.rsa_keys",
     "tests.kit.deployment",
 )
 """The modules with the fixtures of all tests. A module precedes those that import it."""
