@@ -89,7 +89,6 @@ NUMBERS = {
     "runtime/sample_tools.py": "a tool that hangs",
     "server/context_code.py": "agents in a folder of their own",
     "server/supervision.py": "a server that takes longer does not answer",
-    "server/test_accounts.py": "the length of the load",
     "server/test_openai_tools.py": "a client that leaves",
     "architecture/test_patience.py": "examples",
 }

@@ -151,15 +151,17 @@ def test_events_are_deleted_run_by_run(store: Store) -> None:
     ids = [an_id(START, f"{number:03}") for number in range(6)]
 
     @unit
-    def add_run(run_id: str) -> Steps[None]:
-        yield from runs.create(a_run(run_id))
+    def add_runs_at_once() -> Steps[None]:
+        for run_id in ids:
+            yield from runs.create(a_run(run_id))
         for number in range(200):
-            yield from events.append_batch(run_id, 1, number, number, "[]")
-        yield from runs.finish(an_end(run_id, finished_at=START + 9))
+            for run_id in ids:
+                yield from events.append_batch(run_id, 1, number, number, "[]")
+        for run_id in ids:
+            yield from runs.finish(an_end(run_id, finished_at=START + 9))
 
     store.write(sessions.create(a_session()))
-    for run_id in ids:
-        store.write(add_run(run_id))
+    store.write(add_runs_at_once())
     removed: list[int] = []
     while not removed or removed[-1]:
         removed.append(store.write(events.delete_older(START + 10)))
