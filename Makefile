@@ -40,11 +40,11 @@ serve: $(VENV)/.installed
 near: $(VENV)/.installed-test
 	$(RUN) near $(FILES) $(if $(ARGS),-- $(ARGS))
 
-# What can be tested in process and fast, two minutes on two cores: for each change.
+# What can be tested in process and fast, a minute and a half on two cores: for each change.
 check: $(VENV)/.compiled
 	$(RUN) check $(ORDER) $(if $(ARGS),-- $(ARGS))
 
-# All tests but the long ones, a quarter of an hour on two cores: before a change is merged.
+# All tests but the long ones, nine minutes on two cores: before a change is merged.
 test: $(VENV)/.compiled .peers/oidc/.installed .peers/ai-sdk/.installed .peers/adk/.installed
 	$(RUN) test $(ORDER) -- --durations=30 $(ARGS)
 
