@@ -342,7 +342,7 @@ async def test_flood_of_lines_leaves_turns_to_other_runs(
         await hosted.text("flood", to=pipe)
         began = time.monotonic()
         used = time.thread_time()
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1)
         share = (time.thread_time() - used) / (time.monotonic() - began)
     seconds = time.monotonic() - asked
     assert share < 0.5, "most of the time is left to other work"
