@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -305,18 +306,24 @@ async def test_the_agent_alone_can_be_traced(
 
 
 async def test_a_dead_collector_costs_no_run(
-    tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    model_endpoint: ModelEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
-    # Its thread repeats the last export until then, while other tests run.
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0.1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "1")
     dead = Collector("http://127.0.0.1:9")
     async with open_service(build_deployment(tmp_path, model_endpoint, dead)) as service:
         for _ in range(6):
             assert (await run(user(service), "agent", "echo", "hello"))["status"] == "COMPLETED"
         assert _count_dropped(service) >= 12 - 8
+    assert "spans are dropped: the collector of traces is too slow or away" in caplog.text
+
+    # It repeats the last export, and would work beside other tests.
+    await wait_until(lambda: not any("telemetry" in each.name for each in threading.enumerate()))
 
 
 def _count_dropped(service: Service) -> int:

@@ -291,6 +291,16 @@ def _change_rows() -> Iterator[Row]:
     yield Row(
         "delete_memories",
         path,
+        lambda o, at: o.memories.delete_several(MemoryDeletion((at["their_memory"],), "me")),
+        "admin",
+        404,
+        NOT_FOUND,
+        body={"memory_ids": ["{their_memory}"], "user_id": "me"},
+    )
+
+    yield Row(
+        "delete_memories",
+        path,
         lambda o, at: o.memories.delete_several(MemoryDeletion(user_id="other", all=True)),
         "admin",
         204,

@@ -396,6 +396,19 @@ def _special_start_rows() -> Iterator[Row]:
             keeps={"repeated_run": "run_id"} if status == 200 else {},
         )
 
+    # The second one streams the events of the run that the first one has started.
+    streamed: Any = {**repeated, "idempotency_key": "three"}
+    for _ in range(2):
+        yield Row(
+            "create_agent_run",
+            runs,
+            lambda o, at: read_events(o.runs.stream("agent", "echo", RunRequest(**streamed))),
+            has=("RunCompleted",),
+            body={"stream": True, "message": "hi", "session_id": "full"},
+            headers={"idempotency-key": "three"},
+            is_same=False,
+        )
+
     yield Row(
         "create_agent_run",
         runs,
