@@ -168,8 +168,8 @@ _OLDER = (
 
 _ANY_OLDER = Sql(f"{_OLDER} LIMIT 1")
 
-# In the order of runs: the rows of runs that worked at the same time are mixed, and the first rows of
-# PostgreSQL's table could belong to hundreds of runs, all of whose events would be deleted at once.
+# In the order of runs: the rows of runs that worked at the same time are mixed. The first rows of a
+# table in PostgreSQL could belong to hundreds of runs, whose events would all be deleted at once.
 _DELETE_OLDER = Sql(
     f"DELETE FROM run_events WHERE run_id IN ({_OLDER}"
     f" ORDER BY run_events.run_id LIMIT {DELETE_BATCH}"
