@@ -320,7 +320,7 @@ async def test_a_dead_collector_costs_no_run(
         for _ in range(6):
             assert (await run(user(service), "agent", "echo", "hello"))["status"] == "COMPLETED"
         assert _count_dropped(service) >= 12 - 8
-    assert "spans are dropped: the collector of traces is too slow or away" in caplog.text
+    assert "spans are dropped: the collector of traces" in caplog.text
 
     # It repeats the last export, and would work beside other tests.
     await wait_until(lambda: not any("telemetry" in each.name for each in threading.enumerate()))
