@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx2
 import orjson
@@ -21,7 +22,7 @@ from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.ports import find_free_port
-from tests.kit.process import run_agentctl, start_agentctl
+from tests.kit.process import AGENTCTL, run_agentctl, start_agentctl
 from tests.kit.process_states import is_alive, wait_for_ends
 from tests.server.mcp_wire import McpWire
 from tests.server.threaded_server import serve_in_thread
@@ -37,34 +38,12 @@ def drain_seconds(deployment: Deployment, seconds: float) -> None:
 def pair(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[WorkerServer]:
-    """A shared server, whose settings contain a secret."""
-    extra = '[[agents]]\nid = "inside"\nobject = "inside:list_inherited"\n'
-    extra += "[mcp_endpoint]\nenabled = true\n"
+    """A shared server."""
+    extra = "[mcp_endpoint]\nenabled = true\n"
     folder = tmp_path_factory.mktemp("pair")
-    (folder / "inside.py").write_text(INSIDE)
     deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
-    text = deployment.path.read_text().replace(
-        'verification_key_files = ["keys/signing.pub.pem"]', KEYS
-    )
-    deployment.path.write_text(text)
-    (deployment.folder / "keys" / "signing.pem").write_text(SECRET)
     with serve_with_two_workers(deployment) as server:
         yield server
-
-
-SECRET = "correct horse battery staple, 32 bytes"
-KEYS = f'algorithm = "HS256"\nverification_keys = ["{SECRET}"]'
-
-INSIDE = """
-import json
-import os
-import sys
-
-
-def list_inherited(message):
-    return json.dumps([*sys.argv, *os.environ.values()])
-"""
-"""An agent that answers with what every user of the machine may read about its process."""
 
 
 def test_every_worker_serves(pair: WorkerServer) -> None:
@@ -76,15 +55,25 @@ def test_every_worker_serves(pair: WorkerServer) -> None:
     assert pair.one_each("echo").keys() == set(workers)
 
 
-def test_settings_are_in_no_argument_or_variable_of_a_worker(pair: WorkerServer) -> None:
-    """They have secrets, and may be longer than an argument (128 KiB)."""
-    for worker in pair.workers():
-        with pair.through(worker) as client:
-            body = {"message": "x", "stream": False}
-            run = client.post("/agents/inside/runs", json=body).json()
-        inherited = orjson.loads(run["content"])
-        assert inherited
-        assert not [text for text in inherited if SECRET in text or "[server]" in text]
+SECRET = "correct horse battery staple, 32 bytes"
+KEYS = f'algorithm = "HS256"\nverification_keys = ["{SECRET}"]'
+
+
+def test_large_settings_reach_workers_and_stay_hidden(deployment: Deployment) -> None:
+    """The settings are longer than an environment variable or argument may be (128 KiB)."""
+    long = "Write plainly. " * 10_000
+    agent = f'[[agents]]\nid = "long"\nmodel = "echo"\ninstructions = "{long}"\n'
+    text = deployment.path.read_text()
+    text = text.replace('verification_key_files = ["keys/signing.pub.pem"]', KEYS)
+    deployment.path.write_text(f"{text}\n{agent}")
+    (deployment.folder / "keys" / "signing.pem").write_text(SECRET)
+
+    # Programs: the kernel shows the arguments and variables of a fork as those of its template.
+    with serve_with_two_workers(deployment, program=AGENTCTL) as server:
+        assert server.client.get("/agents/long").status_code == 200
+        for pid in server.workers():
+            for name in ("environ", "cmdline"):
+                assert SECRET.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
 
 
 def test_any_worker_cancels_a_hung_run(pair: WorkerServer) -> None:
