@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
 
-__all__ = ["divide_files"]
+__all__ = ["cut_files"]
 
 _UNKNOWN_SECONDS = 0.2
 """Of a file without recorded seconds; also what the start of a file takes."""
@@ -38,7 +38,7 @@ _LOWER_PRIORITY = 5
 """An addition to the niceness of a process."""
 
 
-def divide_files(
+def cut_files(
     table: Table, arguments: Sequence[str], layers: Sequence[str], parts: int
 ) -> list[list[str]]:
     """Cut those of some files that have tests of these layers into parts of about the same time.
@@ -93,7 +93,7 @@ def pytest_configure_node(node: WorkerController) -> None:
     all_layers: list[str] = node.config.getoption("--layers")
     number = int(node.workerinput["workerid"].removeprefix("gw"))
     own_layers = all_layers[number]
-    parts = divide_files(
+    parts = cut_files(
         read_table(), node.config.args, own_layers.split(" or "), all_layers.count(own_layers)
     )
     own_part = all_layers[:number].count(own_layers)
@@ -114,6 +114,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.markexpr = f"({own_layers}) and ({chosen})" if chosen else own_layers
 
     is_waiting = own_layers in WAITING_LAYERS
-    others = config.getoption("--layers")
-    if not is_waiting and any(layer in WAITING_LAYERS for layer in others):
+    all_layers = config.getoption("--layers")
+    if not is_waiting and not set(WAITING_LAYERS).isdisjoint(all_layers):
         os.nice(_LOWER_PRIORITY)

@@ -24,12 +24,18 @@ def is_alive(pid: int) -> bool:
     One that has ended remains as a zombie until its parent waits for it. The parent of an orphan is
     the first process of the system or container, which may do that late or never.
     """
-    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"])
+    return _read_state(pid) not in ("", "Z", "X")
 
 
 def is_stopped(pid: int) -> bool:
     """Return True if SIGSTOP has stopped the process."""
-    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] == ["T"]
+    return _read_state(pid) == "T"
+
+
+def _read_state(pid: int) -> str:
+    """Return the letter of the state of a process (proc(5)); nothing if there is no process."""
+    # The name of the program is in parentheses before it, and may have spaces.
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].lstrip()[:1]
 
 
 def wait_for_ends(pids: Collection[int], log: Path) -> None:

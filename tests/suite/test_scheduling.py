@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.layers import Table
 from tests.run import build_environment
-from tests.scheduling import divide_files
+from tests.scheduling import cut_files
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +46,7 @@ def test_files_are_cut_into_parts_of_about_the_same_time() -> None:
     files = [f"test_{number}.py" for number in range(8)]
     seconds = dict(zip(files, [9.0, 1.0, 1.0, 1.0, 30.0, 1.0, 8.0, 9.0], strict=True))
     table = Table(dict.fromkeys(files, "check"), seconds)
-    parts = divide_files(table, files, ["check"], 3)
+    parts = cut_files(table, files, ["check"], 3)
     assert parts == [files[:4], files[4:5], files[5:]]
 
 
@@ -54,15 +54,15 @@ def test_only_files_with_tests_of_the_layers_are_divided() -> None:
     layers = {"a.py": "check", "b.py": "process", "b.py::test_b": "doors", "c.py": "browser"}
     table = Table(layers, {})
     files = ["a.py", "b.py", "c.py"]
-    assert divide_files(table, files, ["check", "doors"], 2) == [["a.py"], ["b.py"]]
-    assert divide_files(table, files, ["process"], 1) == [["b.py"]]
-    assert divide_files(table, files, ["long"], 2) == [[], []]
+    assert cut_files(table, files, ["check", "doors"], 2) == [["a.py"], ["b.py"]]
+    assert cut_files(table, files, ["process"], 1) == [["b.py"]]
+    assert cut_files(table, files, ["long"], 2) == [[], []]
 
 
 def test_chosen_test_goes_where_its_file_would() -> None:
     table = Table({"a.py": "check", "b.py": "check"}, {"a.py": 5.0, "b.py": 5.0})
     arguments = ["b.py::test_b[x::y]", "a.py::test_a"]
-    assert divide_files(table, arguments, ["check"], 2) == [arguments[:1], arguments[1:]]
+    assert cut_files(table, arguments, ["check"], 2) == [arguments[:1], arguments[1:]]
 
 
 def test_each_worker_runs_its_layers_and_imports_no_other_files(tmp_path: Path) -> None:
