@@ -213,20 +213,24 @@ ALIAS = re.compile(r" as (\w+)")
 def private_imports(module: Module) -> Iterator[str]:
     """Yield the private names that a module takes from modules of other folders."""
     known = {other.name: other for other in modules()}
+
     for imported in module.imports:
         source_name, _, name = imported.name.rpartition(".")
         if is_private(name) and source_name in known:
             yield from outside(module, known[source_name], name, imported.line)
+
     # The parser takes long, so it reads the few modules with a private member of an imported name.
     imported_names = {imported.name.rpartition(".")[2] for imported in module.imports}
     imported_names.update(ALIAS.findall(module.text))
     if imported_names.isdisjoint(OWNER_OF_PRIVATE.findall(module.text)):
         return
+
     aliases: dict[str, str] = {}
     for node in module.nodes:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+
     for node in module.nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             source = known.get(aliases.get(node.value.id, ""))

@@ -115,6 +115,7 @@ _WAITS = ("timeout", "wait", ".join(", ".result(", ".communicate(", "monotonic()
 
 
 def find_numbers(text: str) -> list[str]:
+    """Return the waits with a number of seconds in a text."""
     return [
         number[0].strip()
         for line in text.splitlines(keepends=True)

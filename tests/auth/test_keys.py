@@ -452,7 +452,6 @@ def test_invalid_ed25519_keys_are_rejected(entry: dict[str, str]) -> None:
 
 def test_coordinate_must_have_the_field_size() -> None:
     """RFC 7518 6.2.1.2: one that begins with a zero byte keeps it, and has no other."""
-
     for name in ("x", "y"):
         keys = (ec.derive_private_key(number, ec.SECP256R1()) for number in itertools.count(1))
         points = (key.public_key().public_numbers() for key in keys)

@@ -159,7 +159,7 @@ WITH own AS (
 )
 SELECT md5(string_agg(line, chr(10) ORDER BY line)) FROM lines
 """
-"""Return a digest of the current schema, without its rows: of all that a test may have changed."""
+"""Return a digest of what a test may have changed of the current schema, besides its rows."""
 
 
 @dataclass
@@ -235,6 +235,7 @@ class PostgresUnderTest:
         self.runner = asyncio.Runner()
 
     async def empty(self) -> None:
+        """Delete the rows that a new schema does not have."""
         await empty_schema(self.entry)
 
     def connected(self) -> ConnectedTo:
@@ -295,7 +296,7 @@ def postgres_schemas(url: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def absent_schemas(url: str) -> Iterator[dict[str, str]]:
-    """Do the same with schemas that do not exist; drop them at the end, if they do then."""
+    """Yield the settings of `main` and `second` as schemas that do not exist; drop them at the end."""
     entries = [
         settings.Database(name, url, search_path=f"{name}_{uuid4().hex}")
         for name in ("main", "second")
