@@ -296,7 +296,7 @@ def postgres_schemas(url: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def absent_schemas(url: str) -> Iterator[dict[str, str]]:
-    """Yield the settings of `main` and `second` as schemas that do not exist; drop them at the end."""
+    """Yield settings of `main` and `second` whose schemas do not exist; drop them at the end."""
     entries = [
         settings.Database(name, url, search_path=f"{name}_{uuid4().hex}")
         for name in ("main", "second")
