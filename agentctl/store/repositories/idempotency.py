@@ -42,9 +42,12 @@ _GET_CLAIM = Sql(
 
 _ANY_OLDER = Sql("SELECT key FROM idempotency WHERE created_at < :before LIMIT 1")
 
+# `MATERIALIZED`, so that the batch is selected once; see events.py.
 _DELETE_OLDER = Sql(
-    "DELETE FROM idempotency WHERE (principal, key) IN (SELECT principal, key FROM idempotency"
-    f" WHERE created_at < :before LIMIT {DELETE_BATCH} FOR UPDATE SKIP LOCKED) RETURNING key"
+    "WITH batch AS MATERIALIZED (SELECT principal, key FROM idempotency"
+    f" WHERE created_at < :before LIMIT {DELETE_BATCH} FOR UPDATE SKIP LOCKED)"
+    " DELETE FROM idempotency WHERE (principal, key) IN (SELECT principal, key FROM batch)"
+    " RETURNING key"
 )
 
 

@@ -182,9 +182,11 @@ _OLDER = (
     " OR (state IN ('waiting', 'dead') AND created_at < :before)"
 )
 _ANY_OLDER = Sql(f"{_OLDER} LIMIT 1")
+# `MATERIALIZED`, so that the batch is selected once; see events.py.
 _DELETE_OLDER = Sql(
-    f"DELETE FROM webhook_deliveries WHERE delivery_id IN ({_OLDER} LIMIT {DELETE_BATCH}"
-    " FOR UPDATE SKIP LOCKED) RETURNING delivery_id"
+    f"WITH batch AS MATERIALIZED ({_OLDER} LIMIT {DELETE_BATCH} FOR UPDATE SKIP LOCKED)"
+    " DELETE FROM webhook_deliveries WHERE delivery_id IN (SELECT delivery_id FROM batch)"
+    " RETURNING delivery_id"
 )
 _COUNT = Sql("SELECT count(*) FROM webhook_deliveries")
 _DROP = Sql(
