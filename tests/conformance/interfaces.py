@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
@@ -27,15 +28,19 @@ from agentctl.interface.requests import (
     MessageRequest,
     ResumeRequest,
     RetryRequest,
+    RunFilter,
     RunRequest,
 )
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.records.approvals import Verb
 from agentctl.records.kinds import ComponentKind, find_component
 from agentctl.work import event_loop
+from tests.agui.protocol import check_stream
+from tests.ai_sdk.protocol import Message, apply, calls_of
 from tests.conformance.server import SCOPES, ConformanceServer
 from tests.kit.command import Result, run_command
 from tests.kit.conditions import PATIENCE, wait_until
+from tests.server.mcp_wire import LEGACY
 
 __all__ = ["Event", "Interface", "Record", "Start", "Verdict", "Work", "build_interface"]
 
@@ -515,12 +520,215 @@ class AguiInterface(Interface):
         }
 
         run_id = ""
+        page_events: list[Record] = []
         async for event in _stream(self.http, path, body):
+            page_events.append(event)
             if event["type"] == "RUN_STARTED":
                 run_id = event["metadata"]["agentctl"]["run_id"]
             owner = event.get("subagentRunId", run_id)
             name = names.get(event["type"], event["type"])
             yield Event(name, owner, event["delta"] if name == "text" else "")
+        check_stream(page_events)
+
+
+class AiSdkInterface(Interface):
+    """A page that uses the AI SDK. It continues with a paused run as after a reload."""
+
+    async def read_events(self, start: Start) -> AsyncIterator[Event]:
+        chat = start.session_id or f"chat-{self.user}-{next(_numbers)}"
+        message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": start.message}]}
+        path = f"/ai/{start.kind}s/{start.component}"
+        names = {
+            "start": "start",
+            "text-delta": "text",
+            "tool-input-available": "call",
+            "tool-output-available": "result",
+            "finish": "end",
+        }
+
+        run_id = ""
+        chunks: list[Record] = []
+        async for chunk in _stream(self.http, path, {"id": chat, "messages": [message]}):
+            chunks.append(chunk)
+            if chunk["type"] == "start":
+                run_id = chunk["messageMetadata"]["agentctl"]["run_id"]
+            name = names.get(chunk["type"], chunk["type"])
+            yield Event(name, run_id, chunk["delta"] if name == "text" else "")
+        apply(chunks)
+
+    async def decide_each(self, run: Record, *verdicts: Verdict) -> Record:
+        path = self._format_page(run)
+        chat = run["session_id"]
+        resumed = _stream(self.http, f"{path}/{chat}/stream", method="GET")
+        message = apply([chunk async for chunk in resumed])
+        for verdict in verdicts:
+            _answer_approval(message, verdict)
+
+        body = {"id": chat, "messages": [message]}
+        apply([chunk async for chunk in _stream(self.http, path, body)], message)
+        return await self.read_run(run["run_id"])
+
+    async def cancel(self, run_id: str) -> Record:
+        run = await self.read_run(run_id)
+        response = await self.http.post(f"{self._format_page(run)}/{run['session_id']}/stop")
+        assert response.status_code == 200, response.text
+        return await self.wait_for_next(run_id)
+
+    @staticmethod
+    def _format_page(run: Record) -> str:
+        kind, component = _find_place(run)
+        return f"/ai/{kind}s/{component}"
+
+
+def _answer_approval(message: Message, verdict: Verdict) -> None:
+    """Answer an approval of a message as `addToolApprovalResponse` of the AI SDK does."""
+    approval_id = verdict.asked["approval_id"]
+    (call,) = (call for call in calls_of(message) if call["approval"]["id"] == approval_id)
+    assert call["state"] == "approval-requested"
+    call["state"] = "approval-responded"
+    call["approval"]["approved"] = verdict.decision == "approve"
+    if "note" in verdict.fields:
+        call["approval"]["reason"] = verdict.fields["note"]
+
+
+@dataclass
+class ToolCall:
+    """A call of a tool of MCP, which lasts until the end of its run."""
+
+    number: int
+    """The id of its request."""
+
+    session_id: str
+
+    questions: list[Record] = field(default_factory=list)
+    """The requests `elicitation/create`, in their order."""
+
+    progress: list[Record] = field(default_factory=list)
+    """The parameters of the notifications."""
+
+    result: Record | None = None
+
+    work: asyncio.Task[None] | None = None
+    """Reads the messages of the call."""
+
+
+class McpInterface(Interface):
+    """A client of MCP with a session. A call stays open while its run waits for the user."""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._headers = dict(LEGACY)
+        self._calls: dict[str, ToolCall] = {}
+
+        hello = {
+            "protocolVersion": LEGACY["MCP-Protocol-Version"],
+            "capabilities": {"elicitation": {}},
+            "clientInfo": {"name": "conformance", "version": "1"},
+        }
+        opened = await self._post({"id": 0, "method": "initialize", "params": hello})
+        self._headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
+        listed = await self._post({"id": next(_numbers), "method": "tools/list"})
+        self._tools = {tool["name"] for tool in listed.json()["result"]["tools"]}
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        # The client of HTTP must not close while a call reads from it.
+        for call in self._calls.values():
+            assert call.work is not None
+            call.work.cancel()
+            await asyncio.gather(call.work, return_exceptions=True)
+        await super().__aexit__()
+
+    async def run(self, start: Start) -> Record:
+        call = self._call(start)
+        await wait_until(lambda: call.questions or call.result)
+        run = dict(await wait_until(lambda: self._find_run(call)))
+        self._calls[run["run_id"]] = call
+        if not call.questions:
+            self._check_result(call, run)
+        return run
+
+    async def read_events(self, start: Start) -> AsyncIterator[Event]:
+        call = self._call(start)
+        run = dict(await wait_until(lambda: self._find_run(call)))
+        self._calls[run["run_id"]] = call
+        async for event in self.follow(run["run_id"]):
+            yield event
+        await wait_until(lambda: call.result)
+        self._check_result(call, await self.read_run(run["run_id"]))
+
+    async def decide_each(self, run: Record, *verdicts: Verdict) -> Record:
+        call = self._calls[run["run_id"]]
+        for verdict in verdicts:
+            question = await wait_until(partial(_find_question, call, verdict.asked))
+            content = {"decision": verdict.decision, **verdict.fields}
+            answer = {"id": question["id"], "result": {"action": "accept", "content": content}}
+            assert (await self._post(answer)).status_code == 202
+
+        await wait_until(lambda: call.result)
+        decided = await self.read_run(run["run_id"])
+        self._check_result(call, decided)
+        return decided
+
+    async def cancel(self, run_id: str) -> Record:
+        number = self._calls[run_id].number
+        notification = {"method": "notifications/cancelled", "params": {"requestId": number}}
+        assert (await self._post(notification)).status_code == 202
+        return await self.wait_for_next(run_id)
+
+    def _call(self, start: Start) -> ToolCall:
+        number = next(_numbers)
+        call = ToolCall(number, start.session_id or f"mcp-{self.user}-{number}")
+        name = f"{start.kind}_{start.component}"
+        assert name in self._tools
+
+        arguments = {"message": start.message, "session_id": call.session_id}
+        params = {"name": name, "arguments": arguments, "_meta": {"progressToken": number}}
+        body = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+        call.work = asyncio.create_task(self._read(call, body))
+        return call
+
+    async def _read(self, call: ToolCall, body: Record) -> None:
+        async for message in _stream(self.http, "/mcp", body, headers=self._headers):
+            match message.get("method"):
+                case "notifications/progress":
+                    call.progress.append(message["params"])
+                case "elicitation/create":
+                    call.questions.append(message)
+                case _:
+                    assert message["id"] == call.number
+                    call.result = message["result"]
+
+    async def _find_run(self, call: ToolCall) -> Record | None:
+        """Return the run of the newest call of a session; None before its start."""
+        chosen = RunFilter(session_id=call.session_id)
+        rows = (await self.operations.runs.list(chosen)).value["data"]
+        for row in rows:
+            if row["parent_run_id"] is None and row["run_id"] not in self._calls:
+                return await self.read_run(row["run_id"])
+        return None
+
+    @staticmethod
+    def _check_result(call: ToolCall, run: Record) -> None:
+        """Check that the result of a call is that of its run, and its progress in order."""
+        assert call.result is not None
+        assert call.result["structuredContent"]["run_id"] == run["run_id"]
+        assert call.result["isError"] is (run["status"] != "COMPLETED")
+        if run["status"] == "COMPLETED":
+            assert call.result["content"][0]["text"] == run["content"]
+        numbers = [params["progress"] for params in call.progress]
+        assert numbers == [*range(1, len(numbers) + 1)]
+        assert {params["progressToken"] for params in call.progress} == {call.number}
+
+    async def _post(self, message: Record) -> httpx2.Response:
+        body = {"jsonrpc": "2.0", **message}
+        return await self.http.post("/mcp", json=body, headers=self._headers)
+
+
+def _find_question(call: ToolCall, asked: Record) -> Record | None:
+    """Return the question of a call about an approval, which its id names."""
+    names = [question for question in call.questions if asked["approval_id"] in question["id"]]
+    return names[0] if names else None
 
 
 _INTERFACES: dict[str, type[Interface]] = {
@@ -530,6 +738,8 @@ _INTERFACES: dict[str, type[Interface]] = {
     "command": CommandInterface,
     "openai": OpenAIInterface,
     "agui": AguiInterface,
+    "ai_sdk": AiSdkInterface,
+    "mcp": McpInterface,
 }
 
 
@@ -599,9 +809,16 @@ def _check_plan(plan: Any) -> None:
     assert (plan["at"], plan["runs_code"]) == (0, True)
 
 
-async def _stream(http: httpx2.AsyncClient, path: str, body: Record) -> AsyncIterator[Record]:
+async def _stream(
+    http: httpx2.AsyncClient,
+    path: str,
+    body: Record | None = None,
+    *,
+    method: str = "POST",
+    headers: Mapping[str, str] | None = None,
+) -> AsyncIterator[Record]:
     """Send a request, and yield the data of the events of its answer."""
-    async with http.stream("POST", path, json=body) as response:
+    async with http.stream(method, path, json=body, headers=headers) as response:
         if response.status_code != 200:
             await response.aread()
             raise AssertionError(f"{response.status_code} {response.text}")

@@ -43,7 +43,9 @@ SCOPES = (
 
 PAYMENT = {"amount": 10, "to": "bob"}
 
-_FACES = "[openai]\nenabled = true\n\n[agui]\nenabled = true"
+_FACES = "\n\n".join(
+    f"[{table}]\nenabled = true" for table in ("openai", "agui", "ai_sdk", "mcp_endpoint")
+)
 
 _CONFIGURED = {
     "echo": ("echo", ""),
