@@ -131,9 +131,11 @@ lint: $(VENV)/.installed-test
 docs: $(VENV)/.installed-test
 	$(BIN)/python docs/generate.py
 
-# Write every page that shows the output of a command: the reference and the golden pages.
+# Write every page that shows the output of a command or a face: the reference and the golden pages.
 golden: docs
 	AGENTCTL_TEST_WRITE=1 $(BIN)/python -m pytest tests/cli/test_pages.py
+	AGENTCTL_TEST_WRITE=1 $(BIN)/python -m pytest tests/interop/test_recorded_runs.py
+	AGENTCTL_TEST_WRITE=1 $(BIN)/python -m pytest tests/interop/test_faces.py
 
 # Fetch the libraries of the console by version and hash; needs npm.
 vendor: $(VENV)/.installed-test

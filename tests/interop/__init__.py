@@ -1,0 +1,1 @@
+"""What the faces make of the events of runs, without a server."""
