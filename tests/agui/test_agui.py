@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,30 +13,13 @@ from agentctl.service.operations.conversations import ConversationOperations
 from agentctl.work import event_loop
 from tests.agui.pages import APPROVER, ORIGIN, answer, interrupts_of, plan
 from tests.agui.pages import Thread as Page
-from tests.agui.protocol import check_fields, find, text_of, types
+from tests.agui.protocol import check_fields, find, text_of
 from tests.kit.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
 Talk = Callable[..., Page]
 
 ADD = {"name": "add", "arguments": {"a": 1, "b": 2}}
-
-
-def test_text_of_a_run(talk: Talk) -> None:
-    events = talk("agents/echo").send("hello")
-    assert types(events) == [
-        "RUN_STARTED",
-        "STATE_SNAPSHOT",
-        "TEXT_MESSAGE_START",
-        *["TEXT_MESSAGE_CONTENT"] * len(find(events, "TEXT_MESSAGE_CONTENT")),
-        "TEXT_MESSAGE_END",
-        "RUN_FINISHED",
-    ]
-    assert text_of(events) == "hello"
-    assert re.fullmatch("[0-9a-f]{12}", events[0]["metadata"]["agentctl"]["version"])
-    assert events[-1]["outcome"] == {"type": "success"}
-    (usage,) = events[-1]["usage"]
-    assert usage["totalTokens"] == usage["inputTokens"] + usage["outputTokens"] > 0
 
 
 def test_thinking_progress_and_state(talk: Talk) -> None:
@@ -65,34 +47,6 @@ def test_thinking_progress_and_state(talk: Talk) -> None:
     assert patch["delta"] == [{"op": "replace", "path": "/seen", "value": ["ada", "ben", "eve"]}]
 
 
-def test_tool_call_with_its_result(talk: Talk) -> None:
-    events = talk("agents/tool-add").send('{"a": 1, "b": 2}')
-    (start,) = find(events, "TOOL_CALL_START")
-    (arguments,) = find(events, "TOOL_CALL_ARGS")
-    (result,) = find(events, "TOOL_CALL_RESULT")
-    assert start["toolCallName"] == "add"
-    assert json.loads(arguments["delta"]) == {"a": 1, "b": 2}
-    assert (result["toolCallId"], result["content"]) == (start["toolCallId"], "3")
-    assert text_of(events) == "3"
-
-
-def test_member_is_a_subagent(talk: Talk) -> None:
-    events = talk("teams/crew").send("ask echo")
-    (member,) = find(events, "SUBAGENT_STARTED")
-    assert member["name"] == "echo"
-    assert text_of(events, member["subagentRunId"])
-    assert text_of(events)
-    assert not find(events, "TOOL_CALL_START")
-
-
-def test_steps_of_a_workflow(talk: Talk) -> None:
-    events = talk("workflows/line").send("ask echo")
-    assert [each["stepName"] for each in find(events, "STEP_STARTED")] == ["first", "second"]
-    assert [each["stepName"] for each in find(events, "STEP_FINISHED")] == ["first", "second"]
-    assert {each["name"] for each in find(events, "SUBAGENT_STARTED")} == {"echo", "crew"}
-    assert text_of(events)
-
-
 def test_page_before_version_1_has_members_as_steps(talk: Talk) -> None:
     body = {"protocolVersion": None}
     events = talk("teams/crew").send("ask echo", **body)
@@ -101,55 +55,31 @@ def test_page_before_version_1_has_members_as_steps(talk: Talk) -> None:
     assert text_of(events)
 
 
-def test_failed_and_stopped_runs(talk: Talk, served: ThreadedServer) -> None:
-    assert talk("agents/http-500").send("hello")[-1]["type"] == "RUN_ERROR"
-    failed = talk("workflows/broken").send("hello")
-    assert find(failed, "SUBAGENT_ERROR")
-    assert failed[-1]["type"] == "RUN_ERROR"
-    assert failed[-1]["code"]
-
-
-def test_approved_call_is_made_once_and_only_its_result_is_new(talk: Talk) -> None:
+def test_repeated_answer_returns_the_same_events(talk: Talk) -> None:
     page = talk("agents/payer")
-    paused = page.send(plan(ADD))
-    (start,) = find(paused, "TOOL_CALL_START")
-    (interrupt,) = interrupts_of(paused)
-    assert (interrupt["reason"], interrupt["toolCallId"]) == ("tool_call", start["toolCallId"])
-    shown = interrupt["metadata"]["agentctl"]
-    assert (shown["tool_name"], shown["arguments"]) == ("add", {"a": 1, "b": 2})
-    schema = interrupt["responseSchema"]["properties"]
-    assert {"approved", "editedArgs"} <= schema.keys()
+    (interrupt,) = interrupts_of(page.send(plan(ADD)))
     resume = [answer(interrupt, {"approved": True})]
-    events = page.send(resume=resume)
-    assert not find(events, "TOOL_CALL_START")
-    (result,) = find(events, "TOOL_CALL_RESULT")
-    assert (result["toolCallId"], result["content"]) == (start["toolCallId"], "3")
+    first, *events, _ = page.send(resume=resume)
+    again_first, *again, _ = page.send(resume=resume)
     assert text_of(events) == "3"
-    assert events[-1]["outcome"] == {"type": "success"}
-    again = page.send(resume=resume)
-    assert (text_of(again), find(again, "TOOL_CALL_START")) == ("3", [])
+    assert again == events
+    assert again_first["metadata"] == first["metadata"]
     assert "is approved by ada already" in page.refuse(
         409, resume=[answer(interrupt, {"approved": False})]
     )
 
 
-def test_answers_of_interrupts(talk: Talk) -> None:
-    for payload, said in (
-        ({"approved": True, "editedArgs": {"a": 5, "b": 5}}, "10"),
-        ({"approved": False, "note": "too much"}, "too much"),
-    ):
-        page = talk("agents/payer")
-        (interrupt,) = interrupts_of(page.send(plan(ADD)))
-        assert said in text_of(page.send(resume=[answer(interrupt, payload)]))
+def test_closed_interrupt_rejects_its_call(talk: Talk) -> None:
     page = talk("agents/payer")
     (interrupt,) = interrupts_of(page.send(plan(ADD)))
     left = {"interruptId": interrupt["id"], "status": "cancelled"}
     (result,) = find(page.send(resume=[left]), "TOOL_CALL_RESULT")
     assert result["metadata"] == {"agentctl": {"error": True}}
+
+
+def test_answer_of_a_question_matches_its_schema(talk: Talk) -> None:
     asked = talk("agents/clerk")
     (question,) = interrupts_of(asked.send("book"))
-    assert (question["reason"], question["message"]) == ("input_required", "How many seats?")
-    assert question["responseSchema"]["required"] == ["seats"]
     assert "seats" in asked.refuse(422, resume=[answer(question, {"seats": "two"})])
     assert text_of(asked.send(resume=[answer(question, {"seats": 2})])) == "{'seats': 2}"
 
@@ -197,22 +127,6 @@ def test_approver_decides_elsewhere(talk: Talk, served: ThreadedServer) -> None:
     assert decided.status_code == 200, decided.text
     events = page.send(resume=resume)
     assert (text_of(events), find(events, "TOOL_CALL_START")) == ("3", [])
-
-
-def test_member_interrupts_its_team(talk: Talk) -> None:
-    page = talk("teams/office")
-    paused = page.send('{"a": 1, "b": 2}')
-    (member,) = find(paused, "SUBAGENT_STARTED")
-    (closed,) = find(paused, "SUBAGENT_FINISHED")
-    (interrupt,) = interrupts_of(paused)
-    assert interrupt["subagentRunId"] == member["subagentRunId"]
-    assert closed["outcome"] == {"type": "suspended", "interruptIds": [interrupt["id"]]}
-    resume = [answer(interrupt, {"approved": True})]
-    for _ in range(2):
-        events = page.send(resume=resume)
-        (result,) = find(events, "TOOL_CALL_RESULT")
-        assert result["content"] == "3"
-        assert events[-1]["outcome"] == {"type": "success"}
 
 
 OPEN = {

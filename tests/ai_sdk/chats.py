@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +13,6 @@ from tests.ai_sdk.protocol import Chunk, Message, apply, calls_of, is_complete, 
 from tests.server.threaded_server import ThreadedServer
 
 CONFIG = AGUI_CONFIG.replace("[agui]", "[ai_sdk]")
-
-STREAMS: list[tuple[Message | None, str, Message]] = []
-"""The streams that tests have read: the message before, the text, and the message after."""
 
 
 @dataclass
@@ -63,9 +59,7 @@ class Chat:
         assert response.headers["x-vercel-ai-ui-message-stream"] == "v1"
         assert response.headers["content-type"].startswith("text/event-stream")
         chunks = parse_stream(response.text)
-        message = apply(chunks, before)
-        STREAMS.append(copy.deepcopy((before, response.text, message)))
-        return chunks, message
+        return chunks, apply(chunks, before)
 
     def resume(self) -> Message:
         return self.read(self.call("GET", f"/{self.chat_id}/stream"))[1]

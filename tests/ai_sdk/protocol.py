@@ -1,6 +1,6 @@
 """The UI message stream of `ai` 7 as its client reads it: chunks that change one message.
 
-`tests/ai_sdk/test_client.py` has the client itself read the same streams.
+`tests/ai_sdk/test_ai_sdk.py` has the client itself read the golden streams.
 """
 
 from __future__ import annotations

@@ -10,24 +10,14 @@ import pytest
 
 from tests.agui.pages import APPROVER, ORIGIN, plan
 from tests.agui.test_agui import ADD, OPEN, call_page, plan_two
-from tests.ai_sdk.chats import STREAMS, Chat
+from tests.ai_sdk.chats import Chat
 from tests.ai_sdk.client import needs_client, read_with_client
-from tests.ai_sdk.protocol import Message, calls_of, text_of, types_of
+from tests.ai_sdk.protocol import Message, apply, calls_of, parse_stream, text_of, types_of
+from tests.interop.faces import read_streams
 from tests.kit.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
 Talk = Callable[..., Chat]
-
-
-def test_text_of_a_run(talk: Talk) -> None:
-    chat = talk("agents/echo")
-    start, *_, end = chat.say("hello")
-    names = start["messageMetadata"]["agentctl"]
-    assert (start["messageId"], names["session_id"]) == (names["run_id"], chat.chat_id)
-    assert types_of(chat.newest) == ["step-start", "text"]
-    assert text_of(chat.newest) == "hello"
-    assert end["finishReason"] == "stop"
-    assert end["messageMetadata"]["agentctl"]["usage"]["total_tokens"] > 0
 
 
 def test_thinking_and_progress(talk: Talk) -> None:
@@ -42,79 +32,20 @@ def test_thinking_and_progress(talk: Talk) -> None:
     assert text_of(chat.newest) == "Hello ada {'shop': 7}"
 
 
-def test_tool_call_is_a_step_of_its_own(talk: Talk) -> None:
-    chat = talk("agents/tool-add")
-    chat.say('{"a": 1, "b": 2}')
-    assert types_of(chat.newest) == ["step-start", "dynamic-tool", "step-start", "text"]
-    (call,) = calls_of(chat.newest)
-    assert (call["toolName"], call["input"]) == ("add", {"a": 1, "b": 2})
-    # Otherwise the client would send the message again if no text followed the result.
-    assert call["providerExecuted"]
-    assert (call["state"], call["output"]) == ("output-available", "3")
-    assert text_of(chat.newest) == "3"
-
-
-@pytest.mark.parametrize(
-    ("component", "parts"),
-    [
-        ("teams/crew", {"data-agentctl-member": ["echo"]}),
-        (
-            "workflows/line",
-            {"data-agentctl-step": ["first", "second"], "data-agentctl-member": ["echo", "crew"]},
-        ),
-    ],
-)
-def test_members_and_steps_are_data(
-    talk: Talk, component: str, parts: dict[str, list[str]]
-) -> None:
-    chat = talk(component)
-    chat.say("ask echo")
-    for kind, names in parts.items():
-        data = [part["data"] for part in chat.newest["parts"] if part["type"] == kind]
-        assert {each["name"] for each in data} >= {*names}
-        assert {each["status"] for each in data} == {"COMPLETED"}
-    assert text_of(chat.newest)
-
-
-def test_failed_run_is_an_error(talk: Talk) -> None:
-    *_, end = talk("agents/http-500").say("hello")
-    assert end["type"] == "error"
-    assert "(MODEL_UNAVAILABLE)" in end["errorText"]
-
-
-def test_approved_call_goes_on_in_its_message(talk: Talk, served: ThreadedServer) -> None:
+def test_repeated_answer_returns_the_same_chunks(talk: Talk, served: ThreadedServer) -> None:
     chat = talk("agents/payer")
-    *_, end = chat.say(plan(ADD))
-    assert end == {"type": "finish", "finishReason": "tool-calls"}
-    (call,) = calls_of(chat.newest)
-    assert call["approval"]["requestReason"] == "May add be called?"
-    descriptor = call["approval"]["descriptor"]
-    assert (descriptor["kind"], descriptor["policy"]) == ("approval", "user")
+    chat.say(plan(ADD))
     chat.decide(True)
     before = json.loads(json.dumps(chat.messages))
-    chat.submit()
-    (call,) = calls_of(chat.newest)
-    assert (call["state"], call["output"], text_of(chat.newest)) == ("output-available", "3", "3")
-    # A repeated request changes nothing and returns the same events.
-    chat.messages = before
-    chat.submit()
+    chunks = chat.submit()
     assert (calls_of(chat.newest)[0]["output"], text_of(chat.newest)) == ("3", "3")
+
+    chat.messages = before
+    assert chat.submit() == chunks
     runs = served.client.get(
         f"/sessions/{chat.chat_id}/runs", headers=served.bearer("root", ADMIN)
     ).json()
     assert len(runs) == 1
-
-
-def test_denied_call_is_not_made(talk: Talk) -> None:
-    chat = talk("agents/payer")
-    chat.say(plan_two())
-    chat.decide(True, 0)
-    chat.decide(False, 1, reason="too much")
-    chat.submit()
-    assert [call["state"] for call in calls_of(chat.newest)] == [
-        "output-available", "output-denied",
-    ]  # fmt: skip
-    assert "too much" in text_of(chat.newest)
 
 
 def test_approvals_are_answered_together(talk: Talk) -> None:
@@ -363,15 +294,23 @@ def test_explanation_names_the_operation(
 
 
 @needs_client
-def test_client_of_the_sdk_reads_every_stream(talk: Talk) -> None:
-    talk("agents/echo").say("hello")  # if this test runs alone
-    given = [{"before": before, "text": text} for before, text, _ in STREAMS]
-    for (_, text, expected), read in zip(STREAMS, read_with_client(given), strict=True):
+def test_client_of_the_sdk_reads_the_golden_streams() -> None:
+    given = []
+    expected_messages = []
+    for streams in read_streams("ai_sdk").values():
+        message = None
+        for title, text in streams:
+            before = message if title.startswith("leg") else None
+            message = apply(parse_stream(text), before)
+            given.append({"before": before, "text": text})
+            expected_messages.append(message)
+
+    read_messages = read_with_client(given)
+    for asked, expected, read in zip(given, expected_messages, read_messages, strict=True):
         message = read["message"]
-        errors = read["errors"]
         assert message["id"] == expected["id"]
         assert simplify(message) == simplify(expected)
-        assert len(errors) == text.count('"type":"error"'), errors
+        assert len(read["errors"]) == asked["text"].count('"type":"error"'), read["errors"]
 
 
 def simplify(message: Message) -> list[dict[str, Any]]:

@@ -41,27 +41,6 @@ def test_chat_completion_of_a_paused_run_is_an_error(people: People) -> None:
             client.chat.completions.create(model="payer", messages=messages)
         assert refused.value.code == "run_paused"
         assert count_paused(people) == before + 1, "the client does not repeat the request"
-        chunks = client.chat.completions.create(model="payer", messages=messages, stream=True)
-        reasons: list[Any] = []
-
-        def read() -> None:
-            for chunk in chunks:
-                reasons.extend(choice.finish_reason for choice in chunk.choices)
-
-        with pytest.raises(openai.APIError) as broken:
-            read()
-    assert broken.value.code == "run_paused"
-    assert set(reasons) <= {None}
-
-
-def test_response_of_a_paused_run_asks_for_the_approval(people: People) -> None:
-    with open_client(people) as client:
-        response = client.responses.create(model="payer", input="user")
-        events = list(client.responses.create(model="payer", input="user", stream=True))
-    assert events[-1].type == "response.completed"
-    for found in (response, events[-1].response):
-        assert found.status == "completed"
-        assert [item.type for item in found.output] == ["mcp_approval_request"]
 
 
 Answers = Callable[[Any], Any]
@@ -88,23 +67,6 @@ async def open_mcp(people: People, mode: str, answer: Answers | None) -> AsyncIt
 
 MODES = ("legacy", "auto")
 """Clients with a session, and clients of the protocol 2026-07-28."""
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("words", "asks"), [("user ask", False), ("other", True)])
-async def test_tool_call_of_a_paused_run_names_run_and_approvals(
-    people: People, mode: str, words: str, asks: bool
-) -> None:
-    answer: Answers | None = (lambda _: pytest.fail("asked")) if asks else None
-    async with open_mcp(people, mode, answer) as client:
-        result: Any = await client.call_tool("agent_payer", {"message": words})
-    assert result.is_error
-    run_id = result.structured_content["run_id"]
-    named = result.structured_content["approvals"]
-    assert [row["approval_id"] for row in people.approvals({"run_id": run_id})] == named
-    text = result.content[0].text
-    assert text.startswith(f"The run {run_id} is paused. It waits for a decision: pay (approval ")
-    assert all(approval_id in text for approval_id in named)
 
 
 def answer_all(params: Any) -> Any:
@@ -134,26 +96,6 @@ async def test_user_of_an_mcp_client_decides(people: People, mode: str) -> None:
     assert [(row["status"], row["decided_by"]) for row in rows] == [
         ("approved", "ann"), ("answered", "ann"), ("answered", "ann"), ("answered", "ann"),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    ("answer", "note"),
-    [
-        (("decline", None), "The user declined"),
-        (("cancel", None), "The user closed the question without an answer"),
-        (("accept", {"decision": "reject", "note": "no"}), "no"),
-    ],
-)
-async def test_rejection_of_an_mcp_client_is_not_executed(
-    people: People, mode: str, answer: Any, note: str
-) -> None:
-    before = len(people.payments)
-    async with open_mcp(people, mode, lambda _: answer) as client:
-        result: Any = await client.call_tool("agent_payer", {"message": "user"})
-    (row,) = people.approvals(result.structured_content)
-    assert (row["status"], row["note"]) == ("rejected", note)
-    assert len(people.payments) == before
 
 
 @pytest.mark.parametrize("mode", MODES)

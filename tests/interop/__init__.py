@@ -1,1 +1,1 @@
-"""What the faces make of the events of runs, without a server."""
+"""Tests of the faces without a server, on the events of recorded runs."""

@@ -213,9 +213,7 @@ async def call_tool(recording: Recording, operations: RecordedOperations, *, ask
     return b"".join(sent).decode()
 
 
-async def call_twice(
-    recording: Recording, operations: RecordedOperations
-) -> tuple[Result, Result]:
+async def call_twice(recording: Recording, operations: RecordedOperations) -> tuple[Result, Result]:
     """Call a tool as a client without a session, whose second call has the answers of its user.
 
     Returns:

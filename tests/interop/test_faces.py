@@ -1,4 +1,4 @@
-"""What each face makes of the events of recorded runs, byte by byte.
+"""The bytes that each face makes of the events of recorded runs.
 
 The pages are in `golden`, a folder for each face; AGENTCTL_TEST_WRITE=1 writes them. The events
 come in portions of any size, which change no byte. The streams also obey the rules of the clients
@@ -100,6 +100,13 @@ async def translate_to_agui(recording: Recording, size: int) -> list[Stream]:
             text = await read_response(exchange, stream, leg, size)
             check_agui(text.splitlines())
             streams.append((f"leg {number}{title}", text))
+
+    if recording.rulings:
+        # A page that repeats its answers gets the same events, although they begin with leg 1.
+        answered = [approval["approval_id"] for approval in list_asked(events)]
+        stream = AguiStream(session_id, "run-2", attributes=True, after=answered)
+        exchange = build_exchange(AguiExchange, recording, ())
+        assert ("leg 2", await read_response(exchange, stream, events, size)) in streams
     return streams
 
 
@@ -191,11 +198,12 @@ async def translate_to_mcp(recording: Recording, size: int) -> list[Stream]:
         notes.read(event, run_id)
     streams.append(("its progress", "".join(f"{text}\n" for text in notes.texts) + "\n"))
 
-    if recording.rulings:
+    if list_asked(events):
         operations = RecordedOperations(events, size)
         text = await call_tool(recording, operations, asks=True)
         streams.append(("a call of a client that asks its user", text))
 
+    if recording.rulings:
         operations = RecordedOperations(events, size)
         asked, result = await call_twice(recording, operations)
         streams.append(("the same without a session", format_document(asked)))

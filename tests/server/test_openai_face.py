@@ -78,31 +78,6 @@ def test_completion_has_text_usage_and_a_stored_run(
     assert run["metadata"] == {"a": "b", "user": "u-1"}
 
 
-def test_streamed_completion_has_deltas_and_usage_at_the_end(client: openai.OpenAI) -> None:
-    chunks = list(
-        client.chat.completions.create(
-            model="crew",
-            messages=[{"role": "user", "content": "ask echo"}],
-            stream=True,
-            stream_options={"include_usage": True},
-        )
-    )
-    *parts, last = chunks
-    assert parts[0].choices[0].delta.role == "assistant"
-    text = "".join(part.choices[0].delta.content or "" for part in parts)
-    assert [part.choices[0].finish_reason for part in parts][-2:] == [None, "stop"]
-    assert not any(part.choices[0].delta.tool_calls for part in parts)
-    assert last.choices == []
-    assert last.usage is not None
-    assert last.usage.total_tokens > 0
-    plain = client.chat.completions.create(
-        model="crew", messages=[{"role": "user", "content": "ask echo"}]
-    )
-    assert text == plain.choices[0].message.content
-    assert plain.system_fingerprint is not None
-    assert {chunk.system_fingerprint for chunk in chunks} == {plain.system_fingerprint}
-
-
 def test_history_of_the_request_reaches_the_agent(client: openai.OpenAI) -> None:
     found = client.chat.completions.create(
         model="history",
@@ -275,23 +250,6 @@ def test_response_is_cancelled(served: ThreadedServer, client: openai.OpenAI) ->
     assert (cancelled.status, cancelled.error and cancelled.error.code) == (
         "cancelled", "run_cancelled",
     )  # fmt: skip
-
-
-def test_streamed_response_ends_with_the_whole_response(client: openai.OpenAI) -> None:
-    with client.responses.stream(model="echo", input="a b c") as stream:
-        events = list(stream)
-        final = stream.get_final_response()
-    names = [event.type for event in events]
-    assert names[:4] == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-    ]
-    assert names[-1] == "response.completed"
-    assert [event.sequence_number for event in events] == list(range(len(events)))
-    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
-    assert "".join(deltas) == final.output_text == "a b c"
 
 
 def test_schema_of_the_request_makes_a_structured_answer(client: openai.OpenAI) -> None:
@@ -508,30 +466,6 @@ def test_errors_have_the_form_of_openai(served: ThreadedServer, client: openai.O
         "authentication_error",
     ]
     assert served.client.get("/nothing").json()["error_code"] == "UNAUTHENTICATED"
-
-
-def test_failed_stream_ends_with_an_error(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.APIError, match="model") as failed:
-        list(client.chat.completions.create(model="http-500", messages=MESSAGES, stream=True))
-    assert failed.value.code == "MODEL_UNAVAILABLE"
-    events = list(client.responses.create(model="http-500", input="x", stream=True))
-    assert events[-1].type == "response.failed"
-
-
-def test_cancelled_run_is_an_error_and_never_complete(
-    served: ThreadedServer, client: openai.OpenAI
-) -> None:
-    stream = client.chat.completions.create(model="trickle", messages=MESSAGES, stream=True)
-    next(iter(stream))
-    run_id, session_id = (stream.response.headers[name] for name in ("x-run-id", "x-session-id"))
-    served.client.post(
-        f"/agents/trickle/runs/{run_id}/cancel?wait=30",
-        params={"session_id": session_id},
-        headers=served.bearer("ada", *RUN),
-    )
-    with pytest.raises(openai.APIError) as cancelled:
-        list(stream)
-    assert cancelled.value.code == "run_cancelled"
 
 
 def test_client_that_leaves_cancels_the_run(served: ThreadedServer, client: openai.OpenAI) -> None:

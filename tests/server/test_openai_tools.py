@@ -154,29 +154,6 @@ def test_earlier_calls_reach_the_model_as_calls(
     assert sent[2]["tool_call_id"] == sent[1]["tool_calls"][0]["id"]
 
 
-def test_streamed_calls_have_index_id_name_and_arguments(client: openai.OpenAI) -> None:
-    messages = ask([answer(*TWO, text="see")])
-    with client.chat.completions.stream(
-        model="clerk", messages=messages, tools=[TAB], stream_options={"include_usage": True}
-    ) as stream:
-        found = stream.get_final_completion()
-    assert found.choices[0].finish_reason == "tool_calls"
-    message = found.choices[0].message
-    assert message.content == "see"
-    assert [each.function.arguments for each in message.tool_calls or ()] == [
-        '{"url":"a"}',
-        '{"url":"b"}',
-    ]
-    assert found.usage is not None
-    assert found.usage.completion_tokens > 0
-    following = client.chat.completions.create(
-        model="clerk", messages=give(messages, message, "one", "two"), stream=True
-    )
-    chunks = list(following)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "one | two"
-    assert chunks[-1].choices[0].finish_reason == "stop"
-
-
 def test_one_call_at_a_time_without_parallel_calls(client: openai.OpenAI) -> None:
     messages = ask([answer(*TWO)])
     options: Any = {"model": "clerk", "tools": [TAB], "parallel_tool_calls": False}
@@ -244,32 +221,8 @@ def test_results_of_other_calls_are_refused(
     assert refuse(client, given)[:2] == (409, "tool_call_closed")
 
 
-def test_run_that_waits_for_an_approval_is_an_error(client: openai.OpenAI) -> None:
-    messages = ask([answer(call("refund", amount=1, to="bob"))])
-    with pytest.raises(openai.ConflictError) as paused:
-        client.chat.completions.create(model="clerk", messages=messages)
-    assert paused.value.code == "run_paused"
-    assert "(refund)" in paused.value.message
-    stream = client.chat.completions.create(model="clerk", messages=messages, stream=True)
-    chunks: list[Any] = []
-    with pytest.raises(openai.APIError) as streamed:
-        chunks.extend(stream)
-    assert streamed.value.code == "run_paused"
-    assert not any(chunk.choices[0].finish_reason for chunk in chunks)
-    with pytest.raises(openai.ConflictError) as pending:
-        client.responses.create(
-            model="clerk", input=json.dumps([answer(call("mail_send", to="bob"))])
-        )
-    assert pending.value.code == "approval_pending"
-
-
-@pytest.mark.parametrize("is_streamed", [False, True])
-def test_function_calls_of_a_response_continue_it(
-    client: openai.OpenAI, *, is_streamed: bool
-) -> None:
+def test_function_calls_of_a_response_continue_it(client: openai.OpenAI) -> None:
     def create(**options: Any) -> Any:
-        if not is_streamed:
-            return client.responses.create(model="clerk", tools=[FLAT], **options)
         with client.responses.stream(model="clerk", tools=[FLAT], **options) as stream:
             return stream.get_final_response()
 
@@ -330,31 +283,6 @@ def test_references_name_the_items_of_earlier_responses(
             with pytest.raises(openai.BadRequestError) as refused:
                 stranger.responses.create(model="clerk", input=[items[index], *ask([])])
             assert refused.value.param == "input[0].id"
-
-
-@pytest.mark.parametrize("is_approved", [False, True])
-def test_approval_is_requested_and_answered(
-    site: Site, client: openai.OpenAI, *, is_approved: bool
-) -> None:
-    first = client.responses.create(
-        model="clerk", input=json.dumps([answer(call("refund", amount=1, to="bob"))])
-    )
-    (asked,) = first.output
-    assert asked.type == "mcp_approval_request"
-    assert (asked.server_label, asked.name) == ("agentctl", "refund")
-    assert json.loads(asked.arguments) == {"amount": 1, "to": "bob"}
-    response: Any = {
-        "type": "mcp_approval_response",
-        "approval_request_id": asked.id,
-        "approve": is_approved,
-        "reason": "because",
-    }
-    last = client.responses.create(model="clerk", input=[response], previous_response_id=first.id)
-    assert last.status == "completed"
-    assert last.conversation is not None
-    made = site.tools_called({"session_id": last.conversation.id})
-    assert made == (["refund"] if is_approved else []), last.output
-    assert ("because" in last.output_text) is not is_approved
 
 
 def test_background_response_is_read_and_cancelled(
