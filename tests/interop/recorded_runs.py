@@ -208,8 +208,11 @@ RECORDINGS = (
 ENDINGS = (
     Recording("cut", "agent", "teller", "ada"),
     Recording("limited", "agent", "teller", "ada"),
+    Recording("open-member", "team", "crew", "ask echo"),
 )
-"""The run `text` with another end: its process is gone, or the model has reached its limit."""
+"""Recorded runs with other ends: the process of the run `text` is gone, or its model has reached
+its limit; the member of the run `member` is lost, and has no end.
+"""
 
 
 def read_events(name: str) -> list[StreamEvent]:
@@ -220,6 +223,8 @@ def read_events(name: str) -> list[StreamEvent]:
         *events, last = read_events("text")
         data = {**json.loads(last.data), "finish_reason": "length"}
         return [*events, replace(last, data=orjson.dumps(data))]
+    if name == "open-member":
+        return [event for event in read_events("member") if event.name != "RunCompleted"]
 
     lines = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     entries = [json.loads(line) for line in lines]

@@ -1,7 +1,7 @@
 """The model endpoint in the event loop of a test, for what needs no other process.
 
-`tests/runs`, `tests/service` and `tests/runtime` replace the fixtures `model_endpoint` and
-`vendor_endpoint` by those of this module:
+`tests/runs`, `tests/service`, `tests/runtime` and `tests/interop` replace the fixtures
+`model_endpoint` and `vendor_endpoint` by those of this module:
 
     from tests.kit.loop_model import model_endpoint
 
