@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -27,7 +28,7 @@ from agentctl.runs.log.event_rows import (
     encode_events,
     find_frame,
 )
-from agentctl.runs.log.stream import Stream
+from agentctl.runs.log.stream import RETRY_SECONDS, Stream, StreamRecorder
 from agentctl.runs.workers.liveness import identify_this_process
 from agentctl.store.database import Sql
 from agentctl.store.repositories import events, workers
@@ -35,6 +36,7 @@ from agentctl.store.repositories.events import EventRow
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.schema import TEXT_ROWS_SINCE, UNRELEASED
 from tests.contract.engines import Engine
+from tests.kit.clock import pass_time
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
@@ -174,6 +176,45 @@ def test_batches_of_a_stream_have_each_event_once() -> None:
     stream.close(("TeamRunCompleted", b"{}"))
     check_batch(stream, last)
     assert (rest.first_seq, rest.last_seq, last.last_seq) == (40, 44, 45)
+
+
+class AwayDatabase:
+    """A database that does not answer."""
+
+    version = SimpleNamespace(allows_text_rows=True)
+
+    def __init__(self) -> None:
+        self.gives_up = asyncio.Event()
+        self.writes = 0
+
+    async def write(self, work: Any) -> Any:
+        self.writes += 1
+        await self.gives_up.wait()
+        raise errors.Unavailable("away")
+
+
+async def test_failed_write_of_events_is_repeated_until_the_run_ends() -> None:
+    stream = Stream("root", recorded=True)
+    database: Any = AwayDatabase()
+    recorder = StreamRecorder(stream, database)
+    stream.publish("RunStarted", b"{}")
+    database.gives_up.set()
+    await wait_until(lambda: database.writes == 1)
+    await pass_time(RETRY_SECONDS)
+    await wait_until(lambda: database.writes == 2)
+
+    database.gives_up.clear()
+    await pass_time(RETRY_SECONDS)
+    await wait_until(lambda: database.writes == 3)
+    end = asyncio.create_task(recorder.end())
+    await asyncio.sleep(0)
+    database.gives_up.set()
+    await end
+    # Whoever ends a run stores its last events: a write that is due does not store them again.
+    await pass_time(RETRY_SECONDS)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert database.writes == 3
 
 
 def check_batch(stream: Stream, batch: Any) -> None:
