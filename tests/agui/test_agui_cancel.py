@@ -97,10 +97,20 @@ class Leaver:
         headers = self._deployment.bearer("root", ADMIN)
         return httpx2.get(f"{self._url}/runs/{run_id}", headers=headers).json()
 
-    def cancel(self, run_id: str) -> None:
+    def cancel(self, run_id: str, component: str) -> None:
         headers = self._deployment.bearer("root", ADMIN)
-        path = f"{self._url}/agents/hang/runs/{run_id}/cancel"
+        path = f"{self._url}/{component}/runs/{run_id}/cancel"
         assert httpx2.post(path, headers=headers).status_code == 200
+
+    def check_kept(self, run_id: str, component: str) -> None:
+        """Check that a run still works, and cancel it."""
+        assert self.run(run_id)["status"] == "RUNNING"
+        self._endpoint.wait_for_open(1)
+        self.cancel(run_id, component)
+        self._endpoint.wait_for_open(0)
+        wait_for(lambda: self.run(run_id)["status"] == "CANCELLED")
+        # The leave of the page was no earlier cancel.
+        assert "disconnected" not in str(self.run(run_id)["cancel_reason"])
 
     def check_stopped(self, run_id: str) -> None:
         """Check that no model works for a run, which was cancelled."""
@@ -148,12 +158,14 @@ def test_page_that_leaves_ends_a_run_that_it_went_on_with(leaver: Leaver) -> Non
         leaver.check_stopped(leaver.leave("workflows/duty", body))
 
 
-def test_run_with_a_key_goes_on_without_its_page(
-    leaver: Leaver, model_endpoint: ModelEndpoint
-) -> None:
+def test_run_with_a_key_goes_on_without_its_page(leaver: Leaver) -> None:
     name = f"{leaver.face}-kept"
-    run_id = leaver.leave("agents/hang", leaver.build(name, "hello"), **{"Idempotency-Key": name})
-    assert leaver.run(run_id)["status"] == "RUNNING"
-    model_endpoint.wait_for_open(1)
-    leaver.cancel(run_id)
-    model_endpoint.wait_for_open(0)
+    key = {"Idempotency-Key": name}
+    started_id = leaver.leave("agents/hang", leaver.build(name, "hello"), **key)
+    leaver.check_kept(started_id, "agents/hang")
+
+    # Also one that the page went on with.
+    paused = leaver.read("workflows/duty", leaver.build(f"{name}-on", '{"a": 1, "b": 2}'))
+    body = leaver.approve(f"{name}-on", paused)
+    continued_id = leaver.leave("workflows/duty", body, **{"Idempotency-Key": f"{name}-on"})
+    leaver.check_kept(continued_id, "workflows/duty")

@@ -14,6 +14,7 @@ import pytest
 
 from agentctl.cli import follow
 from agentctl.cli.io import IO, using_io
+from agentctl.cli.show import event_lines
 from agentctl.cli.show.answer import RunOutput
 from agentctl.cli.show.event_lines import EventLines
 from agentctl.cli.show.output import write_text
@@ -265,6 +266,32 @@ def test_text_after_a_note_is_complete() -> None:
         lines.take(event("RunCompleted", "one two three"))
         lines.flush()
     assert out.buffer.getvalue() == b"one two\n three\n"
+
+
+def test_text_of_members_is_written_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_lines, "MAXIMUM_PARTIAL_LINES", 2)
+    texts = [
+        ("m1", "one "),
+        ("m2", "other"),
+        ("m1", "two\nthree\n"),
+        ("m1", "x" * 401),
+        ("m3", "third"),
+        ("m4", "fourth"),
+    ]
+    errors = io.StringIO()
+    with using_io(IO(io.StringIO(), io.TextIOWrapper(io.BytesIO(), "utf-8"), errors)):
+        lines = EventLines(RunOutput("team", write=write_text, run_id="r1"))
+        for run_id, text in texts:
+            data = {"run_id": run_id, "agent_id": run_id.upper(), "content": text}
+            lines.take(parse_event("RunContent", json.dumps(data)))
+
+        # Of three members with an unfinished line, the line of the first one has ended.
+        shown = ["M1: one two", "M1: three", f"M1: {'x' * 401}", "M2: other"]
+        assert [line.strip() for line in errors.getvalue().splitlines()] == shown
+
+        lines.flush()
+    last_lines = errors.getvalue().splitlines()[len(shown) :]
+    assert [line.strip() for line in last_lines] == ["M3: third", "M4: fourth"]
 
 
 def test_a_server_that_is_away_is_waited_for(

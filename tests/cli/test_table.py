@@ -8,8 +8,9 @@ import re
 from collections.abc import Sequence
 from unittest.mock import patch
 
-from agentctl.cli.io import IO
+from agentctl.cli.io import IO, using_io
 from agentctl.cli.show.columns import RUNS
+from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.table import (
     Column,
     format_fields,
@@ -97,6 +98,16 @@ def test_a_record_is_shown_without_its_empty_fields() -> None:
         "created     2026-11-20 10:27:29Z",
         f"session id  {ID}",
     ]
+
+
+@every_row(
+    "id_field, note", [("run_id", "no runs"), ("memory_id", "no memories"), ("key", "no results")]
+)
+def test_an_empty_table_says_what_there_is_none_of(id_field: str, note: str) -> None:
+    errors = io.StringIO()
+    with using_io(IO(io.StringIO(), io.StringIO(), errors)):
+        CommandOutput("table").show_records([], RUNS, id_field)
+    assert errors.getvalue() == f"{note}\n"
 
 
 def test_a_terminal_names_the_hidden_columns(terminal: Terminal, demo: Demo) -> None:

@@ -11,7 +11,12 @@ import pytest
 
 from agentctl.records.components import ToolRecord
 from agentctl.runtime.components.records import build_record
-from agentctl.runtime.mcp.definitions import DESCRIPTION_BYTES, MAXIMUM_TOOLS
+from agentctl.runtime.mcp.definitions import (
+    DESCRIPTION_BYTES,
+    MAXIMUM_TOOLS,
+    UnusableTool,
+    clean_schema,
+)
 from tests.mcp.hosting import host, stdio_spec
 
 OBJECT = {"type": "object"}
@@ -104,6 +109,23 @@ async def test_tool_with_an_unusable_schema_is_left_out_alone(tmp_path: Path) ->
     for name, (_, problem) in UNUSABLE.items():
         assert f'the tool "{name}" is left out: {problem}' in problems
     assert len(problems.splitlines()) == len(UNUSABLE)
+
+
+async def test_cleaned_schema_keeps_what_is_no_text() -> None:
+    limits = {"type": "integer", "maximum": 5, "multipleOf": 0.5, "enum": [1, None, True]}
+    schema = {"type": "object", "properties": {"a": limits}, "additionalProperties": False}
+    assert await clean_schema(schema) == schema
+
+
+async def test_schema_that_grows_when_it_is_cleaned_is_too_large() -> None:
+    schema = {"type": "object", "description": "\x7f" * 20_000}
+    with pytest.raises(UnusableTool, match="its schema has more than 65_536 bytes"):
+        await clean_schema(schema)
+
+
+async def test_schema_of_a_question_must_be_that_of_an_object() -> None:
+    with pytest.raises(UnusableTool, match="its schema is not that of an object"):
+        await clean_schema({"type": "array"})
 
 
 async def test_tool_that_breaks_the_protocol_is_left_out_alone(tmp_path: Path) -> None:

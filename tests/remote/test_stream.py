@@ -10,6 +10,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.interface.requests import ResumeRequest, RunRequest, StreamEvent
+from agentctl.interface.requests.approvals import ContinueRequest, Ruling
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote import RemoteOperations
 from agentctl.remote.connection import Timeouts
@@ -216,6 +217,20 @@ async def _ask(url: str, key: str, streamed: bool) -> None:
             return
         async for _ in operations.runs.stream("agent", "a", request):
             pass
+
+
+def test_run_that_waits_for_another_decision_has_no_events(serve: Serve) -> None:
+    server = serve(answer(body=b'{"status": "PAUSED"}'))
+
+    async def continue_run() -> list[StreamEvent]:
+        async with RemoteOperations(server.url, None) as operations:
+            request = ContinueRequest((Ruling("approve"),))
+            events = operations.runs.stream_continued("agent", "a", "r", request)
+            return [event async for event in events]
+
+    assert asyncio.run(continue_run()) == []
+    (seen,) = server.seen
+    assert json.loads(seen.body) == {"decisions": [{"decision": "approve"}], "stream": True}
 
 
 @pytest.mark.parametrize("streamed", [True, False])

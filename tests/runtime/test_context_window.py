@@ -10,6 +10,9 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from agentctl.runtime.components import fitting
+from agentctl.runtime.components.fitting import StepSummary, summarize_steps
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.call_fitting import BOUND_SECONDS, RequestBounds
 from agentctl.runtime.models.calls import build_answer, build_result
 from agentctl.runtime.transcript.context_window import (
@@ -156,6 +159,33 @@ def test_run_without_an_own_message_keeps_the_last_one_of_its_origin() -> None:
     fitted = fit(context, 300)
     assert [message["content"] for message in fitted.messages] == ["asked", "", "x"]
     assert [(omission.kind, omission.first) for omission in fitted.omissions] == [("runs", "")]
+
+
+async def test_summary_is_made_of_parts_that_the_model_accepts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prompts: list[str] = []
+
+    async def summarize(model_id: str, prompt: str) -> str:
+        if len(prompt) > 1_300:
+            raise ExecutionError("CONTEXT_EXCEEDED", "too long")
+        prompts.append(prompt)
+        return f"summary {len(prompts)}"
+
+    monkeypatch.setattr(fitting, "_find_maximum", AsyncMock(return_value=2_400))
+    monkeypatch.setattr(fitting, "_fetch_summary", summarize)
+    messages = [message for number in range(4) for message in build_turn(number, ["t" * 300])]
+    before = StepSummary("", 0)
+    summary = await summarize_steps("model", before, "the task", messages)
+
+    assert summary == StepSummary("summary 2", len(messages))
+    call = "Call of look:\n{}"
+    result = f"Result of look:\n{'t' * 300}"
+    turn = f"{call}\n\n{result}\n\n"
+    assert prompts == [
+        f"User:\nthe task\n\n{turn}{turn}{turn}{call}",
+        f"Summary so far:\nsummary 1\n\nUser:\nthe task\n\n{result}",
+    ]
 
 
 def test_estimate_follows_the_reports_of_the_model() -> None:

@@ -27,8 +27,9 @@ from agentctl.interface.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.interface.requests.administration import AuditFilter
+from agentctl.interface.requests.administration import AuditFilter, PruneRequest
 from agentctl.records.audit import AuditRecord
+from agentctl.records.sessions import hash_ids
 from agentctl.records.times import format_rfc3339, now, parse_rfc3339
 from agentctl.runs.jobs.cleanup import Ages, delete_expired
 from agentctl.service.audit_log import MAXIMUM_TEXT, list_changing_operations
@@ -299,6 +300,29 @@ async def test_change_in_another_database_has_its_entry_first(deployment: Deploy
             "allowed",
             ("failed", 404, "NOT_FOUND"),
         )
+
+
+async def test_second_entry_has_what_a_change_in_another_database_did(
+    deployment: Deployment,
+) -> None:
+    async with open_service(deployment) as service:
+        for session_id in ("idle", "used"):
+            await user(service).sessions.create(NewSession(session_id=session_id, db_id="second"))
+        with database_file(deployment, "second") as connection:
+            connection.execute("UPDATE sessions SET updated_at = 0 WHERE session_id = 'idle'")
+
+        await admin(service).sessions.prune(PruneRequest(1, ("idle", "used"), "second"))
+        assert [row[1:3] for row in (await summaries(service))[-2:]] == [
+            (f"database:second,sessions:{hash_ids(['idle', 'used'])}", "allowed"),
+            (f"database:second,sessions:{hash_ids(['idle'])}", "allowed"),
+        ]
+
+        # A change that was complete needs no second entry.
+        with database_file(deployment, "second") as connection:
+            connection.execute("UPDATE sessions SET updated_at = 0")
+        await admin(service).sessions.prune(PruneRequest(1, ("used",), "second"))
+        operations = [row[0] for row in await summaries(service)]
+        assert operations.count("prune_sessions") == 3
 
 
 async def test_every_denial_has_an_entry(deployment: Deployment) -> None:

@@ -236,6 +236,20 @@ async def test_a_serving_process_adds_ended_runs_to_the_sums(deployment: Deploym
         await wait_until(is_added)
 
 
+async def test_all_ended_runs_are_added_in_small_transactions(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "FOLD_ROWS", 1)
+    async with open_service(deployment) as service:
+        for _ in range(3):
+            await user(service).runs.create("agent", "echo", RunRequest("hello"))
+        await service.hosting.sums.add_ended_runs()
+
+        rows = await service.hosting.databases.system.read(_count_rows())
+        assert rows["usage_ends"] == 0
+        assert (await read_usage(admin(service)))["total"]["runs"] == 3
+
+
 async def test_each_point_of_an_overview_has_its_runs(world: Deployment) -> None:
     with stay_in_hour():
         await check_overview(world)
