@@ -176,8 +176,11 @@ async def test_decided_or_expired_approval_cannot_be_decided(
     with pytest.raises(errors.Conflict, match=message) as raised:
         check_pending(row)
     assert "secret" not in str(raised.value)
-    with pytest.raises(errors.Conflict, match=message):
-        await judge(row, Ruling("reject"))
+
+    # Whatever else is wrong with the decision.
+    for ruling in (Ruling("reject"), Ruling("approve"), Ruling("answer")):
+        with pytest.raises(errors.Conflict, match=message):
+            await judge(row, ruling)
 
 
 def test_approval_can_be_decided_until_it_expires(moment: int) -> None:

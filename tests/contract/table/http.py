@@ -14,6 +14,8 @@ from tests.contract.rows import FORBIDDEN, INVALID, NOT_FOUND, Row
 __all__ = ["HTTP_ROWS"]
 
 RUNS = "POST /agents/echo/runs"
+ABSENT = "01900000-0000-7000-8000-000000000000"
+
 WHOLE = {"message": "hello", "stream": False}
 
 
@@ -364,8 +366,29 @@ def _other_rows() -> Iterator[Row]:
     yield _refused("erase_user_data", erase, "user_id", {"user_id": ""}, "admin")
 
     decide = "POST /agents/payer/approvals/{continued_approval}/decide"
-    for wrong in ({"decision": 1}, {}):
-        yield _refused("decide_agent_approval", decide, "decision", wrong, "approver")
+    for wrong, text in (
+        ({"decision": 1}, "decision"),
+        ({}, "decision"),
+        (
+            {"decision": "maybe"},
+            "decision must be one of: approve, reject, answer, complete, fail, retry",
+        ),
+        ({"decision": "reject", "why": 1}, "why is not known; known fields:"),
+    ):
+        yield _refused("decide_agent_approval", decide, text, wrong, "approver")
+
+    large = {"decision": "complete", "result": "x" * 1_100_000}
+    too_large = ("The body is larger",)
+    yield Row("decide_agent_approval", decide, None, "approver", 413, too_large, body=large)
+
+    # An approval that the caller cannot see is unknown, whatever the decision is.
+    hidden = f"POST /agents/payer/approvals/{ABSENT}/decide"
+    nonsense = {"decision": "nonsense"}
+    yield Row("decide_agent_approval", hidden, None, "approver", 404, NOT_FOUND, body=nonsense)
+
+    resume = "POST /agents/payer/runs/{continued_run}/continue"
+    extra = {"decisions": [{"decision": "approve", "amount": 1}]}
+    yield _refused("continue_agent_run", resume, "decisions[0].amount is not known", extra)
 
     yield _refused("upload_file", "POST /files", "name", {"a": 1})
 
