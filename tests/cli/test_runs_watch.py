@@ -274,8 +274,8 @@ def test_text_of_members_is_written_line_by_line(monkeypatch: pytest.MonkeyPatch
         ("m1", "one "),
         ("m2", "other"),
         ("m1", "two\nthree\n"),
-        ("m1", "x" * 401),
         ("m3", "third"),
+        ("m1", "x" * 401),
         ("m4", "fourth"),
     ]
     errors = io.StringIO()
