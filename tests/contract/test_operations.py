@@ -223,6 +223,8 @@ def test_command_prints_the_same_locally_and_remotely(
     if row.is_same:
         assert normalize(("", local_result.raw)) == normalize(("", remote_result.raw))
     if row.code:
+        assert row.hint in local_result.stderr
+        assert row.hint in remote_result.stderr
         # The lines after it name the target.
         assert local_result.stderr.splitlines()[0] == remote_result.stderr.splitlines()[0]
 

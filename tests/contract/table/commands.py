@@ -31,6 +31,9 @@ class CommandRow:
     is_same: bool = True
     """False if the moment of the command changes its answer."""
 
+    hint: str = ""
+    """A text of the hint of an error. The hint also names the target."""
+
     def __str__(self) -> str:
         return f"{' '.join(self.words)} as {self.who}: {self.code}"
 
@@ -74,6 +77,8 @@ REFUSALS = [
     CommandRow(("sessions", "get", "nothing"), "error: session not found: nothing", 5),
     CommandRow(("runs", "get", ABSENT), "error: run not found: ", 5),
     CommandRow(("agents", "get", "nothing"), "error: agent not found: nothing", 5),
+    CommandRow(("agents", "get", "ecko"), "error: agent not found", 5, hint="did you mean echo? "),
+    CommandRow(("runs", "list", "--tag="), "error: tag must be 1 to 256 characters", 2),
     CommandRow(("sessions", "rename", "mine", "x" * 256), "error: session_name", 2),
     CommandRow(("sessions", "summarize", "mine"), "makes summaries", 1),
     CommandRow(

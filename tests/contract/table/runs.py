@@ -441,6 +441,24 @@ def _special_start_rows() -> Iterator[Row]:
     yield Row(
         "create_agent_run",
         runs,
+        lambda o, at: o.runs.create("agent", "echo", RunRequest("hi", "a b")),
+        status=422,
+        has=("session_id", *INVALID),
+        body={"message": "hi", "stream": False, "session_id": "a b"},
+    )
+
+    yield Row(
+        "create_agent_run",
+        runs,
+        lambda o, at: o.runs.create("agent", "echo", RunRequest("")),
+        status=422,
+        has=("message", *INVALID),
+        body={"message": "", "stream": False},
+    )
+
+    yield Row(
+        "create_agent_run",
+        runs,
         lambda o, at: o.runs.create("agent", "echo", RunRequest("hi \ud800")),
         status=422,
         has=INVALID,
@@ -601,8 +619,40 @@ def _list_rows() -> Iterator[Row]:
         has=NOT_FOUND,
     )
 
+    wrong_filters = (
+        ("tag=", RunFilter(tag=("",)), "tag must be 1 to 256 characters"),
+        ("error=", RunFilter(error=""), "error must be 1 to 200 characters"),
+        ("cursor=x", RunFilter(page=Page(cursor="x")), "cursor must be the next_cursor"),
+        ("metadata=vip", RunFilter(metadata=("vip",)), "metadata must be KEY=VALUE"),
+    )
+    for query, wrong_filter, text in wrong_filters:
+        yield Row(
+            "get_runs",
+            f"GET /runs?{query}",
+            lambda o, at, wrong=wrong_filter: o.runs.list(wrong),  # type: ignore[misc]
+            status=422,
+            has=(text, *INVALID),
+        )
+
+    yield Row(
+        "get_failures",
+        "GET /failures?cursor=x",
+        lambda o, at: o.runs.list_failures(RunFilter(page=Page(cursor="x"))),
+        "admin",
+        status=422,
+        has=("cursor must be the next_cursor", *INVALID),
+    )
+
 
 def _detail_rows() -> Iterator[Row]:
+    yield Row(
+        "get_run",
+        "GET /runs/nothing",
+        lambda o, at: o.runs.get("nothing"),
+        status=404,
+        has=("Run not found", *NOT_FOUND),
+    )
+
     yield Row(
         "get_run",
         "GET /runs/{agent_run}",

@@ -28,6 +28,7 @@ QUERY = "type=agent&user_id=me&db_id=main&table=sessions"
 def session_rows() -> Iterator[Row]:
     yield from _creation_rows()
     yield from _read_rows()
+    yield from _wrong_read_rows()
     yield from _run_rows()
     yield from _change_rows()
     yield from _hold_rows()
@@ -210,6 +211,57 @@ def _read_rows() -> Iterator[Row]:
         lambda o, at: o.sessions.list(SessionFilter()),
         "other",
         has=('"data":[]',),
+    )
+
+
+def _wrong_read_rows() -> Iterator[Row]:
+    """Yield lookups of what there is not, and filters that are no filters."""
+    yield Row(
+        "get_session_by_id",
+        "GET /sessions/nothing",
+        lambda o, at: o.sessions.get("nothing"),
+        status=404,
+        has=("Session not found", *NOT_FOUND),
+    )
+
+    yield Row(
+        "get_session_by_id",
+        "GET /sessions/mine?db_id=nothing",
+        lambda o, at: o.sessions.get("mine", SessionLocator(db_id="nothing")),
+        status=404,
+        has=("Database not found", *NOT_FOUND),
+    )
+
+    yield Row(
+        "get_session_by_id",
+        "GET /sessions/mine?table=users",
+        lambda o, at: o.sessions.get("mine", SessionLocator(table="users")),
+        status=404,
+        has=("Table not found", *NOT_FOUND),
+    )
+
+    yield Row(
+        "get_sessions",
+        "GET /sessions?page=600",
+        lambda o, at: o.sessions.list(SessionFilter(page=Page(page=600))),
+        status=422,
+        has=("cursor", *INVALID),
+    )
+
+    yield Row(
+        "get_sessions",
+        "GET /sessions?cursor=x",
+        lambda o, at: o.sessions.list(SessionFilter(page=Page(cursor="x"))),
+        status=422,
+        has=("cursor", *INVALID),
+    )
+
+    yield Row(
+        "get_sessions",
+        "GET /sessions?metadata=vip",
+        lambda o, at: o.sessions.list(SessionFilter(metadata=("vip",))),
+        status=422,
+        has=("metadata must be KEY=VALUE", *INVALID),
     )
 
 
