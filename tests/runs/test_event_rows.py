@@ -210,7 +210,7 @@ async def test_failed_write_of_events_is_repeated_until_the_run_ends() -> None:
     await asyncio.sleep(0)
     database.gives_up.set()
     await end
-    # Whoever ends a run stores its last events: a write that is due does not store them again.
+    # The end of a run stores its last events: a write that is due does not store them again.
     await pass_time(RETRY_SECONDS)
     for _ in range(10):
         await asyncio.sleep(0)

@@ -15,9 +15,9 @@ from agentctl.errors import Unavailable
 from agentctl.store.postgres import pool as pools
 from agentctl.store.postgres.pool import IDLE_SECONDS, Pool
 from tests.kit.clock import pass_time
-from tests.kit.conditions import wait_until
+from tests.kit.conditions import PATIENCE, wait_until
 
-WAIT_SECONDS = 500
+WAIT_SECONDS = PATIENCE
 """The time for a connection, which passes only if the test lets it pass."""
 
 

@@ -207,7 +207,7 @@ BAD_DECISIONS: list[tuple[str, dict[str, Any], int, str]] = [
     ),
     ("question", {"decision": "answer", "answer": "x" * 70_000}, 413, "answer must be at most"),
 ]
-"""What is decided about, the decision, and the status and the text of its refusal."""
+"""The kept id of an approval, a decision, and the status and the text of its refusal."""
 
 
 def _refuse_decision(
