@@ -97,9 +97,8 @@ def test_many_writers_each_get_their_own_result(sqlite: SqliteDatabase) -> None:
     assert sqlite.read_blocking(count()) == 64 * 20
 
 
-def test_waiting_units_share_one_commit(
-    sqlite: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def count_units_of_groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of units of each transaction."""
     sizes: list[int] = []
     begin = Writer._begin
 
@@ -107,26 +106,47 @@ def test_waiting_units_share_one_commit(
         sizes.append(len(group))
         begin(writer, connection, group)
 
-    async def main() -> None:
-        await sqlite.write(sessions.create(a_session()))
-        monkeypatch.setattr(Writer, "_begin", count_units)
-        gate = threading.Event()
+    monkeypatch.setattr(Writer, "_begin", count_units)
+    return sizes
 
-        @unit
-        def held() -> Steps[int]:
-            gate.wait(PATIENCE)
-            return (yield from take())
 
-        waiting = [asyncio.ensure_future(sqlite.write(held()))]
-        waiting += [asyncio.ensure_future(sqlite.write(take())) for _ in range(50)]
-        await asyncio.sleep(0)
-        gate.set()
-        await asyncio.gather(*waiting)
+async def take_at_once(sqlite: SqliteDatabase, number: int) -> None:
+    """Write some units that wait for the thread together; the first one may have begun alone."""
+    gate = threading.Event()
 
-    asyncio.run(main())
+    @unit
+    def held() -> Steps[int]:
+        gate.wait(PATIENCE)
+        return (yield from take())
+
+    waiting = [asyncio.ensure_future(sqlite.write(held()))]
+    waiting += [asyncio.ensure_future(sqlite.write(take())) for _ in range(number - 1)]
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*waiting)
+
+
+def test_waiting_units_share_one_commit(
+    sqlite: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite.write_blocking(sessions.create(a_session()))
+    sizes = count_units_of_groups(monkeypatch)
+    asyncio.run(take_at_once(sqlite, 51))
+
     assert sum(sizes) == 51
-    # The first one may have begun alone.
     assert len(sizes) <= 2
+
+
+def test_units_beyond_a_full_group_are_in_the_next_ones(
+    sqlite: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite.write_blocking(sessions.create(a_session()))
+    monkeypatch.setattr(database, "GROUP", 2)
+    sizes = count_units_of_groups(monkeypatch)
+    asyncio.run(take_at_once(sqlite, 7))
+
+    assert sum(sizes) == 7
+    assert max(sizes) == 2
 
 
 def test_a_failed_unit_does_not_undo_its_group(sqlite: SqliteDatabase) -> None:
