@@ -410,9 +410,9 @@ class StreamRecorder:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # Nothing is being written. After `end`, when the timer of a failed write may still be due,
-        # `_store` writes nothing either.
-        self._writing = asyncio.create_task(self._store())
+        # A write that failed while `end` waited for it has set the timer once more.
+        if not self._ended:
+            self._writing = asyncio.create_task(self._store())
 
     async def _store(self) -> None:
         # Before the write: an event that arrives during it sets this again.
