@@ -7,11 +7,12 @@ of their protocols.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
+from agentctl.interface.requests import StreamEvent
 from agentctl.interop.agui.face import AguiExchange, AguiStream
 from agentctl.interop.ai_sdk.face import AiExchange, AiStream
 from agentctl.interop.mcp.client import CallProgress
@@ -48,6 +49,12 @@ RECORDED = (*RECORDINGS, *ENDINGS)
 
 MODELS = [recording for recording in RECORDED if recording.kind != "workflow"]
 """The runs of agents and teams, which are models of OpenAI's API."""
+
+STATES = ({"draft": 1, "kept/~": 2}, {"kept/~": 2, "seen": ["ada"]})
+"""The state of the session before and after the run `text`."""
+
+TOKENS = {"input_tokens": 5, "output_tokens": 4, "total_tokens": 9}
+"""The counters of a run after its first leg."""
 
 
 async def check_face(face: str, translate: Translate, recording: Recording) -> None:
@@ -89,12 +96,10 @@ async def translate_to_agui(recording: Recording, size: int) -> list[Stream]:
     # Pages since version 1.0 know members, the older ones know steps.
     versions = {"": True} if recording.kind == "agent" else {"": True, " of an older page": False}
     streams = []
+    states = STATES if recording.name == "text" else ()
     for title, attributes in versions.items():
         for number, leg in enumerate(split_legs(events), start=1):
-            states = ({"draft": 1, "kept/~": 2}, {"kept/~": 2, "seen": ["ada"]})
-            exchange = build_exchange(
-                AguiExchange, recording, states if recording.name == "text" else ()
-            )
+            exchange = build_exchange(AguiExchange, recording, states)
             stream = AguiStream(session_id, f"run-{number}", attributes=attributes)
             stream.root_id = run_id
             text = await read_response(exchange, stream, leg, size)
@@ -168,13 +173,13 @@ async def translate_to_openai(
     size: int,
 ) -> list[Stream]:
     turn = interface(OpenAIParameters(body, interface.rules, ()), recording.component)
+    events = read_events(recording.name)
     streams = []
     start = LegStart()
-    for number, leg in enumerate(split_legs(read_events(recording.name)), start=1):
+    for number, leg in enumerate(split_legs(events), start=1):
         expanded = expand_pauses(leg)
-        encode = turn.build_encoder(RunEvents(expanded[0], start))
-        parts = [encode(portion) async for portion in open_portions(expanded, size)]
-        streams.append((f"leg {number} as a stream", b"".join([*parts, encode([])]).decode()))
+        text = await read_chunks(turn, expanded, start, size)
+        streams.append((f"leg {number} as a stream", text))
 
         portions = open_portions(expanded, size)
         answer = await RunEvents(expanded[0], start).collect(await anext(portions), portions)
@@ -182,9 +187,24 @@ async def translate_to_openai(
         document = turn.build(answer) or describe_end(answer.end, turn.paused_code)
         streams.append((f"leg {number} as a document", format_document(document)))
 
-        # Each decision counts as a leg.
-        start = LegStart(number + len(list_asked(leg)))
+        # Each decision counts as a leg, and a leg counts its own tokens.
+        start = LegStart(number + len(list_asked(leg)), TOKENS)
+
+    if recording.rulings:
+        # A program that repeats its results gets the same events, although they begin with leg 1.
+        asked = list_asked(events)
+        start = LegStart(1 + len(asked), TOKENS, asked[0]["approval_id"])
+        assert ("leg 2 as a stream", await read_chunks(turn, events, start, size)) in streams
     return streams
+
+
+async def read_chunks(
+    turn: ChatCompletion | ModelResponse, events: Sequence[StreamEvent], start: LegStart, size: int
+) -> str:
+    """Return the stream of a response that begins with a leg."""
+    encode = turn.build_encoder(RunEvents(events[0], start))
+    parts = [encode(portion) async for portion in open_portions(events, size)]
+    return b"".join([*parts, encode([])]).decode()
 
 
 async def translate_to_mcp(recording: Recording, size: int) -> list[Stream]:

@@ -249,6 +249,42 @@ def test_function_calls_of_a_response_continue_it(client: openai.OpenAI) -> None
     assert create(input="[]", previous_response_id=last.id).output_text
 
 
+REPEATED = {
+    "approval": ("clerk", call("refund", amount=1, to="bob")),
+    "result of a member": (
+        "office",
+        call(
+            "delegate_task_to_member",
+            member_id="clerk",
+            task=json.dumps([answer(call("open_file", path="a"))]),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REPEATED)
+def test_repeated_answer_with_a_key_gets_the_same_response(
+    client: openai.OpenAI, kind: str
+) -> None:
+    model, asked_call = REPEATED[kind]
+    first = client.responses.create(model=model, input=json.dumps([answer(asked_call)]))
+    asked: Any = first.output[0]
+    given: Any = {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": True}
+    if asked.type == "function_call":
+        given = {"type": "function_call_output", "call_id": asked.call_id, "output": "one"}
+
+    key = {"Idempotency-Key": f"repeat-{first.id}"}
+    responses = [
+        client.responses.create(
+            model=model, input=[given], previous_response_id=first.id, extra_headers=key
+        )
+        for _ in range(2)
+    ]
+    assert [response.status for response in responses] == ["completed"] * 2
+    assert responses[0].output == responses[1].output
+    assert responses[0].id == responses[1].id
+
+
 def test_whole_conversation_as_items_continues_the_run(client: openai.OpenAI) -> None:
     items: list[Any] = ask([answer(TWO[0])])
     first = client.responses.create(model="clerk", input=items, tools=[FLAT])

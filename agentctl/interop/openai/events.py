@@ -98,17 +98,21 @@ class RunEvents:
                 continue
 
             run_event = parse_event(event.name, event.data, event.seq)
-            if run_event.run_id != self.run_id:
-                continue
-
             if kind is EventKind.CONTINUED:
+                # The approvals of a member are in the event of the member.
                 approvals = run_event.data["approvals"]
                 if self._awaited_approval in {approval["approval_id"] for approval in approvals}:
                     self._awaited_approval = None
-            elif self._awaited_approval is not None:
+                continue
+
+            if run_event.run_id != self.run_id:
+                continue
+
+            if self._awaited_approval is not None:
                 # An event of an earlier response.
                 continue
-            elif kind is EventKind.CONTENT:
+
+            if kind is EventKind.CONTENT:
                 text = run_event.text
                 if self._has_separator:
                     # A run separates the texts of its answers; this text is the first here.

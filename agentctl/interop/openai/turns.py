@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -138,19 +138,23 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     operations = call.operations
     turn = requested.turn
     results = turn.messages.results
-    run_id, found_turn = await _find_run(call, requested)
+    approvals = await _find_approvals(call, results)
+    run_id, found_turn = await _find_run(call, requested, approvals)
     run = (await operations.sessions.read_turn(run_id, found_turn)).value
 
-    # Each result counts as a leg, so that the answers of two requests have different ids.
-    decided_count = sum(approval["status"] != "pending" for approval in run["approvals"])
-    start = LegStart(1 + decided_count + len(results), run["metrics"])
+    # Each result counts as a leg, so that the answers of two requests have different ids. A
+    # repeated request counts its results once, although they are decided.
+    result_ids = {result.approval_id for result in results}
+    earlier_ids = [
+        approval["approval_id"]
+        for approval in run["approvals"]
+        if approval["status"] != "pending" and approval["approval_id"] not in result_ids
+    ]
+    start = LegStart(1 + len(earlier_ids) + len(results), run["metrics"])
 
-    pending_list = await operations.approvals.list_pending(run_id, found_turn)
-    pending_approvals = {approval["approval_id"]: approval for approval in pending_list}
+    rulings = map(_build_ruling, results, approvals)
     request = ContinueRequest(
-        decisions=tuple(_build_ruling(result, pending_approvals) for result in results),
-        background=turn.background,
-        idempotency_key=requested.key,
+        decisions=tuple(rulings), background=turn.background, idempotency_key=requested.key
     )
 
     try:
@@ -195,20 +199,26 @@ def _outlives_its_client(call: Call, requested: Requested) -> bool:
     return call.caller.app_state.settings.server.on_disconnect == "detach"
 
 
-async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
-    """Return the run that waits for the results of a request; for errors see `continue_turn`."""
+async def _find_approvals(call: Call, results: Sequence[CallResult]) -> list[ApprovalRecord]:
+    """Return the approvals of the results of a request; CallNotFound if the caller sees none."""
+    approvals = list[ApprovalRecord]()
+    for result in results:
+        try:
+            approvals.append(await call.operations.approvals.find_asked(result.approval_id))
+        except NotFound:
+            raise CallNotFound(result.at) from None
+    return approvals
+
+
+async def _find_run(
+    call: Call, requested: Requested, approvals: Sequence[ApprovalRecord]
+) -> tuple[str, FoundTurn]:
+    """Return the run of the approvals of a request; for errors see `continue_turn`."""
     turn = requested.turn
     operations = call.operations
     results = turn.messages.results
 
-    run_ids: set[str] = set()
-    for result in results:
-        try:
-            approval = await operations.approvals.find_asked(result.approval_id)
-        except NotFound:
-            raise CallNotFound(result.at) from None
-        run_ids.add(approval["root_run_id"])
-
+    run_ids = {approval["root_run_id"] for approval in approvals}
     if len(run_ids) > 1:
         raise RefusedParameter(
             "The results are of calls of several runs: send those of one", results[0].at
@@ -232,11 +242,10 @@ async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
     return run_id, found_turn
 
 
-def _build_ruling(result: CallResult, pending_approvals: Mapping[str, Mapping[str, Any]]) -> Ruling:
-    # An approval never changes, so its id names the call that the caller has seen.
-    decided_approval = {"approval_id": result.approval_id, "arguments_hash": None}
-    approval = pending_approvals.get(result.approval_id, decided_approval)
-
+def _build_ruling(result: CallResult, approval: ApprovalRecord) -> Ruling:
+    # An approval never changes, so its id names the call that the caller has seen. The ruling of a
+    # repeated request has the same hash, although the approval is decided: else it would be another
+    # request with the same idempotency key.
     if result.result is not None:
         return build_ruling(approval, "complete", result.result)
     verb: Verb = "approve" if result.is_approved else "reject"
