@@ -108,6 +108,10 @@ id = "office"
 mode = "route"
 model = "delegate"
 members = ["asker"]
+
+[[workflows]]
+id = "duty"
+steps = [{{ name = "ask", agent = "asker" }}, {{ name = "work", agent = "echo" }}]
 """ + "".join(
     f'\n[[agents]]\nid = "{agent}"\nobject = "telling_agents:{function}"\n'
     for agent, function in (
@@ -202,6 +206,7 @@ RECORDINGS = (
         tools=(OPEN,),
     ),
     Recording("member-approval", "team", "office", '{"a": 1, "b": 2}', (Ruled("approve"),)),
+    Recording("step-approval", "workflow", "duty", '{"a": 1, "b": 2}', (Ruled("approve"),)),
 )
 
 
