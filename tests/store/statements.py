@@ -94,8 +94,13 @@ def _statements_of_case(case: ListCase) -> Set[Sql]:
     return found
 
 
-_cases = iter(sorted(list_cases(), key=lambda case: len(case.filters)))
-"""The cases whose statements were not needed so far, those with few filters first."""
+def _sort_cases() -> Iterator[ListCase]:
+    """Yield all cases, those with few filters first. Most processes need none, and sort none."""
+    yield from sorted(list_cases(), key=lambda case: len(case.filters))
+
+
+_cases = _sort_cases()
+"""The cases whose statements were not needed so far."""
 
 _statements_of_cases = set[Sql]()
 """The statements of the other cases."""
