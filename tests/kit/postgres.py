@@ -18,7 +18,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -224,6 +224,13 @@ def _use_schema(url: str) -> Iterator[settings.Database]:
             _idle_schemas[url].append(schema)
         else:
             asyncio.run(drop_schema(schema.entry))
+
+
+@pytest.fixture
+def postgres_entry(postgres_url: str) -> Iterator[settings.Database]:
+    """The settings of a database for services of a test, which no busy machine makes late."""
+    with _use_schema(postgres_url) as entry:
+        yield replace(entry, wait_seconds=60, statement_seconds=60)
 
 
 class PostgresUnderTest:

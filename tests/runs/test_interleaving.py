@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import asyncpg
 import orjson
@@ -47,7 +46,7 @@ from agentctl.store.repositories.accounts import AccountRow
 from agentctl.store.repositories.approvals import Checkpoint, DecisionChange
 from agentctl.store.repositories.integrity import check_page
 from agentctl.store.visibility import Visibility
-from tests.kit.postgres import drop_schema
+from tests.kit.postgres import ConnectedTo
 from tests.kit.run_specs import a_spec
 from tests.runs.components import LONG, build_settings
 from tests.runs.interleaving import Change, together, undone
@@ -381,21 +380,16 @@ PAIRS = (
 
 
 @asynccontextmanager
-async def opened(url: str, folder: Path) -> AsyncIterator[tuple[Service, asyncpg.Connection[Any]]]:
-    """Open a service on a separate schema, and a connection to inspect it."""
-    schema = f"meeting_{uuid4().hex}"
-    entry = Entry("main", url, wait_seconds=60, statement_seconds=60, search_path=schema)
+async def opened(
+    entry: Entry, folder: Path
+) -> AsyncIterator[tuple[Service, asyncpg.Connection[Any]]]:
+    """Open a service on a schema, and a connection to inspect it."""
     settings = build_settings(folder / "none.db")
     queued = Agent("queued", "echo", name="Queued", database="main", on_busy="enqueue")
     settings = replace(settings, databases=(entry,), agents=(*settings.agents, queued))
-    watch = await asyncpg.connect(url, server_settings={"search_path": entry.search_path})
-    try:
-        async with Service.open(settings, create=True) as service:
-            await service.hosting.databases.open_all()
-            yield service, watch
-    finally:
-        await watch.close()
-        await drop_schema(entry)
+    async with ConnectedTo(entry) as watch, Service.open(settings, create=True) as service:
+        await service.hosting.databases.open_all()
+        yield service, watch
 
 
 Outcome = tuple[list[str], list[str]]
@@ -438,10 +432,10 @@ class Trials:
 
 
 async def test_interleaved_changes_equal_some_serial_order(
-    postgres_url: str, tmp_path: Path, undone: list[str]
+    postgres_entry: Entry, tmp_path: Path, undone: list[str]
 ) -> None:
     wrong = list[str]()
-    async with opened(postgres_url, tmp_path) as (service, watch):
+    async with opened(postgres_entry, tmp_path) as (service, watch):
         trials = Trials(service, watch)
         for one, other in itertools.permutations(CHANGES, 2) if LONG else both_ways(PAIRS):
             if one == TWO:
@@ -453,10 +447,10 @@ async def test_interleaved_changes_equal_some_serial_order(
 
 
 async def test_sample_of_interleaved_changes_equals_some_serial_order(
-    postgres_url: str, tmp_path: Path, undone: list[str]
+    postgres_entry: Entry, tmp_path: Path, undone: list[str]
 ) -> None:
     wrong = list[str]()
-    async with opened(postgres_url, tmp_path) as (service, watch):
+    async with opened(postgres_entry, tmp_path) as (service, watch):
         trials = Trials(service, watch)
         for one, other in both_ways(PAIRS[:2]):
             wrong += [each async for each in trials.wrong(one, other)]
@@ -468,10 +462,10 @@ def both_ways(pairs: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
 
 
 async def test_one_of_a_hundred_concurrent_submissions_succeeds(
-    postgres_url: str, tmp_path: Path
+    postgres_entry: Entry, tmp_path: Path
 ) -> None:
     """Use more submissions than connections, with one key, one session and one name."""
-    async with opened(postgres_url, tmp_path) as (service, watch):
+    async with opened(postgres_entry, tmp_path) as (service, watch):
         scene = Scene(service, 0)
         keyed = [scene.admit(f"k{each}", session="k", key="k") for each in range(100)]
         alone = [scene.admit(f"a{each}", "sole", session="a") for each in range(50)]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -28,7 +27,6 @@ from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals, integrity, run_reads
 from tests.kit.conditions import PATIENCE, wait_for_run, wait_until
-from tests.kit.postgres import drop_schema
 from tests.runs.components import build_settings
 from tests.service.callers import admin, user
 
@@ -95,13 +93,8 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def postgres_settings(tmp_path: Path, postgres_url: str) -> Iterator[Settings]:
-    schema = f"queue_{uuid4().hex}"
-    entry = Entry("main", postgres_url, wait_seconds=60, statement_seconds=60, search_path=schema)
-    try:
-        yield replace(build_settings(tmp_path / "none.db"), databases=(entry,))
-    finally:
-        asyncio.run(drop_schema(entry))
+def postgres_settings(tmp_path: Path, postgres_entry: Entry) -> Settings:
+    return replace(build_settings(tmp_path / "none.db"), databases=(postgres_entry,))
 
 
 @contextlib.asynccontextmanager

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import apsw
 import orjson
@@ -39,7 +38,7 @@ from agentctl.store.repositories import audit
 from tests.kit.command import Result, run_command
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
-from tests.kit.postgres import ConnectedTo, drop_schema
+from tests.kit.postgres import ConnectedTo
 from tests.kit.process import base_environment
 from tests.runs.components import build_settings
 from tests.service.callers import admin, user
@@ -492,16 +491,6 @@ async def test_a_head_has_the_documented_digest(signed_log: SignedLog, keys: Key
     lines = b"".join(rfc8785.dumps(entry) + b"\n" for entry in page["data"][:-6:-1])
     assert head["digest"] == f"sha256:{hashlib.sha256(lines).hexdigest()}"
     assert head["previous"] is None
-
-
-@pytest.fixture
-def postgres_entry(postgres_url: str) -> Iterator[Entry]:
-    schema = f"heads_{uuid4().hex}"
-    entry = Entry("main", postgres_url, wait_seconds=60, statement_seconds=60, search_path=schema)
-    try:
-        yield entry
-    finally:
-        asyncio.run(drop_schema(entry))
 
 
 async def test_entries_of_late_transactions_are_signed(
