@@ -84,6 +84,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Let no process load the `conftest.py` of all files of the run: they import servers.
+
+    A worker loads those of its own files when it collects them, and the process that starts the
+    workers needs only the first one, in `tests`.
+    """
+    early_config.known_args_namespace.file_or_dir = []
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> EachScheduling:
     return _PartScheduling(config, log)
 

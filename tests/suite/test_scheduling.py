@@ -85,6 +85,18 @@ def test_each_worker_runs_its_layers_and_imports_no_other_files(tmp_path: Path) 
     assert "[100%]" in output
 
 
+def test_each_process_loads_the_fixtures_of_its_own_files_alone(tmp_path: Path) -> None:
+    write_suite(tmp_path, {"first/test_0.py": "check", "second/test_1.py": "check"})
+    text, _, _ = TEST.partition("def test_a")
+    for name in ("first", "second"):
+        (tmp_path / name / "__init__.py").touch()
+        (tmp_path / name / "conftest.py").write_text(text.replace("imports.txt", "loads.txt"))
+
+    run_suite(tmp_path, "-n", "2", "--layers", "check", "--layers", "check")
+
+    assert read_lines(tmp_path / "loads.txt") == ["first.conftest  gw0", "second.conftest  gw1"]
+
+
 def write_suite(folder: Path, rows: Mapping[str, str]) -> None:
     """Write files with two tests each, and a table with their layers."""
     package = folder / "tests"
@@ -97,6 +109,7 @@ def write_suite(folder: Path, rows: Mapping[str, str]) -> None:
     for name, layer in rows.items():
         lines.append(f"{name}\t{layer}\t")
         if "::" not in name:
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(TEST)
     (package / "layers.tsv").write_text("\n".join(lines) + "\n")
     (folder / "conftest.py").write_text(CONFTEST)
@@ -104,7 +117,7 @@ def write_suite(folder: Path, rows: Mapping[str, str]) -> None:
 
 def run_suite(folder: Path, *words: str) -> str:
     """Run the tests of a folder; return the output of pytest."""
-    files = [path.name for path in sorted(folder.glob("test_*.py"))]
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("test_*.py"))
     plugins = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin", "-p", "no:schemathesis"]
     pytest = [sys.executable, "-m", "pytest", "--dist", "each", "-p", "tests.scheduling", *plugins]
     result = subprocess.run(
