@@ -19,6 +19,13 @@ __all__ = ["quick_retries"]
 SAMPLE_STEP = 73
 """Of that many calls, a sample lets one fail; the calls differ between the kinds."""
 
+QUICK_KINDS = ("configured", "team-durable", "function-durable")
+"""The kinds of the sample in `check`: with and without journal, members and code."""
+
+OWN_KINDS = tuple(kind for kind in KINDS if kind not in QUICK_KINDS and not is_of_library(kind))
+
+LIBRARY_KINDS = tuple(filter(is_of_library, KINDS))
+
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -46,14 +53,21 @@ async def fail_some_calls(folder: Path, model_url: str, kind: str) -> None:
     assert search.runs
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not is_of_library(kind)])
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 async def test_sample_of_the_calls_that_fail(
     quick_retries: None, tmp_path: Path, model_endpoint: ModelEndpoint, kind: str
 ) -> None:
     await fail_some_calls(tmp_path, model_endpoint.base_url, kind)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if is_of_library(kind)])
+@pytest.mark.parametrize("kind", OWN_KINDS)
+async def test_sample_of_the_calls_of_further_kinds_that_fail(
+    quick_retries: None, tmp_path: Path, model_endpoint: ModelEndpoint, kind: str
+) -> None:
+    await fail_some_calls(tmp_path, model_endpoint.base_url, kind)
+
+
+@pytest.mark.parametrize("kind", LIBRARY_KINDS)
 async def test_sample_of_the_calls_of_libraries_that_fail(
     quick_retries: None, tmp_path: Path, model_endpoint: ModelEndpoint, kind: str
 ) -> None:
