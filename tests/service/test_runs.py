@@ -253,7 +253,7 @@ async def test_run_over_its_timeout_ends_as_error(
     ) as service:
         operations = user(service)
         for agent in ("hang", "tool-stubborn"):
-            request = RunRequest('{"seconds": 3}', session_id="s")
+            request = RunRequest('{"seconds": 1}', session_id="s")
             run = (await operations.runs.create("agent", agent, request)).value
             assert run["status"] == "ERROR"
             assert run["error"] is not None
