@@ -86,7 +86,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its layer, before the option `-m` chooses among them.
 
-    A test that is repeated with PostgreSQL belongs to `check` with SQLite alone.
+    A test that is repeated with PostgreSQL belongs to `check` with SQLite alone. A row of
+    parameters that imports a library of agents has the mark `doors` itself: that takes seconds.
     """
     try:
         table = read_table()
@@ -94,7 +95,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(str(error)) from None
     for item in items:
         layer = table.find_layer(find_name(item.nodeid))
-        if layer == "check" and _needs_postgres(item):
+        if layer == "check" and (_needs_postgres(item) or item.get_closest_marker("doors")):
             layer = "doors"
         if layer is not None:
             item.add_marker(layer)

@@ -106,7 +106,16 @@ def code(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize(
     "work",
-    [take_each, take_in_tasks, check_in_tasks, list_tools, read_log, report_pieces, convert_result],
+    [
+        take_each,
+        take_in_tasks,
+        check_in_tasks,
+        # The library of MCP takes a second to import.
+        pytest.param(list_tools, marks=pytest.mark.doors),
+        pytest.param(read_log, marks=pytest.mark.doors),
+        report_pieces,
+        convert_result,
+    ],
 )
 async def test_other_tasks_have_a_turn_for_each_two_items(
     work: Work, monkeypatch: pytest.MonkeyPatch

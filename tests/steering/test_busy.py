@@ -70,7 +70,7 @@ async def wait_for_messages(operations: ServiceOperations, run_id: str, count: i
         ("agent", "steered-durable"),
         ("agent", "steered-typed"),
         ("agent", "steered-listener"),
-        ("agent", "steered-graph"),
+        pytest.param("agent", "steered-graph", marks=pytest.mark.doors),
         ("team", "steered-office"),
     ],
 )
@@ -344,7 +344,9 @@ async def test_caller_that_leaves_stops_neither_run_nor_message(
         assert run["content"] == "done after work 1 a | only primes"
 
 
-@pytest.mark.parametrize("component", ["steered", "steered-graph"])
+@pytest.mark.parametrize(
+    "component", ["steered", pytest.param("steered-graph", marks=pytest.mark.doors)]
+)
 async def test_message_goes_to_the_run_that_waits_longest_behind(
     site: Deployment, models: SteppingModels, component: str
 ) -> None:

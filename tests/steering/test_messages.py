@@ -60,8 +60,8 @@ async def wait_for_requests(models: SteppingModels, count: int) -> None:
         ("agent", "worker"),
         ("agent", "durable"),
         ("agent", "typed"),
-        ("agent", "graph"),
-        ("agent", "keeping-graph"),
+        pytest.param("agent", "graph", marks=pytest.mark.doors),
+        pytest.param("agent", "keeping-graph", marks=pytest.mark.doors),
         ("team", "office"),
     ],
 )
@@ -93,7 +93,15 @@ async def test_next_model_call_gets_the_message_after_the_results(
         assert call["messages"][-1]["content"] == "only primes"
 
 
-@pytest.mark.parametrize("component", ["worker", "typed", "graph", "keeping-graph"])
+@pytest.mark.parametrize(
+    "component",
+    [
+        "worker",
+        "typed",
+        pytest.param("graph", marks=pytest.mark.doors),
+        pytest.param("keeping-graph", marks=pytest.mark.doors),
+    ],
+)
 async def test_later_run_of_the_session_has_the_message_once(
     site: Deployment, models: SteppingModels, component: str
 ) -> None:
@@ -195,10 +203,11 @@ async def test_cancelled_run_refuses_what_waits(site: Deployment, models: Steppi
     ("kind", "component", "reason"),
     [
         ("workflow", "lane", "A workflow takes no messages while it works"),
-        (
+        pytest.param(
             "agent",
             "listing-graph",
             "A graph without messages (add_messages) in its state takes no messages while it works",
+            marks=pytest.mark.doors,
         ),
     ],
 )
@@ -239,7 +248,14 @@ async def test_message_to_a_run_of_another_process_is_delivered(
         assert (fate["status"], fate["model_call_id"]) == ("delivered", "model-2")
 
 
-@pytest.mark.parametrize("component", ["asking", "asking-graph", "asking-keeping-graph"])
+@pytest.mark.parametrize(
+    "component",
+    [
+        "asking",
+        pytest.param("asking-graph", marks=pytest.mark.doors),
+        pytest.param("asking-keeping-graph", marks=pytest.mark.doors),
+    ],
+)
 async def test_message_to_a_paused_run_is_delivered_when_it_goes_on(
     site: Deployment, models: SteppingModels, component: str
 ) -> None:
@@ -258,7 +274,10 @@ async def test_message_to_a_paused_run_is_delivered_when_it_goes_on(
         assert (await read_fate(operations, run_id, sent["message_id"]))["status"] == "delivered"
 
 
-@pytest.mark.parametrize("component", ["durable", "durable-typed", "durable-graph"])
+@pytest.mark.parametrize(
+    "component",
+    ["durable", "durable-typed", pytest.param("durable-graph", marks=pytest.mark.doors)],
+)
 async def test_durable_run_that_lost_its_process_gets_the_message_once(
     site: Deployment, models: SteppingModels, component: str
 ) -> None:
