@@ -18,6 +18,8 @@ and the run passes if they pass then. `.pytest_cache/reruns.tsv` lists them; one
 again within some 20 runs needs a mend. Any other test that fails by chance has found a race, and is
 not repeated.
 
+The files of `check` and `near` are in memory, if there is room (`tests/memory.py`).
+
 The tests get an environment that is built here, so that a shell does not decide whether they pass.
 """
 
@@ -41,6 +43,7 @@ from typing import NoReturn
 
 from tests.accounting import Account, read_accounts, write_accounts
 from tests.layers import LAYERS, WAITING_LAYERS, Table, read_table, record_seconds
+from tests.memory import call_in_memory
 
 __all__ = [
     "Run",
@@ -80,6 +83,9 @@ _WORKERS_OF_CHECK = ("check",) * 4
 # the cores idle while they wait, and the other workers use them.
 _WORKERS_OF_TEST = ("browser", "process", *("check or doors",) * 4)
 
+# The files of a test that has passed would fill the disk, or the memory.
+_DROPPING = ("-o", "tmp_path_retention_policy=failed")
+
 _FEW_FILES = 8
 """Files that one worker has tested before others have started."""
 
@@ -111,7 +117,8 @@ def choose_stages(command: str, table: Table, shard: int | None = None) -> list[
     """
     if command == "check":
         layers = ("check",)
-        return [Stage("check", layers, tuple(table.find_files(layers)), _divide(_WORKERS_OF_CHECK))]
+        arguments = (*_divide(_WORKERS_OF_CHECK), *_DROPPING)
+        return [Stage("check", layers, tuple(table.find_files(layers)), arguments)]
 
     if command == "test":
         layers = LAYERS[: LAYERS.index("long")]
@@ -170,7 +177,7 @@ def choose_near_stage(paths: Sequence[str], table: Table) -> Stage:
             near |= dict.fromkeys(file for file in fast if file.startswith(folder))
     files = tuple(file for file in near if file in fast)
     workers = _ONE_WORKER if len(files) <= _FEW_FILES else _THREE_WORKERS
-    return Stage("near", ("check",), files, workers)
+    return Stage("near", ("check",), files, (*workers, *_DROPPING))
 
 
 def choose_repeated_stage(paths: Sequence[str], table: Table, rounds: int) -> Stage:
@@ -189,9 +196,7 @@ def choose_repeated_stage(paths: Sequence[str], table: Table, rounds: int) -> St
         if any(Path(file).is_relative_to(path) for path in chosen)
     )
     repeating = ("-q", "-p", "tests.repeating", "--rounds", str(rounds))
-    # The files of a test that has passed would fill the disk.
-    dropping = ("-o", "tmp_path_retention_policy=failed")
-    return Stage("repeated", layers, files, (*_ONE_WORKER, *repeating, *dropping))
+    return Stage("repeated", layers, files, (*_ONE_WORKER, *repeating, *_DROPPING))
 
 
 def build_environment(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -413,6 +418,8 @@ def main(words: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _end)
     os.chdir(ROOT)
     try:
+        if given.command in ("check", "near"):
+            return call_in_memory(lambda: Run().execute(stages, arguments))
         return Run().execute(stages, arguments)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
