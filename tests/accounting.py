@@ -8,23 +8,22 @@ that it sends, and the process that collects the reports writes the file.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import sys
+import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.audit_events import FORKED_EVENT, PAGE_EVENT
 from tests.layers import LAYERS
+from tests.notices import FORKED, PAGE, PROGRAM, listeners, tell
 
 __all__ = ["Account", "read_accounts", "write_accounts"]
-
-_PROGRAM_EVENT = "subprocess.Popen"
 
 
 @dataclass
@@ -73,7 +72,7 @@ def write_accounts(path: Path, accounts: Iterable[Account]) -> None:
 
 
 class _Counts:
-    """Running totals of this process. An audit hook, which Python cannot remove, adds to them."""
+    """Running totals of this process, by the notices of the tests."""
 
     def __init__(self) -> None:
         self.programs = 0
@@ -81,15 +80,15 @@ class _Counts:
         self.pages = 0
         self.forked_cpu = 0.0
 
-    def see(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == _PROGRAM_EVENT:
+    def add(self, kind: str, value: Any) -> None:
+        """Count a notice."""
+        if kind == PROGRAM:
             self.programs += 1
-            words = arguments[1]
-            self.servers += not isinstance(words, str | bytes) and "serve" in words
-        elif event == PAGE_EVENT:
+            self.servers += isinstance(value, list | tuple) and "serve" in value
+        elif kind == PAGE:
             self.pages += 1
-        elif event == FORKED_EVENT:
-            self.forked_cpu += arguments[0]
+        elif kind == FORKED:
+            self.forked_cpu += value
 
     def read(self) -> dict[str, float]:
         times = os.times()
@@ -110,7 +109,8 @@ class _Accountant:
         self._path = path
         self._counts = _Counts()
         self._accounts: dict[str, Account] = {}
-        sys.addaudithook(self._counts.see)
+        listeners.append(self._counts.add)
+        _notice_programs()
         self._before = self._counts.read()
 
     def pytest_collection_finish(self) -> None:
@@ -144,6 +144,18 @@ class _Accountant:
         if self._path is None:
             return
         write_accounts(self._path, self._accounts.values())
+
+
+def _notice_programs() -> None:
+    """Let `subprocess` tell each program that this process starts."""
+    start: Callable[..., None] = subprocess.Popen.__init__
+
+    @functools.wraps(start)
+    def tell_and_start(self: subprocess.Popen[Any], args: Any, *more: Any, **options: Any) -> None:
+        tell(PROGRAM, args)
+        start(self, args, *more, **options)
+
+    subprocess.Popen.__init__ = tell_and_start  # type: ignore[method-assign]
 
 
 def _find_message(report: pytest.TestReport) -> str:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,9 +27,9 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from tests.audit_events import PAGE_EVENT
 from tests.console.vendor import FOLDERS, read_vendored
 from tests.kit.conditions import PATIENCE
+from tests.notices import PAGE, tell
 
 __all__ = [
     "CHROMIUM",
@@ -252,7 +251,7 @@ def open_console(
             matters, or the test leaves more than `_clean_page` removes.
         name: the page: `console` or `chat`.
     """
-    sys.audit(PAGE_EVENT, url)
+    tell(PAGE, url)
     used = _used_pages.setdefault(browser, [])
     page = _open_page(browser) if fresh or not used else used.pop()
     is_clean = False

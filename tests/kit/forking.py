@@ -52,7 +52,7 @@ import httpcore2
 import httpx2
 
 from agentctl import cli
-from tests.audit_events import FORKED_EVENT
+from tests.notices import FORKED, PROGRAM, tell
 
 __all__ = [
     "ForkedProcess",
@@ -188,7 +188,7 @@ class ForkedProcess(subprocess.Popen[Any]):
         *rest: Any,
     ) -> None:
         # As `subprocess` does: the suite counts the programs that it starts.
-        sys.audit("subprocess.Popen", self._python, args, cwd, env)
+        tell(PROGRAM, args)
         pipes = rest[:6]
         start_new_session = rest[11]
         stdin, _, _, stdout, _, stderr = pipes
@@ -227,7 +227,7 @@ class ForkedProcess(subprocess.Popen[Any]):
             with self._waitpid_lock:
                 if self.returncode is None:
                     code = int(os.read(self._status, 8))
-                    sys.audit(FORKED_EVENT, int(os.read(self._status, 8)) / 1_000)
+                    tell(FORKED, int(os.read(self._status, 8)) / 1_000)
                     self.returncode = code
         return self.returncode
 

@@ -180,6 +180,7 @@ def test_environment_is_not_that_of_the_shell() -> None:
 PROJECT = """
 import subprocess, sys
 import pytest
+from tests.notices import PAGE, tell
 
 @pytest.fixture
 def broken():
@@ -204,7 +205,7 @@ def test_skips():
 @pytest.mark.process
 def test_starts_a_program():
     subprocess.run([sys.executable, "-c", "sum(range(3_000_000))", "serve"], check=True)
-    sys.audit("tests.page")
+    tell(PAGE, "https://example.org")
 """
 
 
@@ -272,7 +273,7 @@ def test_costs_of_each_test_are_written(tmp_path: Path, workers: str) -> None:
     package = tmp_path / "tests"
     package.mkdir()
     (package / "__init__.py").touch()
-    for name in ("accounting.py", "audit_events.py", "layers.py"):
+    for name in ("accounting.py", "notices.py", "layers.py"):
         shutil.copy(ROOT / "tests" / name, package)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  check\n  doors\n  process\n")
     (tmp_path / "test_project.py").write_text(PROJECT)
