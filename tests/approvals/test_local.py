@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,17 @@ from agentctl.service.service import Service, ServiceOperations
 from tests.approvals.conftest import AGENTS
 from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.user_modules import forget_user_modules
 from tests.service.callers import open_service
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Deployment:
-    """A configuration of one test."""
+def alone(tmp_path: Path) -> Iterator[Deployment]:
+    """A configuration of one test, whose agent writes into the folder of its module."""
     shutil.copy(Path(__file__).with_name("paying_agent.py"), tmp_path)
     (tmp_path / "ledger.jsonl").touch()
-    return create_deployment(tmp_path, "http://127.0.0.1:9/v1", extra=AGENTS)
+    yield create_deployment(tmp_path, "http://127.0.0.1:9/v1", extra=AGENTS)
+    forget_user_modules()
 
 
 def command(service: Service, name: str = "ann") -> ServiceOperations:
