@@ -40,7 +40,21 @@ from tests.service.callers import ALL, admin, collect_run_events, open_service, 
 
 Row = dict[str, Any]
 
-IN_SECOND = SessionRunsQuery(SessionLocator(db_id="second"))
+SECOND = SessionLocator(db_id="second")
+
+IN_SECOND = SessionRunsQuery(SECOND)
+
+Request = Callable[[ServiceOperations], Awaitable[Any]]
+"""A request of a caller."""
+
+OK = ("allowed", None, None)
+"""The outcome, status and reason of a change that was made."""
+
+NOT_FOUND = ("failed", 404, "NOT_FOUND")
+
+INVALID = ("failed", 422, "VALIDATION_ERROR")
+
+CONFLICT = ("failed", 409, "CONFLICT")
 
 
 async def read_entries(service: Service, **wanted: Any) -> list[Row]:
@@ -79,11 +93,111 @@ def database_file(deployment: Deployment, name: str = "main") -> Iterator[apsw.C
         yield connection
 
 
+FAILED_CHANGES: list[tuple[Request, tuple[Any, ...]]] = [
+    (
+        lambda me: me.sessions.create(NewSession(session_id="s1")),
+        ("create_session", "session:s1", *CONFLICT),
+    ),
+    (
+        lambda me: me.sessions.create(NewSession(session_id="not one")),
+        ("create_session", None, *INVALID),
+    ),
+    (lambda me: me.sessions.create(NewSession(db_id="none")), ("create_session", None, *NOT_FOUND)),
+    (lambda me: me.sessions.rename("none", "x"), ("rename_session", "session:none", *NOT_FOUND)),
+    (lambda me: me.sessions.rename("s1", "x" * 256), ("rename_session", "session:s1", *INVALID)),
+    (
+        lambda me: me.sessions.update("s1", SessionPatch({"metadata": {"a": "\0"}})),
+        ("update_session", "session:s1", *INVALID),
+    ),
+    (
+        lambda me: me.sessions.delete_several(BulkDeletion(("s1", "none"))),
+        ("delete_sessions", "session:s1,session:none", *NOT_FOUND),
+    ),
+    (lambda me: me.sessions.delete_several(BulkDeletion(())), ("delete_sessions", None, *INVALID)),
+    (
+        lambda me: me.runs.create("agent", "none", RunRequest("x")),
+        ("create_agent_run", "agent:none", *NOT_FOUND),
+    ),
+    (
+        lambda me: me.runs.create("agent", "echo", RunRequest("", "s1")),
+        ("create_agent_run", "agent:echo", *INVALID),
+    ),
+    (
+        lambda me: me.runs.create("team", "crew", RunRequest("x", "s1")),
+        ("create_team_run", "team:crew,session:s1", *CONFLICT),
+    ),
+    (
+        lambda me: me.runs.create("agent", "echo", RunRequest("x", "s1", idempotency_key="")),
+        ("create_agent_run", "agent:echo", *INVALID),
+    ),
+]
+"""Requests of a user who has the session `s1`, with the entries of their failures."""
+
+
+def _operation_id_of(resource: str, id: str, action: str) -> str:
+    return f"{resource}:{id}:{action}, {resource}:*:{action}, {resource}:{action}"
+
+
+DENIED_REQUESTS: list[tuple[Request, tuple[str, str | None, str]]] = [
+    (
+        lambda me: me.sessions.get("s1"),
+        ("get_session_by_id", "session:s1", _operation_id_of("sessions", "s1", "read")),
+    ),
+    (lambda me: me.components.list("team"), ("get_teams", None, "teams:*:read, teams:read")),
+    (
+        lambda me: me.components.get("agent", "hang"),
+        ("get_agent", "agent:hang", _operation_id_of("agents", "hang", "read")),
+    ),
+    (lambda me: me.system.get_config(), ("get_config", None, "config:read, system:read")),
+    (lambda me: me.audit.list(AuditFilter()), ("get_audit", None, "audit:read")),
+    (
+        lambda me: me.sessions.rename("a,session:b\n", "x"),
+        ("rename_session", "session:a%2Csession%3Ab%0A", "sessions:*:write, sessions:write"),
+    ),
+    (
+        lambda me: me.runs.create("agent", "echo", RunRequest("x")),
+        ("create_agent_run", "agent:echo", _operation_id_of("agents", "echo", "run")),
+    ),
+    (
+        lambda me: me.runs.open_stream("resume", "agent", "echo", "r", ResumeRequest()),
+        ("resume_agent_run_stream", "agent:echo,run:r", _operation_id_of("agents", "echo", "run")),
+    ),
+]
+"""Requests of a user who may only read the agent `echo`, with the scopes that each lacks."""
+
+
+CHANGES: list[Request] = [
+    lambda me: me.sessions.create(NewSession(session_id="s2")),
+    lambda me: me.sessions.create(NewSession(session_id="s2", db_id="second")),
+    lambda me: me.sessions.rename("s1", "new"),
+    lambda me: me.sessions.rename("s1", "new", SECOND),
+    lambda me: me.sessions.update("s1", SessionPatch({"metadata": {"a": 1}})),
+    lambda me: me.sessions.delete("s1"),
+    lambda me: me.sessions.delete("s1", SECOND, cancel=True),
+    lambda me: me.sessions.delete("busy", cancel=True),
+    lambda me: me.sessions.delete_several(BulkDeletion(("s1",))),
+    lambda me: me.runs.create("agent", "echo", RunRequest("x", "s3")),
+    lambda me: me.runs.create("agent", "apart", RunRequest("x", "s3")),
+    lambda me: collect_run_events(me, "workflow", "line", message="x", session_id="s3"),
+]
+"""Changes of a user who has the session `s1` in both databases, and `busy` with a live run."""
+
+
 BREAKS = {
     "refusing": "CREATE TRIGGER no BEFORE INSERT ON audit_log BEGIN SELECT RAISE(ABORT, 'no'); END",
     "gone": "ALTER TABLE audit_log RENAME TO elsewhere",
 }
 MENDS = {"refusing": "DROP TRIGGER no", "gone": "ALTER TABLE elsewhere RENAME TO audit_log"}
+
+
+@contextlib.contextmanager
+def broken_audit_log(deployment: Deployment, broken: str) -> Iterator[None]:
+    """Refuse every new entry of the audit log of the first database within the block."""
+    with database_file(deployment) as file:
+        file.execute(BREAKS[broken])
+    yield
+    with database_file(deployment) as file:
+        file.execute(MENDS[broken])
 
 
 async def test_every_session_change_has_an_entry(deployment: Deployment) -> None:
@@ -95,31 +209,28 @@ async def test_every_session_change_has_an_entry(deployment: Deployment) -> None
         await operations.sessions.update("s1", SessionPatch({"metadata": {"secret": 1}}))
         await operations.sessions.delete("s1")
         await operations.sessions.delete_several(BulkDeletion((made, made)))
-        ok = ("allowed", None, None)
         assert await summaries(service) == [
-            ("create_session", "session:s1", *ok),
-            ("create_session", f"session:{made}", *ok),
-            ("rename_session", "session:s1", *ok),
-            ("update_session", "session:s1", *ok),
-            ("delete_session", "session:s1", *ok),
-            ("delete_sessions", f"session:{made}", *ok),
+            ("create_session", "session:s1", *OK),
+            ("create_session", f"session:{made}", *OK),
+            ("rename_session", "session:s1", *OK),
+            ("update_session", "session:s1", *OK),
+            ("delete_session", "session:s1", *OK),
+            ("delete_sessions", f"session:{made}", *OK),
         ]
         assert "secret" not in str(await read_entries(service))
 
 
 async def test_entry_names_principal_backend_and_time(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
+        remote = service.operations_for(Principal("me", ALL), "request-1")
+        local = service.operations_for(local_principal("ann"))
+        acting = service.operations_for(local_principal("ann", acting_for="bob"))
+        nobody = service.operations_for(Principal(None, ALL))
+
         began = format_rfc3339(now())
-        await service.operations_for(Principal("me", ALL), "request-1").sessions.create(
-            NewSession()
-        )
-        one = service.operations_for(local_principal("ann"))
-        await one.sessions.create(NewSession())
-        await one.sessions.create(NewSession())
-        await service.operations_for(local_principal("ann", acting_for="bob")).sessions.create(
-            NewSession()
-        )
-        await service.operations_for(Principal(None, ALL)).sessions.create(NewSession())
+        for operations in (remote, local, local, acting, nobody):
+            await operations.sessions.create(NewSession())
+
         found = await read_entries(service)
         assert [(row["principal"], row["via"]) for row in found] == [
             ("me", "http"),
@@ -128,12 +239,14 @@ async def test_entry_names_principal_backend_and_time(deployment: Deployment) ->
             ("local:ann", "local"),
             ("anonymous", "http"),
         ]
-        ids = [row["request_id"] for row in found]
-        assert ids[0] == "request-1"
-        assert ids[1] == ids[2]
-        assert len(set(ids)) == 4
         assert began <= found[0]["at"] <= found[-1]["at"] <= format_rfc3339(now())
         assert [row["seq"] for row in found] == sorted({row["seq"] for row in found})
+
+        # A command is one request, although it calls several operations.
+        request_ids = [row["request_id"] for row in found]
+        assert request_ids[0] == "request-1"
+        assert request_ids[1] == request_ids[2]
+        assert len(set(request_ids)) == 4
 
 
 async def test_new_run_has_one_entry_with_its_session(deployment: Deployment) -> None:
@@ -141,6 +254,7 @@ async def test_new_run_has_one_entry_with_its_session(deployment: Deployment) ->
         operations = user(service, session_id="claimed")
         run = (await operations.runs.create("agent", "echo", RunRequest("secret text"))).value
         await collect_run_events(operations, "team", "crew", message="ask echo", session_id="t1")
+
         first, second = await read_entries(service)
         assert summarize(first)[:3] == (
             "create_agent_run",
@@ -237,52 +351,25 @@ async def test_failed_change_has_only_a_failed_entry(deployment: Deployment) -> 
     async with open_service(deployment) as service:
         operations = user(service)
         await operations.sessions.create(NewSession(session_id="s1"))
-        asks: list[Callable[[], Awaitable[Any]]] = [
-            lambda: operations.sessions.create(NewSession(session_id="s1")),
-            lambda: operations.sessions.create(NewSession(session_id="not one")),
-            lambda: operations.sessions.create(NewSession(db_id="none")),
-            lambda: operations.sessions.rename("none", "x"),
-            lambda: operations.sessions.rename("s1", "x" * 256),
-            lambda: operations.sessions.update("s1", SessionPatch({"metadata": {"a": "\0"}})),
-            lambda: operations.sessions.delete_several(BulkDeletion(("s1", "none"))),
-            lambda: operations.sessions.delete_several(BulkDeletion(())),
-            lambda: operations.runs.create("agent", "none", RunRequest("x")),
-            lambda: operations.runs.create("agent", "echo", RunRequest("", "s1")),
-            lambda: operations.runs.create("team", "crew", RunRequest("x", "s1")),
-            lambda: operations.runs.create(
-                "agent", "echo", RunRequest("x", "s1", idempotency_key="")
-            ),
-        ]
-        for ask in asks:
+
+        for request, _ in FAILED_CHANGES:
             with pytest.raises(errors.AgentctlError):
-                await ask()
-        assert (await summaries(service))[1:] == [
-            ("create_session", "session:s1", "failed", 409, "CONFLICT"),
-            ("create_session", None, "failed", 422, "VALIDATION_ERROR"),
-            ("create_session", None, "failed", 404, "NOT_FOUND"),
-            ("rename_session", "session:none", "failed", 404, "NOT_FOUND"),
-            ("rename_session", "session:s1", "failed", 422, "VALIDATION_ERROR"),
-            ("update_session", "session:s1", "failed", 422, "VALIDATION_ERROR"),
-            ("delete_sessions", "session:s1,session:none", "failed", 404, "NOT_FOUND"),
-            ("delete_sessions", None, "failed", 422, "VALIDATION_ERROR"),
-            ("create_agent_run", "agent:none", "failed", 404, "NOT_FOUND"),
-            ("create_agent_run", "agent:echo", "failed", 422, "VALIDATION_ERROR"),
-            ("create_team_run", "team:crew,session:s1", "failed", 409, "CONFLICT"),
-            ("create_agent_run", "agent:echo", "failed", 422, "VALIDATION_ERROR"),
-        ]
+                await request(operations)
+
+        _, *found = await summaries(service)
+        assert found == [entry for _, entry in FAILED_CHANGES]
 
 
 async def test_change_in_another_database_has_its_entry_first(deployment: Deployment) -> None:
-    second = SessionLocator(db_id="second")
     async with open_service(deployment) as service:
         operations = user(service)
         other = await user(service, "other").runs.create(
             "agent", "apart", RunRequest("x", "theirs")
         )
         await operations.sessions.create(NewSession(session_id="s1", db_id="second"))
-        await operations.sessions.rename("s1", "x", second)
+        await operations.sessions.rename("s1", "x", SECOND)
         with pytest.raises(errors.NotFound):
-            await operations.sessions.rename("none", "x", second)
+            await operations.sessions.rename("none", "x", SECOND)
         with pytest.raises(errors.NotFound):
             await operations.runs.create("agent", "apart", RunRequest("x", "theirs"))
         place = "database:second"
@@ -328,46 +415,17 @@ async def test_second_entry_has_what_a_change_in_another_database_did(
 async def test_every_denial_has_an_entry(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = service.operations_for(Principal("me", frozenset({"agents:echo:read"})))
-        asks: list[Callable[[], Awaitable[Any]]] = [
-            lambda: operations.sessions.get("s1"),
-            lambda: operations.components.list("team"),
-            lambda: operations.components.get("agent", "hang"),
-            lambda: operations.system.get_config(),
-            lambda: operations.audit.list(AuditFilter()),
-            lambda: operations.sessions.rename("a,session:b\n", "x"),
-            lambda: operations.runs.create("agent", "echo", RunRequest("x")),
-            lambda: operations.runs.open_stream("resume", "agent", "echo", "r", ResumeRequest()),
-        ]
-        for ask in asks:
+
+        for request, _ in DENIED_REQUESTS:
             with pytest.raises(errors.Forbidden):
-                await ask()
+                await request(operations)
+        # A read that is allowed has no entry.
         await operations.components.get("agent", "echo")
-        found = await summaries(service)
-        assert found == [
-            (name, about, "denied", 403, reason)
-            for name, about, reason in (
-                ("get_session_by_id", "session:s1", _operation_id_of("sessions", "s1", "read")),
-                ("get_teams", None, "teams:*:read, teams:read"),
-                ("get_agent", "agent:hang", _operation_id_of("agents", "hang", "read")),
-                ("get_config", None, "config:read, system:read"),
-                ("get_audit", None, "audit:read"),
-                (
-                    "rename_session",
-                    "session:a%2Csession%3Ab%0A",
-                    "sessions:*:write, sessions:write",
-                ),
-                ("create_agent_run", "agent:echo", _operation_id_of("agents", "echo", "run")),
-                (
-                    "resume_agent_run_stream",
-                    "agent:echo,run:r",
-                    _operation_id_of("agents", "echo", "run"),
-                ),
-            )
+
+        assert await summaries(service) == [
+            (operation, about, "denied", 403, lacking_scopes)
+            for _, (operation, about, lacking_scopes) in DENIED_REQUESTS
         ]
-
-
-def _operation_id_of(resource: str, id: str, action: str) -> str:
-    return f"{resource}:{id}:{action}, {resource}:*:{action}, {resource}:{action}"
 
 
 async def test_ids_in_entries_are_quoted_and_truncated(deployment: Deployment) -> None:
@@ -390,7 +448,6 @@ async def test_ids_in_entries_are_quoted_and_truncated(deployment: Deployment) -
 @pytest.mark.parametrize("broken", BREAKS)
 async def test_change_is_refused_without_its_entry(deployment: Deployment, broken: str) -> None:
     """A broken audit log prevents every change in any database, and nothing else."""
-    second = SessionLocator(db_id="second")
     async with open_service(deployment) as service:
         operations = user(service)
         for where in (None, "second"):
@@ -398,46 +455,32 @@ async def test_change_is_refused_without_its_entry(deployment: Deployment, broke
                 NewSession(session_id="s1", session_name="old", db_id=where)
             )
         before = await _read_state(service)
-        async with streamed_run(operations, "agent", "hang", message="x", session_id="busy") as (
-            run,
-            _,
-        ):
-            with database_file(deployment) as file:
-                file.execute(BREAKS[broken])
-            asks: list[Callable[[], Awaitable[Any]]] = [
-                lambda: operations.sessions.create(NewSession(session_id="s2")),
-                lambda: operations.sessions.create(NewSession(session_id="s2", db_id="second")),
-                lambda: operations.sessions.rename("s1", "new"),
-                lambda: operations.sessions.rename("s1", "new", second),
-                lambda: operations.sessions.update("s1", SessionPatch({"metadata": {"a": 1}})),
-                lambda: operations.sessions.delete("s1"),
-                lambda: operations.sessions.delete("s1", second, cancel=True),
-                lambda: operations.sessions.delete("busy", cancel=True),
-                lambda: operations.sessions.delete_several(BulkDeletion(("s1",))),
-                lambda: operations.runs.create("agent", "echo", RunRequest("x", "s3")),
-                lambda: operations.runs.create("agent", "apart", RunRequest("x", "s3")),
-                lambda: collect_run_events(
-                    operations, "workflow", "line", message="x", session_id="s3"
-                ),
-                lambda: operations.runs.cancel(
-                    "agent", "hang", run["run_id"], CancelRequest("busy", wait=30)
-                ),
+
+        start = streamed_run(operations, "agent", "hang", message="x", session_id="busy")
+        async with start as (run, _):
+            cancel = CancelRequest("busy", wait=30)
+            changes: list[Request] = [
+                *CHANGES,
+                lambda me: me.runs.cancel("agent", "hang", run["run_id"], cancel),
             ]
-            for number, ask in enumerate(asks):
-                with pytest.raises(errors.Unavailable) as refused:
-                    await ask()
-                assert refused.value.status == 503, number
-                assert refused.value.detail.startswith("The audit log cannot be written"), number
-            # Reads continue, and denials stay denials.
-            with pytest.raises(errors.Forbidden):
-                await service.operations_for(Principal("me")).sessions.get("s1")
-            with pytest.raises(errors.NotFound):
-                await operations.sessions.rename("none", "x")
-            still = (await operations.runs.get(run["run_id"])).value
-            assert (still["status"], still["cancel_requested_at"]) == ("RUNNING", None)
-            with database_file(deployment) as file:
-                file.execute(MENDS[broken])
+            with broken_audit_log(deployment, broken):
+                for number, change in enumerate(changes):
+                    with pytest.raises(errors.Unavailable) as refused:
+                        await change(operations)
+                    assert refused.value.status == 503, number
+                    detail = refused.value.detail
+                    assert detail.startswith("The audit log cannot be written"), number
+
+                # Reads continue, and denials stay denials.
+                with pytest.raises(errors.Forbidden):
+                    await service.operations_for(Principal("me")).sessions.get("s1")
+                with pytest.raises(errors.NotFound):
+                    await operations.sessions.rename("none", "x")
+                still = (await operations.runs.get(run["run_id"])).value
+                assert (still["status"], still["cancel_requested_at"]) == ("RUNNING", None)
+
             await operations.sessions.delete("busy", cancel=True)
+
         assert await _read_state(service) == before
         await operations.sessions.rename("s1", "new")
         assert (await read_entries(service))[-1]["operation"] == "rename_session"
@@ -500,14 +543,20 @@ async def test_internal_error_is_a_failed_entry(deployment: Deployment) -> None:
         ]
 
 
-async def test_reads_have_entries_if_configured(deployment: Deployment) -> None:
+async def test_reads_have_no_entries_by_default(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         await user(service).components.list("agent")
         await user(service).sessions.list(SessionFilter())
+
         assert await read_entries(service) == []
+
+
+async def test_reads_have_entries_if_configured(deployment: Deployment) -> None:
     async with auditing_reads(deployment) as service:
         operations = user(service)
         run = (await operations.runs.create("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
+
+        # The first two need no permission, and are not recorded.
         await operations.system.get_health()
         await operations.system.get_info()
         await operations.system.get_me()
@@ -518,8 +567,9 @@ async def test_reads_have_entries_if_configured(deployment: Deployment) -> None:
             await operations.runs.get("none")
         request = ResumeRequest("s1")
         assert [event.name async for event in operations.runs.resume("agent", "echo", run, request)]
-        found = [row[:4] for row in await summaries(service)]
-        assert found[1:] == [
+
+        _, *found = await summaries(service)
+        assert [row[:4] for row in found] == [
             ("get_me", None, "allowed", None),
             ("get_agents", None, "allowed", None),
             ("get_session_by_id", "session:s1", "allowed", None),
@@ -535,58 +585,72 @@ async def test_recorded_read_fails_without_its_entry(deployment: Deployment, bro
     async with auditing_reads(deployment) as service:
         operations = user(service)
         run = (await operations.runs.create("agent", "echo", RunRequest("x", "s1"))).value["run_id"]
-        with database_file(deployment) as file:
-            file.execute(BREAKS[broken])
-        asks: list[Callable[[], Awaitable[Any]]] = [
-            lambda: operations.sessions.get("s1"),
-            lambda: operations.sessions.list(SessionFilter()),
-            lambda: operations.components.list("agent"),
-            lambda: operations.runs.open_stream(
-                "resume", "agent", "echo", run, ResumeRequest("s1")
-            ),
+        reads: list[Request] = [
+            lambda me: me.sessions.get("s1"),
+            lambda me: me.sessions.list(SessionFilter()),
+            lambda me: me.components.list("agent"),
+            lambda me: me.runs.open_stream("resume", "agent", "echo", run, ResumeRequest("s1")),
         ]
-        for ask in asks:
-            with pytest.raises(errors.Unavailable):
-                await ask()
-        assert (await operations.system.get_health()).value["status"] == "ok"
-        with database_file(deployment) as file:
-            file.execute(MENDS[broken])
+
+        with broken_audit_log(deployment, broken):
+            for read in reads:
+                with pytest.raises(errors.Unavailable):
+                    await read(operations)
+
+            assert (await operations.system.get_health()).value["status"] == "ok"
 
 
-async def test_audit_list_has_pages_filters_and_cursors(deployment: Deployment) -> None:
+@contextlib.asynccontextmanager
+async def ten_entries(deployment: Deployment) -> AsyncIterator[Service]:
+    """Open a service in which `me` made five sessions, and `other` could not rename them."""
     async with open_service(deployment) as service:
-        operations = user(service)
-        other = user(service, "other")
         for number in range(5):
-            await operations.sessions.create(NewSession(session_id=f"s{number}"))
+            await user(service).sessions.create(NewSession(session_id=f"s{number}"))
             with pytest.raises(errors.NotFound):
-                await other.sessions.rename(f"s{number}", "x")
-        seen = []
+                await user(service, "other").sessions.rename(f"s{number}", "x")
+        yield service
+
+
+async def test_pages_of_the_audit_log_begin_with_the_newest(deployment: Deployment) -> None:
+    async with ten_entries(deployment) as service:
+        seqs = []
         cursor = None
         while True:
             page = (await admin(service).audit.list(AuditFilter(limit=3, cursor=cursor))).value
-            seen += [row["seq"] for row in page["data"]]
+            seqs += [row["seq"] for row in page["data"]]
             cursor = page["meta"]["next_cursor"]
             if cursor is None:
                 break
-        assert seen == sorted(seen, reverse=True)
-        assert len(seen) == 10
+
+    assert seqs == sorted(seqs, reverse=True)
+    assert len(seqs) == 10
+
+
+async def test_audit_log_is_filtered_by_its_fields(deployment: Deployment) -> None:
+    async with ten_entries(deployment) as service:
         assert len(await read_entries(service, principal="me")) == 5
         assert len(await read_entries(service, outcome="failed", principal="other")) == 5
         assert await read_entries(service, outcome="failed", principal="me") == []
         assert len(await read_entries(service, operation="rename_session")) == 5
         assert await read_entries(service, operation="no such") == []
-        middle = (await read_entries(service))[6]
-        later = await read_entries(service, since=parse_rfc3339(middle["at"]))
-        assert [row["seq"] for row in later] == seen[::-1][6:]
+
+        entries = await read_entries(service)
+        later = await read_entries(service, since=parse_rfc3339(entries[6]["at"]))
+        assert [row["seq"] for row in later] == [row["seq"] for row in entries[6:]]
 
 
 async def test_audit_scope_reads_entries_of_all_principals(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         await user(service).sessions.create(NewSession())
         auditor = service.operations_for(Principal("eve", frozenset({"audit:read"})))
+
         page = (await auditor.audit.list(AuditFilter())).value
+
         assert [row["principal"] for row in page["data"]] == ["me"]
+
+
+async def test_wrong_filters_of_the_audit_log_are_refused(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
         for wrong in (
             AuditFilter(limit=0),
             AuditFilter(limit=101),
@@ -595,25 +659,29 @@ async def test_audit_scope_reads_entries_of_all_principals(deployment: Deploymen
             AuditFilter(operation="\ud800"),
         ):
             with pytest.raises(errors.ValidationFailed):
-                await auditor.audit.list(wrong)
+                await admin(service).audit.list(wrong)
 
 
 async def test_old_entries_are_removed(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
+        databases = service.hosting.databases
         for number in range(3):
             await user(service).sessions.create(NewSession(session_id=f"s{number}"))
         with database_file(deployment) as file:
             file.execute("UPDATE audit_log SET at = at - 40 * 86400000000 WHERE seq < 3")
-        databases = service.hosting.databases
+
         await delete_expired(databases)
         await delete_expired(databases, ages=Ages(41))
         assert len(await read_entries(service)) == 3
+
         await delete_expired(databases, ages=Ages(39))
         kept, deletion = await read_entries(service)
         assert kept["resource"] == "session:s2"
         assert (deletion["principal"], deletion["via"]) == ("system:cleanup", "local")
         assert (deletion["operation"], deletion["count"]) == ("expire_audit", 2)
         assert deletion["reason"].startswith("older than 20")
+
+        # A cleanup that removes nothing has no entry, and numbers are not used again.
         await delete_expired(databases, ages=Ages(39))
         await user(service).sessions.create(NewSession())
         assert [row["seq"] for row in await read_entries(service)] == [3, 4, 5]

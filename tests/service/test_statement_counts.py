@@ -17,6 +17,7 @@ from agentctl.interface.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
+from agentctl.service.service import ServiceOperations
 from agentctl.store.postgres import pool
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
@@ -24,6 +25,7 @@ from tests.kit.postgres import postgres_schemas
 from tests.service.callers import collect_run_events, open_service, user
 
 REPEATS = 5
+"""How often a request is counted."""
 
 
 class Statements:
@@ -55,73 +57,74 @@ class Statements:
 
         The server sends other statements meanwhile, such as those of its sweeps.
         """
+        # The first request prepares statements and opens connections.
         await act()
-        found = []
+
+        counts = []
         for _ in range(REPEATS):
             self.texts.clear()
             self.commits = 0
             await act()
-            found.append((len(self.texts), self.commits))
-        return min(found)
+            counts.append((len(self.texts), self.commits))
+        return min(counts)
 
 
 @pytest.fixture
 def databases(postgres_url: str) -> Iterator[dict[str, str]]:
-    with postgres_schemas(postgres_url) as databases:
-        yield databases
+    with postgres_schemas(postgres_url) as schemas:
+        yield schemas
 
 
-async def test_a_plain_run_takes_three_commits(
+async def execute_run(operations: ServiceOperations, session_id: str | None) -> None:
+    request = RunRequest("hello", session_id=session_id)
+    document = await operations.runs.create("agent", "echo", request)
+    assert document.value["status"] == "COMPLETED"
+
+
+async def cancel_ended_run(operations: ServiceOperations, run_id: str) -> None:
+    request = CancelRequest(session_id="s2")
+    document = await operations.runs.cancel("agent", "echo", run_id, request)
+    assert document.value["cancel"] == "already_final"
+
+
+async def list_one_session(operations: ServiceOperations, where: SessionLocator) -> None:
+    page = (await operations.sessions.list(SessionFilter(where, page=Page(limit=1)))).value
+    assert page["meta"]["total_count"] > len(page["data"]) == 1
+
+
+async def test_single_requests_take_few_statements(
     tmp_path: Path,
     model_endpoint: ModelEndpoint,
     databases: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = Statements(monkeypatch)
+    sent = Statements(monkeypatch)
     deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
     async with open_service(deployment) as service:
         operations = user(service)
-
-        async def run(session_id: str | None) -> None:
-            document = await operations.runs.create(
-                "agent", "echo", RunRequest("hello", session_id=session_id)
-            )
-            assert document.value["status"] == "COMPLETED"
+        sessions = operations.sessions
 
         # The start with its session and its audit entry, the end, and the read of the response.
-        assert await found.count(lambda: run(None)) == (13, 3), found.texts
-        # A run in a session that exists also reads the last runs.
-        assert await found.count(lambda: run("s1")) == (17, 4), found.texts
+        assert await sent.count(lambda: execute_run(operations, None)) == (13, 3), sent.texts
 
-        async def stream() -> None:
-            await collect_run_events(operations, "agent", "echo", message="hello", session_id="s2")
+        # A run in a session that exists also reads the last runs.
+        assert await sent.count(lambda: execute_run(operations, "s1")) == (17, 4), sent.texts
 
         # The events of a run that ends within a tick are stored with its end.
-        assert (await found.count(stream))[1] <= 4, found.texts
+        request = {"message": "hello", "session_id": "s2"}
+        _, commits = await sent.count(
+            lambda: collect_run_events(operations, "agent", "echo", **request)
+        )
+        assert commits <= 4, sent.texts
 
-        async def read() -> None:
-            await operations.sessions.get("s1")
-
-        assert await found.count(read) == (1, 1), found.texts
-
-        (ended,) = (await operations.sessions.list_runs("s2", SessionRunsQuery(limit=1))).value
-
-        async def cancel() -> None:
-            request = CancelRequest(session_id="s2")
-            result = await operations.runs.cancel("agent", "echo", ended["run_id"], request)
-            assert result.value["cancel"] == "already_final"
+        assert await sent.count(lambda: sessions.get("s1")) == (1, 1), sent.texts
 
         # The state, BEGIN, the audit entry with the id of its transaction, and COMMIT.
-        assert await found.count(cancel) == (4, 2), found.texts
-
-        async def list_sessions(where: SessionLocator = DEFAULT_LOCATOR) -> None:
-            page = (await operations.sessions.list(SessionFilter(where, page=Page(limit=1)))).value
-            assert page["meta"]["total_count"] > len(page["data"]) == 1
+        (ended,) = (await sessions.list_runs("s2", SessionRunsQuery(limit=1))).value
+        run_id = ended["run_id"]
+        assert await sent.count(lambda: cancel_ended_run(operations, run_id)) == (4, 2), sent.texts
 
         # The page, its total and the newest runs of its sessions.
-        assert await found.count(list_sessions) == (1, 1), found.texts
-
-        async def list_agents_sessions() -> None:
-            await list_sessions(SessionLocator(type="agent"))
-
-        assert await found.count(list_agents_sessions) == (1, 1), found.texts
+        for where in (DEFAULT_LOCATOR, SessionLocator(type="agent")):
+            count = await sent.count(lambda where=where: list_one_session(operations, where))
+            assert count == (1, 1), sent.texts
