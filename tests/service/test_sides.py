@@ -8,7 +8,8 @@ import hashlib
 import os
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ from tests.kit.model import ModelEndpoint
 from tests.service.callers import admin, open_service, user
 
 SESSIONS = 10_000 if os.environ.get("AGENTCTL_TEST_LONG") else 24
+"""Of them, some are on each side."""
 
 PERCENT = 30
+"""The share of the sessions that belong to the new side."""
 
 EXTRA = f"""
 [[agents]]
@@ -75,20 +78,40 @@ def config_file(tmp_path: Path, model_endpoint: ModelEndpoint) -> Path:
     return create_deployment(tmp_path, model_endpoint.base_url, extra=EXTRA).path
 
 
-def find_bucket(component: str, session_id: str) -> int:
+def is_on_new_side(component: str, session_id: str) -> bool:
+    """Return True if a session belongs to the percentage that the next entry answers."""
     digest = hashlib.sha256(f"agent/{component}/{session_id}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") % 100
+    return int.from_bytes(digest[:8], "big") % 100 < PERCENT
 
 
 async def read_current(service: Service, name: str) -> str:
     document: Any = await user(service).components.list_versions("agent", name, VersionFilter())
-    (current,) = [each["version"] for each in document.value["data"] if each["is_current"]]
+    (current,) = [row["version"] for row in document.value["data"] if row["is_current"]]
     return str(current)
+
+
+async def read_old_side(service: Service, new: str) -> str:
+    """Return the version of the writer that is not the new one: both are current."""
+    document: Any = await user(service).components.list_versions("agent", "writer", VersionFilter())
+    assert {row["is_current"] for row in document.value["data"]} == {True}
+    (old,) = {row["version"] for row in document.value["data"]} - {new}
+    return str(old)
+
+
+async def approve(service: Service, run: dict[str, Any]) -> dict[str, Any]:
+    """Approve the only call of a run of the payer; return the run when it has ended."""
+    (asked,) = run["approvals"]
+    ruling = Ruling("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
+    document = await user(service).runs.continue_run(
+        "agent", "payer", run["run_id"], ContinueRequest((ruling,))
+    )
+    return dict(document.value)
 
 
 def test_session_on_the_new_side_stays_there_when_percent_grows(config_file: Path) -> None:
     text = config_file.read_text()
     sides: dict[str, list[bool]] = {f"s{number}": [] for number in range(300)}
+
     for percent in (0, 1, 5, 30, 99, 100):
         config_file.write_text(text.replace(f"percent = {PERCENT}", f"percent = {percent}"))
         catalog = Catalog.from_settings(load_settings(config_file, {}))
@@ -98,17 +121,50 @@ def test_session_on_the_new_side_stays_there_when_percent_grows(config_file: Pat
             side = catalog.choose_side(writer, session_id)
             assert (side.id, side.kind) == ("writer", "agent")
             seen.append(side.spec.id == "writer-v2")
-        share = sum(seen[-1] for seen in sides.values()) / 3
-        assert abs(share - percent) < 10
+
+        percent_seen = sum(seen[-1] for seen in sides.values()) / 3
+        assert abs(percent_seen - percent) < 10
+
     assert all(seen == sorted(seen) for seen in sides.values())
     assert {seen[0] for seen in sides.values()} == {False}
     assert {seen[-1] for seen in sides.values()} == {True}
 
 
-async def test_sessions_keep_their_side_over_servers_of_two_configurations(
-    world: Deployment, model_endpoint: ModelEndpoint
-) -> None:
-    model_endpoint.forget()
+@dataclass
+class Servers:
+    """Services of one database, of which each request takes one at random."""
+
+    services: list[Service]
+
+    chance: random.Random = field(default_factory=lambda: random.Random(5))
+
+    def choose(self) -> Service:
+        return self.chance.choice(self.services)
+
+    async def talk(self, session_id: str) -> list[dict[str, Any]]:
+        """Send two messages to the writer in a session; return the runs."""
+        runs = []
+        for turn in range(2):
+            request = RunRequest(f"{turn}", session_id=session_id)
+            document = await user(self.choose()).runs.create("agent", "writer", request)
+            runs.append(dict(document.value))
+        return runs
+
+    async def pay(self, session_id: str) -> None:
+        """Let the payer pause on one service, and go on as the same version on another."""
+        request = RunRequest('{"a": 1, "b": 2}', session_id=session_id)
+        document = await user(self.choose()).runs.create("agent", "payer", request)
+        paused = dict(document.value)
+        assert paused["status"] == "PAUSED"
+
+        ended = await approve(self.choose(), paused)
+        assert ended["status"] == "COMPLETED", ended["error"]
+        assert (ended["version"], ended["version_changes"]) == (paused["version"], [])
+
+
+@contextlib.asynccontextmanager
+async def serve_three_times(world: Deployment) -> AsyncIterator[Servers]:
+    """Open three services, the last one after a change of the instructions of the payer."""
     async with contextlib.AsyncExitStack() as stack:
         services = []
         for number in range(3):
@@ -118,89 +174,66 @@ async def test_sessions_keep_their_side_over_servers_of_two_configurations(
             service = await stack.enter_async_context(open_service(world))
             await service.prepare()
             services.append(service)
-        new = await read_current(services[0], "writer-v2")
-        listed: Any = await user(services[0]).components.list_versions(
-            "agent", "writer", VersionFilter()
-        )
-        versions = {each["version"] for each in listed.value["data"]}
-        assert {each["is_current"] for each in listed.value["data"]} == {True}
-        (old,) = versions - {new}
+        yield Servers(services)
 
-        chosen = random.Random(5)
 
-        async def talk(number: int) -> None:
+async def test_sessions_keep_their_side_over_servers_of_two_configurations(
+    world: Deployment, model_endpoint: ModelEndpoint
+) -> None:
+    model_endpoint.forget()
+    async with serve_three_times(world) as servers:
+        new = await read_current(servers.services[0], "writer-v2")
+        old = await read_old_side(servers.services[0], new)
+        expected_counts = Counter[str]()
+
+        async def use(number: int) -> None:
             session_id = f"session-{number}"
-            for turn in range(2):
-                request = RunRequest(f"{turn}", session_id=session_id)
-                service = chosen.choice(services)
-                run: Any = (await user(service).runs.create("agent", "writer", request)).value
+            expected = new if is_on_new_side("writer", session_id) else old
+            for run in await servers.talk(session_id):
                 assert (run["status"], run["agent_id"]) == ("COMPLETED", "writer")
-                is_new = find_bucket("writer", session_id) < PERCENT
-                assert run["version"] == (new if is_new else old)
+                assert run["version"] == expected
+                expected_counts[expected] += 1
             if number % 6 == 0:
-                await pay(f"paying-{number}")
-
-        async def pay(session_id: str) -> None:
-            request = RunRequest('{"a": 1, "b": 2}', session_id=session_id)
-            first = chosen.choice(services)
-            run: Any = (await user(first).runs.create("agent", "payer", request)).value
-            assert run["status"] == "PAUSED"
-            (asked,) = run["approvals"]
-            ruling = Ruling("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
-            decided = await user(chosen.choice(services)).runs.continue_run(
-                "agent", "payer", run["run_id"], ContinueRequest((ruling,))
-            )
-            ended: Any = decided.value
-            assert ended["status"] == "COMPLETED", ended["error"]
-            assert (ended["version"], ended["version_changes"]) == (run["version"], [])
+                await servers.pay(f"paying-{number}")
 
         for start in range(0, SESSIONS, 10):
-            await asyncio.gather(*(talk(n) for n in range(start, min(start + 10, SESSIONS))))
+            together = range(start, min(start + 10, SESSIONS))
+            await asyncio.gather(*(use(number) for number in together))
 
-        expected = Counter(
-            new if find_bucket("writer", f"session-{number}") < PERCENT else old
-            for number in range(SESSIONS)
-        )
-        await services[0].hosting.sums.add_ended_runs()
-        usage: Any = await admin(services[1]).usage.get(
-            UsageFilter(by=("version",), component_id="writer")
-        )
-        counted = {row["version"]: row["runs"] for row in usage.value["data"]}
-        assert counted == {version: 2 * count for version, count in expected.items()}
-        instructions = Counter(
-            body["messages"][0]["content"] for body in model_endpoint.requests("echo")
-        )
-        assert instructions == {"Old side.": counted[old], "New side.": counted[new]}
+        await servers.services[0].hosting.sums.add_ended_runs()
+        wanted = UsageFilter(by=("version",), component_id="writer")
+        usage: Any = await admin(servers.services[1]).usage.get(wanted)
+
+    counts = {row["version"]: row["runs"] for row in usage.value["data"]}
+    assert counts == expected_counts
+    assert counts.keys() == {old, new}
+    instructions = Counter(
+        body["messages"][0]["content"] for body in model_endpoint.requests("echo")
+    )
+    assert instructions == {"Old side.": counts[old], "New side.": counts[new]}
 
 
 async def test_run_of_the_new_side_goes_on_after_the_way_back(world: Deployment) -> None:
-    session_id = next(
-        name for name in map(str, range(1_000)) if find_bucket("payer", name) < PERCENT
-    )
+    session_id = next(name for name in map(str, range(1_000)) if is_on_new_side("payer", name))
+    request = RunRequest('{"a": 1, "b": 2}', session_id=session_id)
     async with open_service(world) as service:
         await service.prepare()
-        request = RunRequest('{"a": 1, "b": 2}', session_id=session_id)
-        run: Any = (await user(service).runs.create("agent", "payer", request)).value
-        assert run["version"] == await read_current(service, "payer-v2")
+        paused: Any = (await user(service).runs.create("agent", "payer", request)).value
+        assert paused["version"] == await read_current(service, "payer-v2")
+
     text = world.path.read_text()
     world.path.write_text(text.replace(f"percent = {PERCENT}", "percent = 0"))
+
     async with open_service(world) as service:
         await service.prepare()
-        (asked,) = run["approvals"]
-        ruling = Ruling("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
-        ended: Any = (
-            await user(service).runs.continue_run(
-                "agent", "payer", run["run_id"], ContinueRequest((ruling,))
-            )
-        ).value
-        assert (ended["status"], ended["version"]) == ("COMPLETED", run["version"])
-        again = RunRequest('{"a": 1, "b": 2}', session_id=session_id)
-        later: Any = (await user(service).runs.create("agent", "payer", again)).value
-        assert later["version"] != run["version"]
-        page: Any = await user(service).runs.list(
-            RunFilter(session_id=session_id, version=run["version"], page=Page())
-        )
-        assert [each["run_id"] for each in page.value["data"]] == [run["run_id"]]
+        ended = await approve(service, paused)
+        later: Any = (await user(service).runs.create("agent", "payer", request)).value
+        wanted = RunFilter(session_id=session_id, version=paused["version"], page=Page())
+        page: Any = await user(service).runs.list(wanted)
+
+    assert (ended["status"], ended["version"]) == ("COMPLETED", paused["version"])
+    assert later["version"] != paused["version"]
+    assert [row["run_id"] for row in page.value["data"]] == [paused["run_id"]]
 
 
 @pytest.mark.parametrize(

@@ -76,75 +76,103 @@ async def read_runs(service: Service, version: str) -> list[dict[str, Any]]:
     return list(document.value["data"])
 
 
-async def test_records_lists_and_usage_have_the_version_that_answered(world: Deployment) -> None:
-    versions: list[dict[str, str]] = []
-    for configuration in (TERSE, WORDY):
-        if configuration is WORDY:
-            reconfigure(world, TERSE, WORDY)
-        async with open_service(world) as service:
-            await service.prepare()
-            records = await run_all(service)
-            versions.append({name: record["version"] for name, record in records.items()})
-            for kind, name in STARTED:
-                newest, *_ = await list_versions(service, kind, name)
-                assert (newest["version"], newest["is_current"]) == (versions[-1][name], True)
+async def run_under_two_configurations(world: Deployment) -> tuple[dict[str, str], dict[str, str]]:
+    """Run each component before and after a change; return its versions by id, of both times."""
+    before = await run_as_newest_versions(world)
+    reconfigure(world, TERSE, WORDY)
+    after = await run_as_newest_versions(world)
+    return before, after
 
-    before, after = versions
+
+async def run_as_newest_versions(world: Deployment) -> dict[str, str]:
+    """Run each component; return the versions of the runs, which are the newest of the lists."""
+    async with open_service(world) as service:
+        await service.prepare()
+        records = await run_all(service)
+        versions = {name: record["version"] for name, record in records.items()}
+        for kind, name in STARTED:
+            newest, *_ = await list_versions(service, kind, name)
+            assert (newest["version"], newest["is_current"]) == (versions[name], True)
+    return versions
+
+
+async def test_records_lists_and_usage_have_the_version_that_answered(world: Deployment) -> None:
+    before, after = await run_under_two_configurations(world)
+
+    # The instructions of the writer also change the version of what contains the writer.
     assert not {*before.values()} & {*after.values()}
     async with open_service(world) as service:
-        await service.hosting.sums.add_ended_runs()
         for kind, name in STARTED:
-            listed = [each["version"] for each in await list_versions(service, kind, name)]
+            listed = [row["version"] for row in await list_versions(service, kind, name)]
             assert listed == [after[name], before[name]]
             runs = await read_runs(service, before[name])
             assert {run["version"] for run in runs} == {before[name]}
             assert {run.get(f"{kind}_id") for run in runs} == {name}
+
         # The run of a member has the version of the member.
         members = await read_runs(service, after["writer"])
         assert sorted(run["parent_run_id"] is None for run in members) == [False, False, True]
 
-        report: Any = await admin(service).usage.get(UsageFilter(by=("component", "version")))
+        await service.hosting.sums.add_ended_runs()
+        usage = admin(service).usage
+        report: Any = await usage.get(UsageFilter(by=("component", "version")))
         runs = {(row["component_id"], row["version"]): row["runs"] for row in report.value["data"]}
-        assert runs == {(name, each[name]): 1 for name in before for each in versions}
-        only: Any = await admin(service).usage.get(UsageFilter(by=(), version=after["writer"]))
+        assert runs == {(name, each[name]): 1 for name in before for each in (before, after)}
+
+        only: Any = await usage.get(UsageFilter(by=(), version=after["writer"]))
         assert (only.value["total"]["runs"], only.value["total"]["member_runs"]) == (1, 2)
+
         wanted = OverviewFilter(by="version", component_id="writer", component_type="agent")
-        overview: Any = (await admin(service).usage.get_overview(wanted)).value
+        overview: Any = (await usage.get_overview(wanted)).value
         assert {row["version"] for row in overview["data"]} == {before["writer"], after["writer"]}
         assert overview["total"]["runs"] == 2
+
+
+async def compare(
+    service: Service,
+    kind: ComponentKind,
+    name: str,
+    before: str | None = None,
+    after: str | None = None,
+) -> dict[str, Any]:
+    """Return the changes between two versions, by default between the last two."""
+    wanted = DiffFilter(before, after)
+    document: Any = await user(service).components.compare_versions(kind, name, wanted)
+    return dict(document.value)
 
 
 async def test_diff_shows_what_changed(world: Deployment) -> None:
     async with open_service(world) as service:
         await service.prepare()
         (first,) = await list_versions(service, "agent", "writer")
-        alone: Any = await user(service).components.compare_versions(
-            "agent", "writer", DiffFilter()
-        )
-        assert alone.value["changes"] == []
+        alone = await compare(service, "agent", "writer")
+
     reconfigure(world, TERSE, WORDY + "\nsettings = { temperature = 0.1 }")
     async with open_service(world) as service:
         await service.prepare()
-        operations = user(service)
-        diff: Any = (
-            await operations.components.compare_versions("agent", "writer", DiffFilter())
-        ).value
-        assert diff["before"] == {**first, "is_current": False}
-        assert diff["changes"] == [
-            {"path": "instructions", "before": "Be terse.", "after": "Use many words."},
-            {"path": "settings", "before": None, "after": {"temperature": 0.1}},
-        ]
-        back = DiffFilter(diff["after"]["version"], first["version"])
-        reverse: Any = (await operations.components.compare_versions("agent", "writer", back)).value
-        assert [change["after"] for change in reverse["changes"]] == ["Be terse.", None]
-        team: Any = (
-            await operations.components.compare_versions("team", "writers", DiffFilter())
-        ).value
-        assert [change["path"] for change in team["changes"]] == ["members.writer.version"]
+        diff = await compare(service, "agent", "writer")
+        newer = diff["after"]["version"]
+        reverse = await compare(service, "agent", "writer", newer, first["version"])
+        team = await compare(service, "team", "writers")
+
+    assert alone["changes"] == []
+    assert diff["before"] == {**first, "is_current": False}
+    assert diff["changes"] == [
+        {"path": "instructions", "before": "Be terse.", "after": "Use many words."},
+        {"path": "settings", "before": None, "after": {"temperature": 0.1}},
+    ]
+    assert [change["after"] for change in reverse["changes"]] == ["Be terse.", None]
+    # A team names the versions of its members, and not what changed in them.
+    assert [change["path"] for change in team["changes"]] == ["members.writer.version"]
+
+
+async def test_absent_versions_and_components_are_not_found(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        await service.prepare()
         with pytest.raises(NotFound):
-            await operations.components.compare_versions("agent", "writer", DiffFilter("absent"))
+            await compare(service, "agent", "echo", "absent")
         with pytest.raises(NotFound):
-            await operations.components.list_versions("agent", "absent", VersionFilter())
+            await list_versions(service, "agent", "absent")
 
 
 async def test_versions_are_paged_from_the_newest(world: Deployment) -> None:
@@ -154,19 +182,20 @@ async def test_versions_are_paged_from_the_newest(world: Deployment) -> None:
             reconfigure(world, texts[number - 1], texts[number])
         async with open_service(world) as service:
             await service.prepare()
-            whole = [each["version"] for each in await list_versions(service, "agent", "writer")]
+            whole = [row["version"] for row in await list_versions(service, "agent", "writer")]
             assert len(whole) == number + 1
+
+    pages = list[str]()
+    cursor = None
     async with open_service(world) as service:
-        found = list[str]()
-        cursor = None
+        components = user(service).components
         for _ in whole:
-            part = VersionFilter(limit=1, cursor=cursor)
-            page: Any = (
-                await user(service).components.list_versions("agent", "writer", part)
-            ).value
-            found += [each["version"] for each in page["data"]]
+            wanted = VersionFilter(limit=1, cursor=cursor)
+            page: Any = (await components.list_versions("agent", "writer", wanted)).value
+            pages += [row["version"] for row in page["data"]]
             cursor = page["meta"]["next_cursor"]
-        assert (found, cursor) == (whole, None)
+
+    assert (pages, cursor) == (whole, None)
 
 
 async def test_command_stores_the_version_of_its_run(world: Deployment) -> None:
