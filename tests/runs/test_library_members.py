@@ -21,10 +21,11 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_members import LibraryMembers
 from agentctl.runtime.runners.runner import run_hosted_agent
 from agentctl.service.service import Service
+from agentctl.store.database import Database
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import Deployment
 from tests.runs.test_legs import database_of, decide, wait_for_status
-from tests.service.callers import open_service, user
+from tests.service.callers import open_service, user, wait_for_live_run
 
 Script = Callable[[HostedRun, LibraryMembers], Awaitable[None]]
 
@@ -59,6 +60,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], None]:
 
 
 async def stream(service: Service) -> list[tuple[str, dict[str, Any]]]:
+    """Start a run; return the names and data of all its events."""
     events = user(service).runs.stream("agent", "echo", RunRequest(message="go"))
     return [(event.name, orjson.loads(event.data)) async for event in events]
 
@@ -71,48 +73,63 @@ async def get(service: Service, run_id: str) -> dict[str, Any]:
     return dict((await user(service).runs.get(run_id)).value)
 
 
-async def test_member_has_its_record_and_its_events(deployment: Deployment, host: Any) -> None:
-    async def script(run: HostedRun, members: LibraryMembers) -> None:
-        run.start_call("c1", "ask_researcher", {"question": "why"})
-        # Nothing waits for the row of the member: its reports come first.
-        team = members.start("1", "researchers", "why", kind="team", call_id="c1")
-        member = members.start("2", "Dr. Search", "look", parent="1")
-        member.run.start_call("c2", "search", {"q": "why"})
-        member.run.end_call("c2", "because")
-        member.run.add_text("It is so.")
-        member.run.environment.add_usage({"input_tokens": 3, "output_tokens": 4, "total_tokens": 7})
-        members.end("2")
-        team.run.add_text("They say so.")
-        members.end("1")
-        run.end_call("c1", "They say so.")
-        run.add_text("So.")
-        run.environment.add_usage({"input_tokens": 1, "output_tokens": 1, "total_tokens": 2})
+async def work_with_nested_members(run: HostedRun, members: LibraryMembers) -> None:
+    """A root calls a team, and its member calls a tool: all report, and two use tokens."""
+    run.start_call("c1", "ask_researcher", {"question": "why"})
 
-    host(script)
+    # Nothing waits for the row of the member: its reports come first.
+    team = members.start("1", "researchers", "why", kind="team", call_id="c1")
+    member = members.start("2", "Dr. Search", "look", parent="1")
+    member.run.start_call("c2", "search", {"q": "why"})
+    member.run.end_call("c2", "because")
+    member.run.add_text("It is so.")
+    member.run.environment.add_usage({"input_tokens": 3, "output_tokens": 4, "total_tokens": 7})
+    members.end("2")
+    team.run.add_text("They say so.")
+    members.end("1")
+
+    run.end_call("c1", "They say so.")
+    run.add_text("So.")
+    run.environment.add_usage({"input_tokens": 1, "output_tokens": 1, "total_tokens": 2})
+
+
+async def test_members_have_records_of_their_own(deployment: Deployment, host: Any) -> None:
+    host(work_with_nested_members)
     async with open_service(deployment) as service:
-        events = await stream(service)
-        root = await get(service, events[0][1]["run_id"])
+        root = await start(service)
         (team_id,) = root["member_runs"]
         team = await get(service, team_id)
         (member_id,) = team["member_runs"]
         member = await get(service, member_id)
-    assert (root["status"], root["content"], root["total_tokens"]) == ("COMPLETED", "So.", 9)
-    assert root["metrics"]["total_tokens"] == 2
+
     assert (team["team_id"], team["parent_run_id"]) == ("researchers", root["run_id"])
     assert (member["agent_id"], member["parent_run_id"]) == ("Dr. Search", team_id)
-    assert (member["input"], member["content"], member["status"]) == (
-        "look", "It is so.", "COMPLETED",
-    )  # fmt: skip
+    assert (member["status"], member["input"]) == ("COMPLETED", "look")
+    assert member["content"] == "It is so."
+    roles = [message["role"] for message in member["messages"]]
+    assert roles == ["user", "assistant", "tool", "assistant"]
     assert member["metrics"]["total_tokens"] == 7
-    assert [message["role"] for message in member["messages"]] == [
-        "user", "assistant", "tool", "assistant",
-    ]  # fmt: skip
-    assert [(span["kind"], span["parent"]) for span in root["spans"]] == [
-        ("tool", None), ("member", "c1"),
-    ]  # fmt: skip
+
+    # The tokens of the members count for the root, but not in its own metrics.
+    assert (root["status"], root["content"]) == ("COMPLETED", "So.")
+    assert (root["total_tokens"], root["metrics"]["total_tokens"]) == (9, 2)
+    spans = [(span["kind"], span["parent"]) for span in root["spans"]]
+    assert spans == [("tool", None), ("member", "c1")]
     assert root["spans"][1]["status"] == "completed"
-    # In the order of the script, although the rows and the ends of members are stored later.
-    names = {root["run_id"]: "root", team_id: "team", member_id: "member"}
+
+
+async def test_events_of_members_have_the_order_of_their_reports(
+    deployment: Deployment, host: Any
+) -> None:
+    """The rows and the ends of members are stored later than they report."""
+    host(work_with_nested_members)
+    async with open_service(deployment) as service:
+        events = await stream(service)
+        root_id = events[0][1]["run_id"]
+        (team_id,) = (await get(service, root_id))["member_runs"]
+        (member_id,) = (await get(service, team_id))["member_runs"]
+
+    names = {root_id: "root", team_id: "team", member_id: "member"}
     assert [(names[data["run_id"]], name) for name, data in events] == [
         ("root", "RunStarted"), ("root", "ToolCallStarted"),
         ("team", "TeamRunStarted"), ("member", "RunStarted"),
@@ -142,26 +159,29 @@ async def test_member_without_a_row_does_not_hold_back_later_events(
     assert [name for name, _ in events] == ["RunStarted", "RunContent", "RunCompleted"]
 
 
+class RefusedWrites:
+    """Let the next writes of a database fail, as if it were busy."""
+
+    def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+        self.left = number
+        self._write = database.write
+        monkeypatch.setattr(database, "write", self.write)
+
+    async def write(self, work: Any, **options: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise errors.Unavailable("The database is busy")
+        return await self._write(work, **options)
+
+
 async def test_refused_writes_delay_the_events_of_members_and_lose_none(
     deployment: Deployment, host: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = 0
+    refused: list[RefusedWrites] = []
 
     async def script(run: HostedRun, members: LibraryMembers) -> None:
-        nonlocal refused
-        database = database_of(service)
-        write = database.write
-        refused = 0
-
-        async def refuse_write(work: Any, **more: Any) -> Any:
-            nonlocal refused
-            refused += 1
-            # The row of the member, the batches of events, and the end.
-            if refused <= 6:
-                raise errors.Unavailable("The database is busy")
-            return await write(work, **more)
-
-        monkeypatch.setattr(database, "write", refuse_write)
+        # The row of the member, the batches of events, and the end.
+        refused.append(RefusedWrites(database_of(service), monkeypatch, 6))
         for key in ("1", "2"):
             members.start(key, f"member-{key}", "look").run.add_text(f"Of {key}.")
             members.end(key)
@@ -171,16 +191,14 @@ async def test_refused_writes_delay_the_events_of_members_and_lose_none(
     async with open_service(deployment) as service:
         async with asyncio.timeout(PATIENCE):
             events = await stream(service)
-        assert refused > 6
         root = await get(service, events[0][1]["run_id"])
-        found = [await get(service, run_id) for run_id in root["member_runs"]]
-        stored = [
-            (event.name, orjson.loads(event.data))
-            async for event in user(service).runs.resume(
-                "agent", "echo", root["run_id"], ResumeRequest(root["session_id"], -1)
-            )
-        ]
-    assert [each["status"] for each in (root, *found)] == ["COMPLETED"] * 3
+        members = [await get(service, run_id) for run_id in root["member_runs"]]
+        request = ResumeRequest(root["session_id"], -1)
+        resumed = user(service).runs.resume("agent", "echo", root["run_id"], request)
+        stored = [(event.name, orjson.loads(event.data)) async for event in resumed]
+
+    assert [writes.left for writes in refused] == [0]
+    assert [record["status"] for record in (root, *members)] == ["COMPLETED"] * 3
     assert [name for name, _ in events] == [
         "RunStarted",
         *["RunStarted", "RunContent", "RunCompleted"] * 2,
@@ -198,9 +216,10 @@ async def test_cancel_ends_open_members(deployment: Deployment, host: Any) -> No
     host(script)
     async with open_service(deployment) as service:
         run_id, member_id = await start_in_background(service)
-        ended = await user(service).runs.cancel(
-            "agent", "echo", run_id, CancelRequest(session_id="s", wait=30)
-        )
+
+        request = CancelRequest(session_id="s", wait=30)
+        ended = await user(service).runs.cancel("agent", "echo", run_id, request)
+
         assert ended.value["cancel"] == "stopped"
         member = await wait_for_status(service, member_id, "CANCELLED")
         assert (member["content"], member["holding"]) == ("I wait", [])
@@ -208,17 +227,15 @@ async def test_cancel_ends_open_members(deployment: Deployment, host: Any) -> No
 
 
 async def start_in_background(service: Service) -> tuple[str, str]:
-    """Start a run, and wait until its member has a row."""
+    """Start a run, and wait until its member has a row; return the ids of both."""
     request = RunRequest(message="go", session_id="s", background=True)
     run_id = (await user(service).runs.create("agent", "echo", request)).value["run_id"]
-    found: list[str] = []
 
-    async def has_member() -> bool:
-        found[:] = (await get(service, run_id))["member_runs"]
-        return bool(found)
+    async def find_members() -> list[str]:
+        return list((await get(service, run_id))["member_runs"])
 
-    await wait_until(has_member)
-    return run_id, found[0]
+    (member_id,) = await wait_until(find_members)
+    return run_id, member_id
 
 
 async def test_member_is_stopped_only_when_its_library_is(
@@ -237,11 +254,12 @@ async def test_member_is_stopped_only_when_its_library_is(
     host(script)
     async with open_service(deployment) as service:
         run_id, member_id = await start_in_background(service)
-        await user(service).runs.cancel(
-            "agent", "echo", run_id, CancelRequest(session_id="s", wait=30)
-        )
-        record = await wait_for_status(service, member_id, "CANCELLED")
-        assert (record["stopped_at"], record["holding"]) == (None, ["runner"])
+
+        request = CancelRequest(session_id="s", wait=30)
+        await user(service).runs.cancel("agent", "echo", run_id, request)
+        member = await wait_for_status(service, member_id, "CANCELLED")
+        assert (member["stopped_at"], member["holding"]) == (None, ["runner"])
+
         release.set()
 
         async def has_stopped() -> bool:
@@ -259,13 +277,12 @@ async def test_cancel_of_a_member_cancels_its_run(deployment: Deployment, host: 
     host(script)
     async with open_service(deployment) as service:
         run_id, member_id = await start_in_background(service)
-        engine = service.hosting.engine
-        await wait_until(lambda: engine.find_run(member_id) is not None)
-        live = engine.find_run(member_id)
-        assert live is not None
-        live.stop(Ending.cancelled("ann", "enough"))
-        for each in (run_id, member_id):
-            record = await wait_for_status(service, each, "CANCELLED")
+        member = await wait_for_live_run(service, member_id)
+
+        member.stop(Ending.cancelled("ann", "enough"))
+
+        for ended_id in (run_id, member_id):
+            record = await wait_for_status(service, ended_id, "CANCELLED")
             assert (record["cancel_requested_by"], record["cancel_reason"]) == ("ann", "enough")
 
 
@@ -299,22 +316,23 @@ async def test_failure_is_that_of_the_open_member(deployment: Deployment, host: 
     host(script)
     async with open_service(deployment) as service:
         run = await start(service)
-        members = [await get(service, run_id) for run_id in run["member_runs"]]
-    assert [(each["agent_id"], each["status"]) for each in members] == [
-        ("done", "COMPLETED"), ("broken", "ERROR"),
-    ]  # fmt: skip
-    assert run["error"]["code"] == members[1]["error"]["code"] == "MODEL_ANSWER_INVALID"
+        done, broken = [await get(service, run_id) for run_id in run["member_runs"]]
+
+    assert (done["agent_id"], done["status"]) == ("done", "COMPLETED")
+    assert (broken["agent_id"], broken["status"]) == ("broken", "ERROR")
+    assert run["error"]["code"] == broken["error"]["code"] == "MODEL_ANSWER_INVALID"
 
 
 async def test_failure_cancels_several_open_members(deployment: Deployment, host: Any) -> None:
     async def script(run: HostedRun, members: LibraryMembers) -> None:
-        members.start("1", "a", "a")
-        members.start("2", "b", "b")
+        members.start("1", "first", "look")
+        members.start("2", "second", "look")
         raise ExecutionError("MODEL_ANSWER_INVALID")
 
     host(script)
     async with open_service(deployment) as service:
         run = await start(service)
+
         for run_id in run["member_runs"]:
             record = await wait_for_status(service, run_id, "CANCELLED")
             assert record["cancel_requested_by"] == "system:parent"
@@ -323,30 +341,32 @@ async def test_failure_cancels_several_open_members(deployment: Deployment, host
 async def test_member_pauses_and_goes_on_with_its_run(deployment: Deployment, host: Any) -> None:
     async def script(run: HostedRun, members: LibraryMembers) -> None:
         if run.environment.leg is None:
-            member = members.start("1", "payer", "pay bob")
-            below = members.start("2", "bank", "transfer", parent="1")
-            below.run.add_text("Before. ")
-            member.run.environment.add_usage({"input_tokens": 5})
+            payer = members.start("1", "payer", "pay bob")
+            bank = members.start("2", "bank", "transfer", parent="1")
+            bank.run.add_text("Before. ")
+            payer.run.environment.add_usage({"input_tokens": 5})
             ask = Ask("approval", "call-1", "pay", {"amount": 10})
             raise Paused([ask], {"members": members.to_json()})
         await members.restore(run.environment.leg.state["members"])
-        found = members.find("2")
-        assert found is not None
-        found.run.add_text("After.")
+        restored = members.find("2")
+        assert restored is not None
+        restored.run.add_text("After.")
 
     host(script)
     async with open_service(deployment) as service:
         run = await start(service)
-        (member_id,) = run["member_runs"]
-        member = await get(service, member_id)
-        assert (run["status"], member["status"]) == ("PAUSED", "PAUSED")
+        (payer_id,) = run["member_runs"]
+        payer = await get(service, payer_id)
+        assert (run["status"], payer["status"]) == ("PAUSED", "PAUSED")
+
         assert await decide(service, run["run_id"], "approve")
         await service.hosting.engine.claims.claim(database_of(service), run["run_id"])
+
         await wait_for_status(service, run["run_id"], "COMPLETED")
-        member = await get(service, member_id)
-        below = await get(service, member["member_runs"][0])
-    assert (member["status"], member["metrics"]["input_tokens"]) == ("COMPLETED", 5)
-    assert (below["status"], below["content"]) == ("COMPLETED", "Before. After.")
+        payer = await get(service, payer_id)
+        bank = await get(service, payer["member_runs"][0])
+    assert (payer["status"], payer["metrics"]["input_tokens"]) == ("COMPLETED", 5)
+    assert (bank["status"], bank["content"]) == ("COMPLETED", "Before. After.")
 
 
 async def test_crash_ends_members_as_their_run(deployment: Deployment, host: Any) -> None:
@@ -357,7 +377,9 @@ async def test_crash_ends_members_as_their_run(deployment: Deployment, host: Any
     host(script)
     async with open_service(deployment) as service:
         run_id, member_id = await start_in_background(service)
+
         await recover_runs(database_of(service), service.hosting.engine.worker_id)
-        for each in (run_id, member_id):
-            record = await wait_for_status(service, each, "ERROR")
+
+        for lost_id in (run_id, member_id):
+            record = await wait_for_status(service, lost_id, "ERROR")
             assert record["error"]["code"] == "WORKER_LOST"

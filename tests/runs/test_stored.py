@@ -12,6 +12,7 @@ from agentctl import errors
 from agentctl.runs.log import hub as stored_module
 from agentctl.runs.log.hub import StateReads, StoredEvents
 from agentctl.runs.workers.recovery import recover_runs
+from agentctl.service.service import Service
 from agentctl.store.database import Database
 from agentctl.store.repositories.events import PART_BYTES, EventRow, StoredPart
 from agentctl.store.repositories.sessions import delete
@@ -42,51 +43,80 @@ class CountedReads:
         return await self._read(work, **options)
 
 
-async def test_reads_are_shared_and_state_is_read_for_each_request(
+class SharedReads:
+    """A lost run with ten batches of three events, and what its followers read."""
+
+    def __init__(self, database: Database, reads: CountedReads) -> None:
+        self.database = database
+        self.reads = reads
+        self._stored = StoredEvents()
+
+    @classmethod
+    async def create(cls, service: Service, monkeypatch: pytest.MonkeyPatch) -> SharedReads:
+        database = service.hosting.databases["main"]
+        run = await create_live_run(database, "dead", component_id="echo")
+        seq = 0
+        for _ in range(10):
+            seq = await store_events(database, run, "one ", "two", seq=seq)
+        return cls(database, CountedReads(database, monkeypatch))
+
+    async def read(self, position: int) -> tuple[StoredPart, bool]:
+        """Return what is stored after an event, and whether the state of the run is new."""
+        return await self._stored.read(self.database, "r1", position)
+
+
+async def test_followers_of_stored_events_share_reads(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_service(deployment) as service:
-        database = service.hosting.databases["main"]
-        seq = 0
-        run = await create_live_run(database, "dead", component_id="echo")
-        for _ in range(10):
-            seq = await store_events(database, run, "one ", "two", seq=seq)
-        reads = CountedReads(database, monkeypatch)
-        stored = StoredEvents()
-
-        async def read(position: int) -> tuple[StoredPart, bool]:
-            return await stored.read(database, "r1", position)
+        shared = await SharedReads.create(service, monkeypatch)
 
         # What begins later lacks the events of one that has less.
-        assert list_first((await read(14))[0]) == [15, 18, 21, 24, 27]
-        many = await asyncio.gather(*(read(position) for position in (-1, 4, -1, 20, 3)))
-        assert {part.batches[0].first_seq for part, _ in many} <= {0, 15}
-        assert all(list_first(part)[-1] == 27 for part, _ in many)
-        assert reads.count == 2
-        part, is_fresh = await read(5)
-        assert (part.newest, is_fresh, reads.count) == (29, False, 2)
+        assert list_first((await shared.read(14))[0]) == [15, 18, 21, 24, 27]
+        several = await asyncio.gather(*(shared.read(seq) for seq in (-1, 4, -1, 20, 3)))
+        assert {part.batches[0].first_seq for part, _ in several} <= {0, 15}
+        assert all(list_first(part)[-1] == 27 for part, _ in several)
+        assert shared.reads.count == 2
 
-        # Followers that have everything share a read that begins after their request.
-        together = await asyncio.gather(*(read(29) for _ in range(5)))
-        assert [(part.status, part.batches, new) for part, new in together] == [
-            ("RUNNING", [], True)
-        ] * 5
-        assert reads.count == 3
-        await recover_runs(database, "dead")
-        before = reads.count
-        part, is_fresh = await read(29)
-        assert (part.status, len(part.batches), is_fresh, reads.count) == (
-            "ERROR",
-            1,
-            True,
-            before + 1,
+        part, is_fresh = await shared.read(5)
+        assert (part.newest, is_fresh, shared.reads.count) == (29, False, 2)
+
+
+async def test_followers_that_have_all_events_share_a_new_read(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read begins after their requests, so it also has the state of the run."""
+    async with open_service(deployment) as service:
+        shared = await SharedReads.create(service, monkeypatch)
+        await shared.read(14)
+        before = shared.reads.count
+
+        together = await asyncio.gather(*(shared.read(29) for _ in range(5)))
+        assert shared.reads.count == before + 1
+        states = [(part.status, part.batches, is_fresh) for part, is_fresh in together]
+        assert states == [("RUNNING", [], True)] * 5
+
+        await recover_runs(shared.database, "dead")
+        before = shared.reads.count
+        part, is_fresh = await shared.read(29)
+        assert shared.reads.count == before + 1
+        assert (part.status, len(part.batches), is_fresh) == ("ERROR", 1, True)
+
+
+async def test_failed_read_is_not_kept(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_service(deployment) as service:
+        shared = await SharedReads.create(service, monkeypatch)
+        shared.reads.failures = 1
+
+        results = await asyncio.gather(
+            shared.read(2**40), shared.read(2**40), return_exceptions=True
         )
-
-        reads.failures = 1
-        results = await asyncio.gather(read(2**40), read(2**40), return_exceptions=True)
         assert [type(result) for result in results] == [errors.Unavailable] * 2
-        await database.write(delete("s1"))
-        assert (await read(2**40))[0].status is None
+
+        await shared.database.write(delete("s1"))
+        assert (await shared.read(2**40))[0].status is None
 
 
 async def test_size_of_reads_and_of_what_is_kept_is_bounded(
@@ -96,20 +126,22 @@ async def test_size_of_reads_and_of_what_is_kept_is_bounded(
     monkeypatch.setattr(stored_module, "PART_KEPT_BYTES", 2 * PART_BYTES)
     async with open_service(deployment) as service:
         database = service.hosting.databases["main"]
-        seq = 0
         run = await create_live_run(database, "dead", component_id="echo")
-        sizes = [*[20_000] * 10, 3 * PART_BYTES, 10]
-        for size in sizes:
+        seq = 0
+        for size in (*[20_000] * 10, 3 * PART_BYTES, 10):
             seq = await store_events(database, run, "x" * size, seq=seq)
         stored = StoredEvents()
+
         position = -1
-        found = list[list[int]]()
+        parts = list[list[int]]()
         while position < seq - 1:
             part, _ = await stored.read(database, "r1", position)
-            found.append(list_first(part))
+            parts.append(list_first(part))
             position = part.batches[-1].last_seq
+            # A single batch is kept, however large it is.
             assert stored.size <= 2 * PART_BYTES or len(part.batches) == 1
-        assert found == [[0, 2, 4], [6, 8, 10], [12, 14, 16], [18], [20], [22]]
+
+        assert parts == [[0, 2, 4], [6, 8, 10], [12, 14, 16], [18], [20], [22]]
         await wait_until(lambda: stored.size == 0)
 
 
@@ -125,12 +157,16 @@ async def test_readers_that_wait_for_a_connection_share_a_read_of_the_state(
         found = await asyncio.gather(*(states.read(database, "r1", EVERYONE) for _ in range(5)))
         assert [state is not None and state.status for state in found] == ["RUNNING"] * 5
         assert reads.count == 1
+
+        # Callers that see different runs share nothing.
         nobody = Visibility(everyone=False, user_id="other")
-        assert await asyncio.gather(
+        hidden, visible = await asyncio.gather(
             states.read(database, "r1", nobody), states.read(database, "r1", EVERYONE)
-        ) == [None, found[0]]
+        )
+        assert (hidden, visible) == (None, found[0])
         assert reads.count == 3
 
+        # A failure is that of all who wait for the read, and of nobody later.
         reads.failures = 1
         failed = [states.read(database, "r1", EVERYONE) for _ in range(2)]
         results = await asyncio.gather(*failed, return_exceptions=True)
@@ -147,8 +183,10 @@ async def test_decoded_batches_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyP
     rows = [
         EventRow("r1", number, number, f"RunContent {'x' * 1_000}\n", "s1") for number in range(9)
     ]
+
     first = stored.decode(rows[0])
     assert stored.decode(replace(rows[0], session_id="s1")) is first
+
     for row in rows[1:]:
         assert [event.seq for event in stored.decode(row)] == [row.first_seq]
     assert stored.decode(rows[-1]) is stored.decode(rows[-1])
