@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,7 @@ from agentctl.runs.log.event_rows import (
 )
 from agentctl.runs.log.stream import RETRY_SECONDS, Stream, StreamRecorder
 from agentctl.runs.workers.liveness import identify_this_process
+from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import events, workers
 from agentctl.store.repositories.events import EventRow
@@ -134,6 +135,7 @@ def test_a_text_row_has_only_what_the_run_does_not_determine() -> None:
         StreamEvent(seq, piece.frame.name, piece.frame.format(piece.text, piece.at))
         for seq, piece in enumerate(pieces)
     ]
+
     assert encode_events("root", portion, pieces).splitlines() == [
         'TeamRunContent [["team","crew","Crew"],[1763892000123456,20013],["Hel","lo"]]',
         'RunContent [["agent","offers","Offers","m1","root"],[1763892000123456],["x"]]',
@@ -251,53 +253,59 @@ async def allow_earlier_programs(deployment: Deployment) -> None:
             await database.write(allow.execute())
 
 
+def follow(
+    services: Sequence[Service], run_id: str, *positions: int
+) -> list[asyncio.Task[list[StreamEvent]]]:
+    """Begin to follow a run of `trickle` after each position, through each service."""
+    return [
+        asyncio.create_task(resume(user(service), run_id, after, component_id="trickle"))
+        for service in services
+        for after in positions
+    ]
+
+
+async def read_rows(service: Service, run_id: str) -> list[EventRow]:
+    return await main_database(service).read(events.list_after(run_id, -1, 1_000))
+
+
 async def test_events_stay_json_until_the_upgrade_is_finished(
     migrated: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server of an earlier release prevents the end of the upgrade; followers see no change."""
     monkeypatch.setattr(stream_module, "VERSION_SECONDS", 0.05)
     old = WorkerRow("old", *identify_this_process(), beat=now(), started_at=1)
-    async with two_services(migrated) as (owner, other):
-        port = user(owner)
-        main = main_database(owner)
-        await owner.hosting.databases.system.write(workers.register(old))
-        async with streamed_run(port, "agent", "trickle", message="x", session_id="s1") as (
-            run,
-            first,
-        ):
+    async with two_services(migrated) as services:
+        owner, _ = services
+        system = owner.hosting.databases.system
+        await system.write(workers.register(old))
+        start = streamed_run(user(owner), "agent", "trickle", message="x", session_id="s1")
+        async with start as (run, streamed):
             run_id = run["run_id"]
-            follows = [
-                asyncio.create_task(resume(user(service), run_id, after, component_id="trickle"))
-                for service in (owner, other)
-                for after in (-1, 3, 9)
-            ]
+            early = follow(services, run_id, -1, 3, 9)
             live = await wait_for_live_run(owner, run_id)
+
             with pytest.raises(errors.Conflict, match="earlier version") as refused:
                 await check_servers(migrated.settings)
             assert refused.value.cause == f"pid {old.pid} on {old.host}"
             await wait_until(lambda: live.stream.next > 20)
-            rows = await main.read(events.list_after(run_id, -1))
+            rows = await read_rows(owner, run_id)
             assert len(rows) > 1
             assert "[[" not in "".join(row.events for row in rows)
 
-            await owner.hosting.databases.system.write(workers.remove("old"))
+            await system.write(workers.remove("old"))
             await check_servers(migrated.settings)
             await finish_upgrade(migrated.settings, "main")
 
-            async def has_text() -> bool:
-                rows = await main.read(events.list_after(run_id, -1, 1_000))
-                return rows[-1].events.startswith("RunContent [[")
+            async def has_text_row() -> bool:
+                return (await read_rows(owner, run_id))[-1].events.startswith("RunContent [[")
 
-            await wait_until(has_text)
-            late = [
-                asyncio.create_task(resume(user(service), run_id, after, component_id="trickle"))
-                for service in (owner, other)
-                for after in (-1, live.stream.next - 3)
-            ]
+            await wait_until(has_text_row)
+            late = follow(services, run_id, -1, live.stream.next - 3)
             await wait_until(lambda: live.stream.next > 40)
-            await cancel_run(port, run_id)
-            whole = await first
-            for found in await asyncio.gather(*follows, *late):
-                assert found == whole[found[0].seq :]
-            rows = await main.read(events.list_after(run_id, -1, 1_000))
+            await cancel_run(user(owner), run_id)
+
+            whole = await streamed
+            for followed in await asyncio.gather(*early, *late):
+                assert followed == whole[followed[0].seq :]
+            rows = await read_rows(owner, run_id)
             assert [event for row in rows for event in decode_events(row)] == whole
