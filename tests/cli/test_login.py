@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
+from agentctl.cli import sign_ins
 from agentctl.cli.commands import login
 from agentctl.cli.loopback import MAXIMUM_CONNECTIONS, LoopbackListener
 from agentctl.cli.sign_ins import SignIn, changing_sign_in, forget_sign_in
@@ -53,6 +55,7 @@ def refuse(error: str, status: int = 400) -> Answer:
 
 def test_wrong_options_are_named(agentctl: Agentctl, demo: Demo) -> None:
     other = ("--issuer", "http://id.example", "--client-id", "cli")
+    # The exit code, and texts of what is printed.
     for words, code, texts in (
         ((), 2, ("no server is selected", "--url")),
         (("--url", demo.url), 5, ("names no provider", "--issuer and --client-id")),
@@ -166,10 +169,13 @@ def test_slow_down_adds_five_seconds(agentctl: Agentctl, demo: Demo, provider: P
     }
     provider.polls.clear()
     given = ("--issuer", provider.url, "--client-id", "cli", "--device")
+
     ended = agentctl("login", "--url", demo.url, *given)
+
     first, second, third = provider.polls
     assert second - first >= 1
     assert third - second >= 6
+
     assert ended.code == 4
     assert "the server does not accept the token of the provider" in ended.stderr
     assert "check issuer and audience in [authorization]" in ended.stderr
@@ -182,64 +188,111 @@ def browser() -> Iterator[httpx2.Client]:
         yield browser
 
 
-def test_responses_of_other_pages_are_refused(
-    demo: Demo, provider: Provider, browser: httpx2.Client, environment: dict[str, str], home: Path
-) -> None:
+@dataclass(frozen=True)
+class WaitingSignIn:
+    """A command that waits for the response of the provider in a browser."""
+
+    process: subprocess.Popen[str]
+
+    callback: str
+    """The address to which the provider sends the browser."""
+
+    state: str
+    """What the response must repeat."""
+
+    def read_failure(self) -> str:
+        """Return the rest of what the command prints; it exits with 1."""
+        assert self.process.stderr is not None
+        text = self.process.stderr.read()
+        assert self.process.wait(PATIENCE) == 1
+        return text
+
+
+BeginSignIn = Callable[[], contextlib.AbstractContextManager[WaitingSignIn]]
+
+
+@pytest.fixture
+def begin_sign_in(
+    demo: Demo, provider: Provider, environment: dict[str, str], home: Path
+) -> BeginSignIn:
+    """Sign in with a provider that names itself in its responses, and refuses every code."""
     provider.answers = {
         "openid-configuration": [
             provider.configure(authorization_response_iss_parameter_supported=True)
         ],
         "token": [refuse("invalid_grant")],
     }
-    words = ("login", "--url", demo.url, "--issuer", provider.url, "--client-id", "cli")
-    state = {"state": "STATE"}
     # The file says the same as the variable, with which a process would need an interpreter of its
     # own.
     keyring = home / ".config/python_keyring/keyringrc.cfg"
     keyring.parent.mkdir(parents=True)
     keyring.write_text("[backend]\ndefault-keyring=keyring.backends.null.Keyring\n")
-    variables = {name: each for name, each in environment.items() if "KEYRING" not in name}
-    for fields, text in (
-        ({**state, "error": "access_denied"}, "denied the request"),
-        ({**state, "error": "<b>of its own</b>"}, "the provider gave no reason"),
-        ({**state, "code": "c", "iss": "https://other.example"}, "is of another provider"),
-        ({**state, "code": "c"}, "is of another provider"),
-        ({**state, "code": "c", "iss": provider.url}, "expired, was revoked, or was used already"),
-    ):
+    variables = {name: value for name, value in environment.items() if "KEYRING" not in name}
+    words = ("login", "--url", demo.url, "--issuer", provider.url, "--client-id", "cli")
+
+    @contextlib.contextmanager
+    def begin() -> Iterator[WaitingSignIn]:
         with start_agentctl(
             *words, "--no-open", env=variables, cwd=home, stderr=subprocess.PIPE, text=True
         ) as process:
             assert process.stderr is not None
-            lines = [process.stderr.readline() for _ in range(2)]
-            query = parse_qs(urlsplit(lines[1].strip().rpartition(": ")[2]).query)
+            _, line = [process.stderr.readline() for _ in range(2)]
+            query = parse_qs(urlsplit(line.strip().rpartition(": ")[2]).query)
             assert query["code_challenge_method"] == ["S256"]
             (callback,) = query["redirect_uri"]
-            assert browser.get(callback.replace("callback", "favicon.ico")).status_code == 404
-            twice = f"{callback}?state=a&state=b&code=c"
-            assert browser.get(twice).status_code == 404
-            assert browser.post(callback, params=state).status_code == 404
-            for foreign in ({"code": "c"}, {"state": "", "code": "c"}, {"state": "é", "code": "c"}):
-                assert browser.get(callback, params=foreign).status_code == 404
-            sent = {
-                name: value.replace("STATE", query["state"][0]) for name, value in fields.items()
+            (state,) = query["state"]
+            yield WaitingSignIn(process, callback, state)
+
+    return begin
+
+
+FAILED_RESPONSES: list[tuple[dict[str, str], str]] = [
+    ({"error": "<b>of its own</b>"}, "the provider gave no reason"),
+    ({"code": "c", "iss": "https://other.example"}, "is of another provider"),
+    ({"code": "c"}, "is of another provider"),
+    ({"code": "c", "iss": "PROVIDER"}, "expired, was revoked, or was used already"),
+]
+"""Responses with the right state, and what the command says about them."""
+
+
+def test_failed_sign_in_is_explained_in_the_terminal(
+    begin_sign_in: BeginSignIn, provider: Provider, browser: httpx2.Client
+) -> None:
+    for response, text in FAILED_RESPONSES:
+        with begin_sign_in() as waiting:
+            fields = {
+                name: value.replace("PROVIDER", provider.url) for name, value in response.items()
             }
-            page = browser.get(callback, params=sent)
+
+            page = browser.get(waiting.callback, params={"state": waiting.state, **fields})
+
             assert "The sign-in failed: see the terminal." in page.text
             assert page.headers["cache-control"] == "no-store"
-            rest = process.stderr.read()
-            assert process.wait(PATIENCE) == 1
-            assert text in rest
-            assert "of its own" not in rest
-        with pytest.raises(httpx2.ConnectError):
-            browser.get(callback)
+            failure = waiting.read_failure()
+            assert text in failure
+            assert "of its own" not in failure
 
 
-def test_other_requests_do_not_end_the_wait(caplog: pytest.LogCaptureFixture) -> None:
-    asyncio.run(_send_other_requests())
-    assert caplog.messages == []
+def test_responses_of_other_pages_do_not_end_a_sign_in(
+    begin_sign_in: BeginSignIn, browser: httpx2.Client
+) -> None:
+    with begin_sign_in() as waiting:
+        callback = waiting.callback
+        assert browser.get(callback.replace("callback", "favicon.ico")).status_code == 404
+        assert browser.get(f"{callback}?state=a&state=b&code=c").status_code == 404
+        assert browser.post(callback, params={"state": waiting.state}).status_code == 404
+        for foreign in ({"code": "c"}, {"state": "", "code": "c"}, {"state": "é", "code": "c"}):
+            assert browser.get(callback, params=foreign).status_code == 404
+
+        page = browser.get(callback, params={"state": waiting.state, "error": "access_denied"})
+        assert "The sign-in failed: see the terminal." in page.text
+        assert "denied the request" in waiting.read_failure()
+
+    with pytest.raises(httpx2.ConnectError):
+        browser.get(callback)
 
 
-async def _send_other_requests() -> None:
+async def test_other_requests_do_not_end_the_wait(caplog: pytest.LogCaptureFixture) -> None:
     async with LoopbackListener(0) as listener:
         port = urlsplit(listener.redirect_uri).port
 
@@ -250,17 +303,22 @@ async def _send_other_requests() -> None:
             writer.close()
             return answer
 
+        # Nothing is expected yet: an empty state is not the right one.
         assert b"404" in await ask("/callback?state=&code=c")
         waiting = asyncio.ensure_future(listener.wait("expected", 30))
         await asyncio.sleep(0)
+
         many = "&".join(f"a{number}=" for number in range(100))
         for target in ("//[", f"/callback?{many}", "/callback?state=x&code=c", "/favicon.ico"):
             assert b"404" in await asyncio.wait_for(ask(target), PATIENCE), target
         for _ in range(MAXIMUM_CONNECTIONS):
             assert b"404" in await ask("/")
+
         last = asyncio.ensure_future(ask("/callback?state=expected&code=c"))
         assert await waiting == {"state": "expected", "code": "c"}
+
     assert b"Continue in the terminal." in await last
+    assert caplog.messages == []
 
 
 def test_browser_that_never_returns_is_a_timeout(
@@ -320,33 +378,48 @@ def test_sign_out_waits_for_a_renewal(home: Path, monkeypatch: pytest.MonkeyPatc
     assert forget_sign_in(server) is None
 
 
-def test_damaged_sign_in_is_named(agentctl: Agentctl, demo: Demo, home: Path) -> None:
-    from agentctl.cli.sign_ins import _find_path
-
-    with pytest.MonkeyPatch.context() as patch:
+@pytest.fixture
+def stored_sign_in(demo: Demo, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path at which the sign-in of the demo would be stored, in a folder that exists."""
+    with monkeypatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
-        path = _find_path(demo.url)
+        path = sign_ins._find_path(demo.url)
     path.parent.mkdir(parents=True)
+    return path
+
+
+def test_damaged_sign_in_is_named(agentctl: Agentctl, demo: Demo, stored_sign_in: Path) -> None:
     agentctl("context", "add", "damaged", "--url", demo.url, "--use")
     for text in ("", "[", "[]", "{}", '{"server": 1}', "\xff", "[" * 100_000):
-        path.write_text(text)
-        path.chmod(0o600)
+        stored_sign_in.write_text(text)
+        stored_sign_in.chmod(0o600)
+
         ended = agentctl("agents", "list", "--url", demo.url)
         assert ended.code == UsageError.exit_code
         assert "is damaged" in ended.stderr
         assert "agentctl login --url" in ended.stderr
+
         listed = agentctl("context", "list")
         assert listed.code == 0, listed.stderr
         assert "damaged" in listed.stdout
         assert "remove the file, then sign in again" in listed.stderr
-    path.unlink()
-    path.symlink_to(home / "elsewhere")
+
+
+def test_stored_sign_in_that_is_no_file_is_named(
+    agentctl: Agentctl, demo: Demo, stored_sign_in: Path, home: Path
+) -> None:
+    stored_sign_in.symlink_to(home / "elsewhere")
     assert "cannot be used" in agentctl("agents", "list", "--url", demo.url).stderr
-    path.unlink()
-    path.mkdir()
-    assert f"the sign-in in {path} cannot be used" in agentctl("agents", "list").stderr
-    path.rmdir()
-    path.symlink_to(home / "elsewhere")
-    # A token that is given takes precedence, and the file is not read.
-    given = agentctl("agents", "list", "--url", demo.url, env={"AGENTCTL_TOKEN": demo.token})
-    assert given.code == 0, given.stderr
+
+    stored_sign_in.unlink()
+    stored_sign_in.mkdir()
+    ended = agentctl("agents", "list", "--url", demo.url)
+    assert f"the sign-in in {stored_sign_in} cannot be used" in ended.stderr
+
+
+def test_given_token_takes_precedence_over_a_damaged_sign_in(
+    agentctl: Agentctl, demo: Demo, stored_sign_in: Path, home: Path
+) -> None:
+    stored_sign_in.symlink_to(home / "elsewhere")
+    listed = agentctl("agents", "list", "--url", demo.url, env={"AGENTCTL_TOKEN": demo.token})
+    assert listed.code == 0, listed.stderr
