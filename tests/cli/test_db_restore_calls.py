@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Agentctl
+from tests.kit.command import Result
 from tests.kit.conditions import wait_for
-from tests.kit.process import base_environment, serve_config
+from tests.kit.process import ServerProcess, base_environment, serve_config
 
 CONFIG = """
 [authorization]
@@ -57,51 +60,98 @@ def refund() -> str:
 '''
 
 
-@pytest.mark.parametrize("moment", ["before the call", "during the call"])
-def test_restored_approved_call_is_not_made_by_itself(
-    agentctl: Agentctl, tmp_path: Path, moment: str
-) -> None:
-    config, ledger, slow = (tmp_path / name for name in ("agentctl.toml", "ledger", "bank-is-slow"))
+@dataclass(frozen=True)
+class ApprovedRefund:
+    """A project whose run waits for the approval of a refund, and its commands."""
+
+    agentctl: Agentctl
+    config: Path
+
+    run_id: str
+    approval_id: str
+
+    @property
+    def backup(self) -> Path:
+        return self.config.with_name("backup.db")
+
+    @property
+    def slow(self) -> Path:
+        """While this file exists, a refund does not return."""
+        return self.config.with_name("bank-is-slow")
+
+    def run(self, *words: str) -> Result:
+        return self.agentctl(*words, "--config", str(self.config))
+
+    def serve(self) -> contextlib.AbstractContextManager[ServerProcess]:
+        environment = base_environment() | {"HOME": str(self.config.parent)}
+        return serve_config(self.config, environment=environment)
+
+    def list_refunds(self) -> list[str]:
+        return self.config.with_name("ledger").read_text().splitlines()
+
+    def restore(self) -> None:
+        """Restore the backup, which reports one call whose outcome is not known."""
+        ended = self.run("db", "restore", str(self.backup), "--replace", "-o", "json")
+        assert ended.code == 0, ended.stderr
+        assert json.loads(ended.stdout)["unknown_calls"] == 1
+
+    def check_lost(self) -> None:
+        """Check on a new server that nothing goes on, also not after a second approval."""
+        with self.serve() as server:
+            url = ("--url", server.url)
+            # The server has had time for all that is due: it executes a later run.
+            later = self.agentctl("runs", "start", "--agent", "echo", "-m", "it works", *url)
+            assert later.code == 0
+
+            run = json.loads(self.agentctl("runs", "get", self.run_id, "-o", "json", *url).stdout)
+            assert (run["status"], run["error"]["code"]) == ("ERROR", "WORKER_LOST")
+            unknown = ("approvals", "list", "--execution", "unknown", "-o", "name")
+            assert self.agentctl(*unknown, *url).lines == [self.approval_id]
+            again = self.agentctl("approvals", "approve", self.approval_id, "--yes", *url)
+            assert again.code != 0, again.stdout
+
+
+@pytest.fixture
+def refund(agentctl: Agentctl, tmp_path: Path) -> ApprovedRefund:
+    config = tmp_path / "agentctl.toml"
     config.write_text(CONFIG)
     (tmp_path / "shop.py").write_text(SHOP)
-    ledger.touch()
+    (tmp_path / "ledger").touch()
     where = ("--config", str(config))
-    backup = tmp_path / "backup.db"
-    environment = base_environment() | {"HOME": str(tmp_path)}
     assert agentctl("db", "migrate", *where).code == 0
     start = ("runs", "start", "--agent", "clerk", "-m", "refund", "--session", "s1")
     assert agentctl(*start, *where).code == 9
-    [run_id] = agentctl("runs", "list", "--session", "s1", "-o", "name", *where).lines
-    [approval] = agentctl("approvals", "list", "--session", "s1", "-o", "name", *where).lines
-    approve = ("approvals", "approve", approval, "--yes", *where)
-    made = 0
-    if moment == "before the call":
-        assert agentctl(*approve).code == 0
-        assert agentctl("db", "backup", str(backup), *where).code == 0
-    else:
-        slow.touch()
-        with serve_config(config, environment=environment) as server:
-            assert agentctl(*approve).code == 0
-            wait_for(lambda: ledger.read_text() == "paid\n")
-            made = 1
-            assert agentctl("db", "backup", str(backup), *where).code == 0
-            refused = agentctl("db", "restore", str(backup), "--replace", *where)
-            assert refused.code == 6
-            assert "a process works with the database" in refused.stderr
-            server.process.kill()
-            server.process.wait()
-    slow.unlink(missing_ok=True)
+    (run_id,) = agentctl("runs", "list", "--session", "s1", "-o", "name", *where).lines
+    (approval_id,) = agentctl("approvals", "list", "--session", "s1", "-o", "name", *where).lines
+    return ApprovedRefund(agentctl, config, run_id, approval_id)
 
-    ended = agentctl("db", "restore", str(backup), "--replace", "-o", "json", *where)
-    assert ended.code == 0, ended.stderr
-    assert json.loads(ended.stdout)["unknown_calls"] == 1
-    with serve_config(config, environment=environment) as server:
-        url = ("--url", server.url)
-        assert agentctl("runs", "start", "--agent", "echo", "-m", "it works", *url).code == 0
-        run = json.loads(agentctl("runs", "get", run_id, "-o", "json", *url).stdout)
-        assert (run["status"], run["error"]["code"]) == ("ERROR", "WORKER_LOST")
-        listed = agentctl("approvals", "list", "--execution", "unknown", "-o", "name", *url)
-        assert listed.lines == [approval]
-        again = agentctl("approvals", "approve", approval, "--yes", *url)
-        assert again.code != 0, again.stdout
-    assert ledger.read_text().splitlines() == ["paid"] * made
+
+def test_call_that_was_approved_before_a_backup_is_not_made(refund: ApprovedRefund) -> None:
+    assert refund.run("approvals", "approve", refund.approval_id, "--yes").code == 0
+    assert refund.run("db", "backup", str(refund.backup)).code == 0
+
+    refund.restore()
+
+    refund.check_lost()
+    assert refund.list_refunds() == []
+
+
+def test_call_that_was_being_made_at_a_backup_is_not_made_again(refund: ApprovedRefund) -> None:
+    refund.slow.touch()
+    with refund.serve() as server:
+        assert refund.run("approvals", "approve", refund.approval_id, "--yes").code == 0
+        wait_for(lambda: refund.list_refunds() == ["paid"])
+        assert refund.run("db", "backup", str(refund.backup)).code == 0
+
+        refused = refund.run("db", "restore", str(refund.backup), "--replace")
+        assert refused.code == 6
+        assert "a process works with the database" in refused.stderr
+
+        server.process.kill()
+        server.process.wait()
+    refund.slow.unlink()
+
+    refund.restore()
+
+    refund.check_lost()
+    assert refund.list_refunds() == ["paid"]

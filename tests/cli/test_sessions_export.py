@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,15 +31,17 @@ def test_an_export_has_whole_sessions(
 ) -> None:
     env = {"AGENTCTL_TOKEN": demo.token}
     file = tmp_path / "sessions.jsonl"
-    ended = agentctl(
-        "sessions", "export", "kept-1", "kept-2", "--to-file", str(file), *at_demo, env=env
-    )
+    to_file = ("--to-file", str(file), *at_demo)
+
+    ended = agentctl("sessions", "export", "kept-1", "kept-2", *to_file, env=env)
     assert (ended.code, ended.stdout) == (0, "")
     exported = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [each["session"]["session_id"] for each in exported] == ["kept-1", "kept-2"]
+    assert [row["session"]["session_id"] for row in exported] == ["kept-1", "kept-2"]
     runs = agentctl("sessions", "runs", "kept-1", *at_demo, "-o", "jsonl", env=env)
     assert exported[0]["runs"] == [json.loads(line) for line in runs.lines]
-    again = agentctl("sessions", "export", "kept-1", "--to-file", str(file), *at_demo, env=env)
+
+    # A file that exists is not replaced.
+    again = agentctl("sessions", "export", "kept-1", *to_file, env=env)
     assert again.code == 6
     assert [json.loads(line) for line in file.read_text().splitlines()] == exported
 
@@ -60,18 +64,20 @@ def test_an_export_has_the_model_calls_of_each_run(
     agentctl: Agentctl, demo: Demo, at_demo: tuple[str, ...]
 ) -> None:
     env = {"AGENTCTL_TOKEN": demo.token}
-    words = ("sessions", "export", "kept-1", "--model-calls", *at_demo)
-    (whole,) = json.loads(agentctl(*words, "--format", "json", env=env).stdout)
-    read = agentctl(*words, "--format", "markdown", env=env)
+    export = ("sessions", "export", "kept-1", "--model-calls", *at_demo)
+
+    (whole,) = json.loads(agentctl(*export, "--format", "json", env=env).stdout)
+    transcript = agentctl(*export, "--format", "markdown", env=env).stdout
+
     for run in whole["runs"]:
-        words = ("runs", "get", run["run_id"], "--model-calls", *at_demo)
-        calls = agentctl(*words, "-o", "jsonl", env=env)
-        assert whole["model_calls"][run["run_id"]] == [json.loads(each) for each in calls.lines]
-        assert f"Model calls of `{run['run_id']}`:\n\n- model-1: " in read.stdout
+        show = ("runs", "get", run["run_id"], "--model-calls", *at_demo)
+        calls = agentctl(*show, "-o", "jsonl", env=env)
+        assert whole["model_calls"][run["run_id"]] == [json.loads(line) for line in calls.lines]
+        assert f"Model calls of `{run['run_id']}`:\n\n- model-1: " in transcript
     last = whole["model_calls"][whole["runs"][-1]["run_id"]][0]
-    sources = [each["source"] for each in last["references"]]
-    assert sources[-2:] == ["history", "run"]
-    assert last["message_count"] == sum(each["end"] - each["first"] for each in last["references"])
+    references = last["references"]
+    assert [row["source"] for row in references][-2:] == ["history", "run"]
+    assert last["message_count"] == sum(row["end"] - row["first"] for row in references)
 
 
 @pytest.mark.parametrize("arguments", [(), ("s1", "--all")])
@@ -83,54 +89,75 @@ def test_an_export_needs_ids_or_all(
     assert "give a SESSION_ID, or --all" in ended.stderr
 
 
-def test_archive_has_the_files_and_names_missing_bytes(
-    on_demo: Agentctl, demo: Demo, tmp_path: Path
-) -> None:
-    note = tmp_path / "a [note](x).txt"
-    session = f"filed-{tmp_path.name}"
-    note.write_text(f"the text of {session}")
+@dataclass(frozen=True)
+class FiledSession:
+    """A session of the demo with a file, whose name has characters of Markdown."""
 
-    start = ("runs", "start", "--agent", "echo", "-m", "hello", "--session", session)
+    session_id: str
+    file_id: str
+    note: Path
+    """The file that was uploaded."""
+
+
+@pytest.fixture
+def filed(on_demo: Agentctl, tmp_path: Path) -> FiledSession:
+    note = tmp_path / "a [note](x).txt"
+    session_id = f"filed-{tmp_path.name}"
+    note.write_text(f"the text of {session_id}")
+    start = ("runs", "start", "--agent", "echo", "-m", "hello", "--session", session_id)
     ran = on_demo(*start, "--file", str(note), "-o", "json")
     assert ran.code == 0, ran.stderr
-    file_id = json.loads(ran.raw)["files"][0]["file_id"]
+    return FiledSession(session_id, json.loads(ran.raw)["files"][0]["file_id"], note)
 
-    words = ("sessions", "export", session, "--with-files", "--to-file")
-    plain = on_demo("sessions", "export", session)
 
+def read_archive(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the manifest of an archive, and its files by name."""
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    return json.loads(content.pop("manifest.json")), content
+
+
+def test_archive_of_each_format_has_the_files(
+    on_demo: Agentctl, filed: FiledSession, tmp_path: Path
+) -> None:
+    plain = on_demo("sessions", "export", filed.session_id)
     archives = {}
     for form in ("jsonl", "json", "markdown"):
         path = tmp_path / f"{form}.zip"
-        ended = on_demo(*words, str(path), "--format", form)
+        words = ("--with-files", "--to-file", str(path), "--format", form)
+        ended = on_demo("sessions", "export", filed.session_id, *words)
         assert ended.code == 0, ended.stderr
 
-        with zipfile.ZipFile(path) as archive:
-            assert archive.read(f"files/{file_id}.txt") == note.read_bytes()
-            content = {name: archive.read(name) for name in archive.namelist()}
-
-        manifest = json.loads(content.pop("manifest.json"))
-        assert {each["name"] for each in manifest["files"]} == content.keys()
-        for each in manifest["files"]:
-            assert hashlib.sha256(content[each["name"]]).hexdigest() == each["sha256"]
-
+        manifest, content = read_archive(path)
+        assert content[f"files/{filed.file_id}.txt"] == filed.note.read_bytes()
+        assert {entry["name"] for entry in manifest["files"]} == content.keys()
+        for entry in manifest["files"]:
+            assert hashlib.sha256(content[entry["name"]]).hexdigest() == entry["sha256"]
         archives[form] = content
 
     assert archives["jsonl"]["sessions.jsonl"] == plain.raw
     assert json.loads(archives["json"]["sessions.json"]) == [json.loads(plain.raw)]
-    assert json.loads(archives["jsonl"]["files.jsonl"])["file_id"] == file_id
-
-    link = f"\n## Files\n\n- [a \\[note\\](x).txt](files/{file_id}.txt)\n"
+    assert json.loads(archives["jsonl"]["files.jsonl"])["file_id"] == filed.file_id
+    link = f"\n## Files\n\n- [a \\[note\\](x).txt](files/{filed.file_id}.txt)\n"
     assert link in archives["markdown"]["sessions.md"].decode()
 
-    (stored,) = demo.config.parent.glob(f"files/*/{hashlib.sha256(note.read_bytes()).hexdigest()}")
+
+def test_archive_names_the_files_whose_bytes_are_missing(
+    on_demo: Agentctl, demo: Demo, filed: FiledSession, tmp_path: Path
+) -> None:
+    plain = on_demo("sessions", "export", filed.session_id)
+    digest = hashlib.sha256(filed.note.read_bytes()).hexdigest()
+    (stored,) = demo.config.parent.glob(f"files/*/{digest}")
     stored.unlink()
+
     path = tmp_path / "rest.zip"
-    ended = on_demo(*words, str(path))
-    assert (ended.code, file_id in ended.stderr) == (1, True), ended.stderr
-    with zipfile.ZipFile(path) as archive:
-        (missing,) = json.loads(archive.read("manifest.json"))["missing"]
-        assert archive.read("sessions.jsonl") == plain.raw
-    assert (missing["file_id"], missing["name"]) == (file_id, note.name)
+    ended = on_demo("sessions", "export", filed.session_id, "--with-files", "--to-file", str(path))
+
+    assert (ended.code, filed.file_id in ended.stderr) == (1, True), ended.stderr
+    manifest, content = read_archive(path)
+    (missing,) = manifest["missing"]
+    assert (missing["file_id"], missing["name"]) == (filed.file_id, filed.note.name)
+    assert content["sessions.jsonl"] == plain.raw
 
 
 def test_archive_needs_a_file(agentctl: Agentctl, demo: Demo) -> None:
