@@ -160,40 +160,53 @@ def test_other_types_are_refused_and_nothing_is_kept(host: Host) -> None:
     assert host.list_bytes() == before
 
 
-def test_names_and_sizes_out_of_bounds_are_refused_and_nothing_is_kept(host: Host) -> None:
+WRONG_NAMES = (
+    "",
+    " ",
+    ".",
+    "..",
+    "../a.png",
+    "a/b.png",
+    "C:\\a.png",
+    "/etc/passwd",
+    "a\0.png",
+    "a\n.png",
+    "a\x1b[1m.png",
+    "a\u202egnp.exe",
+    "a\u2066.png",
+    "a\u2028.png",
+    "x" * 256,
+)
+"""Names of no file, with a path, or with characters that hide what the name is."""
+
+
+def test_wrong_names_are_refused_and_nothing_is_kept(host: Host) -> None:
     before = host.list_bytes()
     with host.as_user("names") as client:
-        for name in (
-            "",
-            " ",
-            ".",
-            "..",
-            "../a.png",
-            "a/b.png",
-            "C:\\a.png",
-            "/etc/passwd",
-            "a\0.png",
-            "a\n.png",
-            "a\x1b[1m.png",
-            "a\u202egnp.exe",
-            "a\u2066.png",
-            "a\u2028.png",
-            "x" * 256,
-        ):
+        for name in WRONG_NAMES:
             answer = client.post("/files", params={"name": name}, content=PNG)
             assert (answer.status_code, "name" in answer.text) == (422, True), name
         assert client.post("/files", content=PNG).status_code == 422
-        assert client.post("/files?name=a.png", content=b"").status_code == 422
-        encoded = client.post("/files?name=a", content=PNG, headers={"content-encoding": "gzip"})
-        assert encoded.status_code == 415
+        assert client.get("/files").json()["data"] == []
+    assert host.list_bytes() == before
 
-        def chunks() -> Iterator[bytes]:
-            for _ in range(13):
-                yield PNG[:8] + bytes(1_000_000)
 
-        for body in (PNG + bytes(12_000_000), chunks()):
+def test_wrong_sizes_and_encodings_are_refused_and_nothing_is_kept(host: Host) -> None:
+    before = host.list_bytes()
+
+    def send_chunks() -> Iterator[bytes]:
+        """Send 13 MB without their length."""
+        for _ in range(13):
+            yield PNG[:8] + bytes(1_000_000)
+
+    with host.as_user("sizes") as client:
+        for body in (PNG + bytes(12_000_000), send_chunks()):
             answer = client.post("/files?name=a.png", content=body)
             assert (answer.status_code, answer.json()["error_code"]) == (413, "TOO_LARGE")
+        assert client.post("/files?name=a.png", content=b"").status_code == 422
+
+        encoded = {"content-encoding": "gzip"}
+        assert client.post("/files?name=a", content=PNG, headers=encoded).status_code == 415
         assert client.get("/files").json()["data"] == []
     assert host.list_bytes() == before
 
@@ -250,74 +263,126 @@ def test_uploads_at_once_are_bounded_for_a_caller_and_a_process(host: Host) -> N
         upload(client, PNG)
 
 
-def test_content_is_sent_in_ranges_that_no_browser_executes(host: Host) -> None:
-    content = b"0123456789"
+DIGITS = b"0123456789"
+
+RANGES = {
+    "bytes=0-0": (b"0", "0-0"),
+    "bytes=3-5": (b"345", "3-5"),
+    "bytes=8-": (b"89", "8-9"),
+    "bytes=-3": (b"789", "7-9"),
+    "bytes=-99": (DIGITS, "0-9"),
+    "bytes=4-999": (b"456789", "4-9"),
+}
+"""The parts of `DIGITS` that are sent, and their places."""
+
+
+@pytest.fixture(scope="module")
+def content_of_digits(host: Host) -> Iterator[tuple[httpx2.Client, str]]:
+    """A client, and the path of the content of its file with `DIGITS`."""
     with host.as_user("ranges") as client:
-        record = upload(client, content, "r\"é'%.txt")
-        path = f"/files/{record['file_id']}/content"
-        whole = client.get(path)
-        tag = whole.headers["etag"]
-        assert tag == f'"{hashlib.sha256(content).hexdigest()}"'
-        shown = {
-            "accept-ranges": "bytes",
-            "content-disposition": "attachment; filename*=UTF-8''r%22%C3%A9%27%25.txt",
-            "content-length": "10",
-            "content-security-policy": "sandbox; default-src 'none'",
-            "x-content-type-options": "nosniff",
-        }
-        assert shown.items() <= dict(whole.headers).items()
-        for given, part, place in (
-            ("bytes=0-0", b"0", "0-0"),
-            ("bytes=3-5", b"345", "3-5"),
-            ("bytes=8-", b"89", "8-9"),
-            ("bytes=-3", b"789", "7-9"),
-            ("bytes=-99", content, "0-9"),
-            ("bytes=4-999", b"456789", "4-9"),
-        ):
-            answer = client.get(path, headers={"range": given, "if-range": tag})
-            assert (answer.status_code, answer.content) == (206, part), given
-            assert answer.headers["content-range"] == f"bytes {place}/10"
-        for given in ("bytes=10-", "bytes=10-12", "bytes=-0", "bytes=99999999999999999-"):
-            answer = client.get(path, headers={"range": given})
-            assert (answer.status_code, answer.headers["content-range"]) == (416, "bytes */10")
-            assert answer.json()["error_code"] == "RANGE_NOT_SATISFIABLE"
-        for given in ("bytes=0-1,3-4", "bytes=5-3", "lines=0-1", "bytes=x", "bytes=-"):
-            assert client.get(path, headers={"range": given}).content == content
-        other = {"range": "bytes=0-0", "if-range": '"x"'}
-        assert client.get(path, headers=other).status_code == 200
-        assert client.get(path, headers={"if-none-match": tag}).status_code == 304
+        record = upload(client, DIGITS, "r\"é'%.txt")
+        yield client, f"/files/{record['file_id']}/content"
 
 
-def test_file_of_another_user_is_as_an_unknown_one(host: Host) -> None:
+def test_content_is_sent_so_that_no_browser_executes_it(
+    content_of_digits: tuple[httpx2.Client, str],
+) -> None:
+    client, path = content_of_digits
+    expected = {
+        "accept-ranges": "bytes",
+        "content-disposition": "attachment; filename*=UTF-8''r%22%C3%A9%27%25.txt",
+        "content-length": "10",
+        "content-security-policy": "sandbox; default-src 'none'",
+        "etag": f'"{hashlib.sha256(DIGITS).hexdigest()}"',
+        "x-content-type-options": "nosniff",
+    }
+    assert expected.items() <= dict(client.get(path).headers).items()
+
+
+def test_content_is_sent_in_ranges(content_of_digits: tuple[httpx2.Client, str]) -> None:
+    client, path = content_of_digits
+    tag = client.get(path).headers["etag"]
+
+    for wanted, (part, place) in RANGES.items():
+        answer = client.get(path, headers={"range": wanted, "if-range": tag})
+        assert (answer.status_code, answer.content) == (206, part), wanted
+        assert answer.headers["content-range"] == f"bytes {place}/10"
+
+    for outside in ("bytes=10-", "bytes=10-12", "bytes=-0", "bytes=99999999999999999-"):
+        answer = client.get(path, headers={"range": outside})
+        assert (answer.status_code, answer.headers["content-range"]) == (416, "bytes */10")
+        assert answer.json()["error_code"] == "RANGE_NOT_SATISFIABLE"
+
+    # Several ranges, and what is no range, are ignored (RFC 9110 14.2).
+    for ignored in ("bytes=0-1,3-4", "bytes=5-3", "lines=0-1", "bytes=x", "bytes=-"):
+        assert client.get(path, headers={"range": ignored}).content == DIGITS
+
+
+def test_tag_of_the_content_decides_what_is_sent(
+    content_of_digits: tuple[httpx2.Client, str],
+) -> None:
+    client, path = content_of_digits
+    tag = client.get(path).headers["etag"]
+    assert client.get(path, headers={"if-none-match": tag}).status_code == 304
+
+    other = {"range": "bytes=0-0", "if-range": '"x"'}
+    assert client.get(path, headers=other).status_code == 200
+
+
+@dataclass(frozen=True)
+class OwnedFile:
+    """A file of `owner`, and a session of the same user."""
+
+    file_id: str
+    session_id: str
+
+
+@pytest.fixture(scope="module")
+def owned(host: Host) -> OwnedFile:
     with host.as_user("owner") as owner:
-        known = upload(owner, PNG)["file_id"]
-        session = owner.post("/sessions?type=agent", json={}).json()["session_id"]
-    unknown = f"{known[:-4]}0000"
-    operations = (("GET", ""), ("GET", "/content"), ("DELETE", ""))
+        file_id = upload(owner, PNG)["file_id"]
+        session_id = owner.post("/sessions?type=agent", json={}).json()["session_id"]
+    return OwnedFile(file_id, session_id)
+
+
+def test_file_of_another_user_is_as_an_unknown_one(host: Host, owned: OwnedFile) -> None:
+    unknown = f"{owned.file_id[:-4]}0000"
     with host.as_user("stranger") as stranger:
-        for method, rest in operations:
+        for method, rest in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
             for path in (f"/files/{{}}{rest}", f"/files/{{}}{rest}?db_id=second"):
                 answers = [
-                    stranger.request(method, path.format(each), headers={"range": "bytes=0-1"})
-                    for each in (known, unknown)
+                    stranger.request(method, path.format(file_id), headers={"range": "bytes=0-1"})
+                    for file_id in (owned.file_id, unknown)
                 ]
-                assert [each.status_code for each in answers] == [404, 404]
+                assert [answer.status_code for answer in answers] == [404, 404]
                 assert answers[0].content == answers[1].content
+
         assert stranger.get("/files", params={"user_id": "owner"}).json()["data"] == []
+
+
+def test_file_cannot_be_given_to_another_user(host: Host, owned: OwnedFile) -> None:
+    with host.as_user("stranger") as stranger:
         refused = [
-            stranger.post("/files", params={"name": "a.png", "session_id": each}, content=PNG)
-            for each in (session, "unknown")
+            stranger.post("/files", params={"name": "a.png", "session_id": session_id}, content=PNG)
+            for session_id in (owned.session_id, "unknown")
         ]
-        assert [each.status_code for each in refused] == [404, 404]
+        assert [answer.status_code for answer in refused] == [404, 404]
         assert refused[0].content == refused[1].content
+
         named = stranger.post("/files?name=a.png&user_id=owner", content=PNG)
         assert (named.status_code, named.json()["error_code"]) == (403, "FORBIDDEN")
+
     with host.as_user("reader", "sessions:read") as reader:
         assert reader.post("/files?name=a.png", content=PNG).status_code == 403
+
+
+def test_upload_of_an_administrator_belongs_to_the_owner_of_the_session(
+    host: Host, owned: OwnedFile
+) -> None:
     with host.as_user("boss", ADMIN) as admin:
-        assert admin.get(f"/files/{known}").json()["user_id"] == "owner"
-        given = upload(admin, PNG, session_id=session)
-        assert (given["user_id"], given["session_id"]) == ("owner", session)
+        assert admin.get(f"/files/{owned.file_id}").json()["user_id"] == "owner"
+        record = upload(admin, PNG, session_id=owned.session_id)
+        assert (record["user_id"], record["session_id"]) == ("owner", owned.session_id)
 
 
 def test_users_share_no_bytes_and_sessions_of_one_user_do(host: Host) -> None:
@@ -349,50 +414,65 @@ def test_files_of_a_session_end_with_it_and_those_of_a_held_one_stay(host: Host)
     with host.as_user("ends") as client, host.as_user("boss", ADMIN) as admin:
         session = client.post("/sessions?type=agent", json={}).json()["session_id"]
         path = f"/files/{upload(client, PNG, session_id=session)['file_id']}"
+
         admin.post(f"/sessions/{session}/hold", json={"reason": "case 7"})
-        answer = client.delete(path)
-        assert (answer.status_code, answer.json()["error_code"]) == (409, "HELD")
-        assert answer.json()["session_ids"] == [session]
+        refused = client.delete(path)
+        assert (refused.status_code, refused.json()["error_code"]) == (409, "HELD")
+        assert refused.json()["session_ids"] == [session]
+
         admin.delete(f"/sessions/{session}/hold")
         assert client.delete(f"/sessions/{session}").status_code == 204
         assert client.get(path).status_code == 404
-        loose = f"/files/{upload(client, PNG)['file_id']}"
-        assert [client.delete(loose).status_code for _ in range(2)] == [204, 404]
+
+
+def test_file_without_a_session_is_deleted_once(host: Host) -> None:
+    with host.as_user("ends") as client:
+        path = f"/files/{upload(client, PNG)['file_id']}"
+        assert [client.delete(path).status_code for _ in range(2)] == [204, 404]
+
+
+def list_all_files(client: httpx2.Client) -> list[Any]:
+    """Return all pages of the list of files."""
+    files = list[Any]()
+    query = {"limit": "100"}
+    while True:
+        page = client.get("/files", params=query).json()
+        files += page["data"]
+        cursor = page["meta"]["next_cursor"]
+        if not cursor:
+            return files
+        query["cursor"] = cursor
 
 
 def test_many_uploads_at_once_are_refused_or_whole(host: Host) -> None:
     count = 1_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 60
-    size = DAY_BYTES // count * 2  # a half of them is too much for the day
-    body = PNG[:8] + os.urandom(size - 8)
-
-    def send(number: int) -> httpx2.Response:
-        content = PNG[:8] + number.to_bytes(4) + body[12:]
-        return client.post("/files", params={"name": f"{number}.png"}, content=content)
-
+    # A half of them is too much for the day.
+    size = DAY_BYTES // count * 2
+    body = os.urandom(size - 12)
     before = {*host.list_bytes()}
+
     with host.as_user("crowd") as client, ThreadPoolExecutor(24) as pool:
+
+        def send(number: int) -> httpx2.Response:
+            content = PNG[:8] + number.to_bytes(4) + body
+            return client.post("/files", params={"name": f"{number}.png"}, content=content)
+
         answers = list(pool.map(send, range(count)))
-        statuses = [answer.status_code for answer in answers]
-        stored = [answer.json() for answer in answers if answer.status_code == 201]
         for answer in answers:
             if answer.status_code == 503:
                 assert answer.headers["retry-after"] == "1"
             elif answer.status_code != 201:
-                detail = answer.json()
-                assert (answer.status_code, detail["error_code"]) == (429, "QUOTA_EXCEEDED")
-        assert {*statuses} <= {201, 429, 503}, statuses
-        listed = list[Any]()
-        cursor = None
-        while listed == [] or cursor:
-            query = {"limit": "100"} | ({"cursor": cursor} if cursor else {})
-            page = client.get("/files", params=query).json()
-            listed = listed + page["data"]
-            cursor = page["meta"]["next_cursor"]
+                refusal = answer.json()
+                assert (answer.status_code, refusal["error_code"]) == (429, "QUOTA_EXCEEDED")
+
+        stored = [answer.json() for answer in answers if answer.status_code == 201]
+        listed = list_all_files(client)
         assert {row["file_id"] for row in listed} == {row["file_id"] for row in stored}
         assert 0 < sum(row["size"] for row in listed) <= DAY_BYTES
         for row in listed[:5]:
             sent = client.get(f"/files/{row['file_id']}/content").content
             assert hashlib.sha256(sent).hexdigest() == row["sha256"]
+
     kept = {path.name for path in {*host.list_bytes()} - before}
     assert kept >= {row["sha256"] for row in stored}
     assert not list((host.place.folder / "files" / ".incoming").iterdir())
