@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -324,7 +325,10 @@ CHANGES = {
 }
 """Texts in the table of a durable agent before and after a change of the configuration."""
 
-RULES = ("continue", "ask", "fail")
+FIRST_STATUS = {"continue": "COMPLETED", "ask": "PAUSED", "fail": "ERROR"}
+"""The status of a lost run under another version, by the rule of its agent."""
+
+RULES = tuple(FIRST_STATUS)
 
 CHANGED = """
 [[models]]
@@ -346,79 +350,109 @@ tools = ["ledger_tools:visit", "ledger_tools:note"]
 """
 
 
-async def test_killed_durable_run_goes_on_under_another_version_only_as_it_states(
-    tmp_path: Any, model_endpoint: ModelEndpoint
-) -> None:
-    model_endpoint.forget()
-    agents = {
-        f"{change}-{rule}": CHANGED_AGENT.format(id=f"{change}-{rule}", rule=rule)
-        for change in CHANGES
-        for rule in RULES
-    }
-    extra = CHANGED.format(url=model_endpoint.base_url)
-    site = create_site(tmp_path, model_endpoint.base_url, extra=extra + "".join(agents.values()))
-    plans = {
-        name: json.dumps(
-            [
-                answer(call("note", text=name)),
-                answer(call("visit", place="inn")),
-                answer(text="done"),
-            ]
-        )
-        for name in agents
-    }
-    hold = tmp_path / "hold"
+@dataclass(frozen=True)
+class LostRun:
+    """A run of an agent of its own, which is killed during `visit` and then changed."""
+
+    change: str
+    rule: str
+    plan: str
+
+    started: dict[str, Any]
+    """The run as it was started, with the version of that time."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.change}-{self.rule}"
+
+    @property
+    def goes_on(self) -> bool:
+        """Return True if the agent states that it continues, or a person allows it."""
+        return self.rule == "continue" or self.name in ("instructions-ask", "model-ask")
+
+
+def build_agents() -> dict[str, str]:
+    """Return a durable agent for each change and rule, by its name."""
+    names = {f"{change}-{rule}": rule for change in CHANGES for rule in RULES}
+    return {name: CHANGED_AGENT.format(id=name, rule=rule) for name, rule in names.items()}
+
+
+async def kill_during_visits(site: Site) -> list[LostRun]:
+    """Start a run of each changed agent, and kill their server when all make the same call."""
+    hold = site.deployment.folder / "hold"
     hold.touch()
-    runs: dict[str, dict[str, Any]] = {}
+    lost = []
     with site.serve("first") as server:
         async with site.connect(server) as operations:
-            for name, plan in plans.items():
+            for name in build_agents():
+                note = answer(call("note", text=name))
+                plan = json.dumps([note, answer(call("visit", place="inn")), answer(text="done")])
                 request = RunRequest(plan, background=True)
-                runs[name] = dict((await operations.runs.create("agent", name, request)).value)
-        for run in runs.values():
-            await wait_until(lambda run=run: "visit" in site.tools_called(run))
+                started = dict((await operations.runs.create("agent", name, request)).value)
+                change, _, rule = name.partition("-")
+                lost.append(LostRun(change, rule, plan, started))
+        for run in lost:
+            await wait_until(lambda run=run: "visit" in site.tools_called(run.started))
         kill(server)
     hold.unlink()
+    return lost
 
+
+def change_agents(site: Site) -> None:
+    """Change each agent in its own way."""
     config = site.deployment.path.read_text()
-    for name, table in agents.items():
+    for name, table in build_agents().items():
         before, after = CHANGES[name.partition("-")[0]]
         assert before in table
         config = config.replace(table, table.replace(before, after))
     site.deployment.path.write_text(config)
 
-    def count_sent(name: str) -> int:
-        return sum(asks(body, plans[name]) for body in model_endpoint.requests())
+
+async def test_killed_durable_run_goes_on_under_another_version_only_as_it_states(
+    tmp_path: Any, model_endpoint: ModelEndpoint
+) -> None:
+    model_endpoint.forget()
+    extra = CHANGED.format(url=model_endpoint.base_url) + "".join(build_agents().values())
+    site = create_site(tmp_path, model_endpoint.base_url, extra=extra)
+    lost = await kill_during_visits(site)
+    change_agents(site)
+
+    def list_work(run: LostRun) -> tuple[int, list[str]]:
+        """Return how many requests the model got, and the calls that were made."""
+        sent = sum(asks(body, run.plan) for body in model_endpoint.requests())
+        return sent, site.tools_called(run.started)
 
     with site.serve("second") as server:
-        for name, run in runs.items():
-            change, _, rule = name.partition("-")
-            expected = {"continue": "COMPLETED", "ask": "PAUSED", "fail": "ERROR"}[rule]
-            record = await site.wait_for_end(server, run["run_id"], "PAUSED", *FINAL)
-            assert record["status"] == expected, (name, record["error"])
-            if rule == "ask":
+        for run in lost:
+            run_id = run.started["run_id"]
+            record = await site.wait_for_end(server, run_id, "PAUSED", *FINAL)
+            assert record["status"] == FIRST_STATUS[run.rule], (run.name, record["error"])
+
+            if run.rule == "ask":
                 # Nothing was sent and no tool was called since the kill.
-                assert (count_sent(name), site.tools_called(run)) == (2, ["note", "visit"])
-                (question,) = await site.pending(run["run_id"])
-                assert json.loads(question.arguments)["before"] == run["version"]
-                verb: Any = "reject" if change == "tool" else "approve"
+                assert list_work(run) == (2, ["note", "visit"])
+                (question,) = await site.pending(run_id)
+                assert json.loads(question.arguments)["before"] == run.started["version"]
+                verb: Any = "approve" if run.goes_on else "reject"
                 await site.decide_rows(server, [question], verb)
-                record = await site.wait_for_end(server, run["run_id"], *FINAL)
-            goes_on = rule == "continue" or name in ("instructions-ask", "model-ask")
+                record = await site.wait_for_end(server, run_id, *FINAL)
+
             changes = [(each["before"], each["after"]) for each in record["version_changes"]]
-            if not goes_on:
-                assert record["error"]["code"] == "VERSION_CHANGED", name
-                assert (record["version"], changes) == (run["version"], [])
-                assert (count_sent(name), site.tools_called(run)) == (2, ["note", "visit"])
-                continue
-            assert record["version"] != run["version"]
-            assert changes == [(run["version"], record["version"])]
-            # The call under way is made again, as its tool is idempotent.
-            assert (count_sent(name), site.tools_called(run)) == (3, ["note", "visit", "visit"])
-            assert (record["status"], record["content"]) == ("COMPLETED", "done")
+            if run.goes_on:
+                assert (record["status"], record["content"]) == ("COMPLETED", "done")
+                assert record["version"] != run.started["version"]
+                assert changes == [(run.started["version"], record["version"])]
+                # The call under way is made again, as its tool is idempotent.
+                assert list_work(run) == (3, ["note", "visit", "visit"])
+            else:
+                assert record["error"]["code"] == "VERSION_CHANGED", run.name
+                assert (record["version"], changes) == (run.started["version"], [])
+                assert list_work(run) == (2, ["note", "visit"])
+
         async with site.connect(server) as operations:
             statuses = await compare(operations, model_endpoint)
-    assert statuses == {"completed": 2 * len(runs) + 5}
+    # Each run sent two requests before the kill, and five go on with a third one.
+    assert statuses == {"completed": 2 * len(lost) + 5}
 
 
 def asks(body: dict[str, Any], text: str) -> bool:
@@ -428,22 +462,19 @@ def asks(body: dict[str, Any], text: str) -> bool:
 async def test_changed_and_deleted_references_are_noticed(
     site: Site, model_endpoint: ModelEndpoint
 ) -> None:
-    async def read(operations: Operations, run: dict[str, Any], name: str) -> dict[str, Any]:
-        return dict((await operations.runs.get_model_call(run["run_id"], name)).value)
+    async def read_call(operations: Operations, run: dict[str, Any]) -> dict[str, Any]:
+        return dict((await operations.runs.get_model_call(run["run_id"], "model-1")).value)
 
     with site.serve() as server:
         async with site.connect(server) as operations:
-            runs = [
-                (await operations.runs.create("agent", "echo", RunRequest(text, session_id="s1")))
-                for text in ("the first message", "the second", "the third")
-            ]
-            first, _, last = (dict(run.value) for run in runs)
-            whole = await read(operations, last, "model-1")
-            assert [each["source"] for each in whole["messages"]] == [
-                "run",
-                *["history"] * 4,
-                "run",
-            ]
+            runs = []
+            for text in ("the first message", "the second", "the third"):
+                request = RunRequest(text, session_id="s1")
+                runs.append(dict((await operations.runs.create("agent", "echo", request)).value))
+            first, _, last = runs
+            whole = await read_call(operations, last)
+            sources = [message["source"] for message in whole["messages"]]
+            assert sources == ["run", *["history"] * 4, "run"]
             await compare(operations, model_endpoint)
 
             async with site.open_database() as database:
@@ -458,6 +489,7 @@ async def test_changed_and_deleted_references_are_noticed(
             async with site.open_database() as database:
                 gone = Sql("UPDATE runs SET messages = NULL WHERE run_id = :run_id RETURNING 1")
                 assert await database.write(gone.column(run_id=first["run_id"]))
-            left = await read(operations, last, "model-1")
+            left = await read_call(operations, last)
             assert left["state"] == "incomplete"
-            assert {each.get("missing") for each in left["messages"][1:-1]} == {"deleted"}
+            missing = {message.get("missing") for message in left["messages"][1:-1]}
+            assert missing == {"deleted"}
