@@ -377,106 +377,140 @@ async def test_notifications_wake_only_those_whom_they_concern(server: PostgresS
             assert await there.database.write(runs.create(run))
         watch = there.database.watch
         topics = (run_topic("a"), run_topic("b"), worker_topic("w1"), worker_topic("w2"))
-        numbers = [watch(topic) for topic in topics]
+        numbers = {topic: watch(topic) for topic in topics}
+        # A new listener announces every topic.
+        await wait_until(lambda: all(number() for number in numbers.values()))
 
-        async def find_woken(*statements: str) -> list[str]:
-            before = [number() for number in numbers]
-            for statement in statements:
-                await there.direct(statement)
+        async def find_woken(statement: str) -> list[str]:
+            before = {topic: number() for topic, number in numbers.items()}
+            await there.direct(statement)
+
             # Notifications arrive in their order.
             last = watch("run last")
             seen = last()
             await there.notify("run last")
             await wait_until(lambda: last() != seen)
-            return [
-                topic
-                for topic, number, old in zip(topics, numbers, before, strict=True)
-                if number() != old
-            ]
+            return [topic for topic, number in numbers.items() if number() != before[topic]]
 
-        # A new listener announces every topic.
-        await wait_until(lambda: all(number() for number in numbers))
-        insert = (
-            "INSERT INTO run_events (run_id, first_seq, last_seq, events) VALUES ('b', 0, 0, 'x')"
-        )
         # Its process announces it after the commit, if another one has requested that.
-        assert await find_woken(insert) == []
-        request = "UPDATE runs SET cancel_requested_at = 1 WHERE run_id = 'a'"
-        assert await find_woken(request) == ["worker w1"]
-        assert await find_woken("UPDATE runs SET status = 'CANCELLED' WHERE run_id = 'a'") == [
-            "run a"
-        ]
-        assert await find_woken("UPDATE runs SET status = 'PAUSED' WHERE run_id = 'b'") == ["run b"]
+        insert = "INSERT INTO run_events (run_id, first_seq, last_seq, events)"
+        assert await find_woken(f"{insert} VALUES ('b', 0, 0, 'x')") == []
+
+        cancel = "UPDATE runs SET cancel_requested_at = 1 WHERE run_id = 'a'"
+        assert await find_woken(cancel) == ["worker w1"]
+
+        end = "UPDATE runs SET status = 'CANCELLED' WHERE run_id = 'a'"
+        assert await find_woken(end) == ["run a"]
+
+        pause = "UPDATE runs SET status = 'PAUSED' WHERE run_id = 'b'"
+        assert await find_woken(pause) == ["run b"]
+
         assert await find_woken("UPDATE sessions SET run_count = 3") == []
+
+
+class Announcements:
+    """The processes `w1` and `w2`, which announce stored events, and one with followers."""
+
+    def __init__(self, follower: PostgresDatabase, url: str) -> None:
+        entry = replace(follower._entry, url=url)
+        self.follower = follower
+        self.processes = {owner: PostgresDatabase(entry, create=False) for owner in ("w1", "w2")}
+        self._numbers = {run_id: follower.watch(run_topic(run_id)) for run_id in ("a", "b")}
+        self._last = {owner: follower.watch(run_topic(f"last-{owner}")) for owner in self.processes}
+
+        # Each worker watches its cancel requests, and hears of requested announcements by that.
+        self._requests = {
+            owner: process.watch(worker_topic(owner)) for owner, process in self.processes.items()
+        }
+
+    async def wait_for_listeners(self) -> None:
+        """Wait until all listen: a new listener announces every topic."""
+        numbers = [*self._numbers.values(), *self._requests.values()]
+        await wait_until(lambda: all(number() for number in numbers))
+
+    async def request(self, owner: str, run_id: str) -> None:
+        """Request the announcements of a run; return when one has arrived."""
+        number = self.follower.watch(run_topic(run_id))
+        before = number()
+        self.follower.request_announcements(owner, [run_id])
+
+        def has_arrived() -> bool:
+            self.processes[owner].announce(run_id)
+            return number() != before
+
+        await wait_until(has_arrived)
+
+    async def find_woken(self, owner: str) -> list[str]:
+        """Announce both runs; return those whose followers wake."""
+        await self.finish(owner)
+        before = {run_id: number() for run_id, number in self._numbers.items()}
+        for run_id in self._numbers:
+            self.processes[owner].announce(run_id)
+        await self.finish(owner)
+        return [run_id for run_id, number in self._numbers.items() if number() != before[run_id]]
+
+    async def finish(self, owner: str) -> None:
+        """Wait for all earlier announcements of a process, which arrive in their order."""
+        last = self._last[owner]
+        # The first may belong to an announcement that was made before.
+        for _ in range(2):
+            seen = last()
+            self.processes[owner].announce(f"last-{owner}")
+            await wait_until(lambda seen=seen: last() != seen)  # type: ignore[misc]
+
+
+@asynccontextmanager
+async def announcing(server: PostgresServer) -> AsyncIterator[Announcements]:
+    """Let two processes announce, each only its own last run."""
+    async with faulty(server) as there, contextlib.AsyncExitStack() as stack:
+        announcements = Announcements(there.database, server.url)
+        for process in announcements.processes.values():
+            stack.push_async_callback(process.close)
+        await announcements.wait_for_listeners()
+        for owner in announcements.processes:
+            await announcements.request(owner, f"last-{owner}")
+        yield announcements
 
 
 async def test_stored_events_are_announced_to_followers_elsewhere_only(
     server: PostgresServer,
 ) -> None:
-    async with faulty(server) as there, contextlib.AsyncExitStack() as stack:
-        follower = there.database
-        entry = replace(follower._entry, url=server.url)
-        processes = {owner: PostgresDatabase(entry, create=False) for owner in ("w1", "w2")}
-        watched = [follower.watch(run_topic(run_id)) for run_id in ("a", "b")]
-        last = {owner: follower.watch(run_topic(f"last-{owner}")) for owner in processes}
-        for owner, process in processes.items():
-            stack.push_async_callback(process.close)
-            # Each worker watches its cancel requests.
-            watched.append(process.watch(worker_topic(owner)))
-        await wait_until(lambda: all(number() for number in watched))
+    async with announcing(server) as announcements:
+        for owner in ("w1", "w2"):
+            assert await announcements.find_woken(owner) == []
 
-        async def request(owner: str, run_id: str) -> None:
-            """Request announcements; return when one has arrived."""
-            number = follower.watch(run_topic(run_id))
-            before = number()
-            follower.request_announcements(owner, [run_id])
+        await announcements.request("w1", "b")
 
-            def has_arrived() -> bool:
-                processes[owner].announce(run_id)
-                return number() != before
+        assert await announcements.find_woken("w1") == ["b"]
+        assert await announcements.find_woken("w2") == []
 
-            await wait_until(has_arrived)
 
-        async def find_woken(owner: str) -> list[str]:
-            """Announce both runs; return those whose followers wake."""
-            numbers = {run_id: follower.watch(run_topic(run_id)) for run_id in ("a", "b")}
-            await finish(owner)
-            before = {run_id: number() for run_id, number in numbers.items()}
-            for run_id in numbers:
-                processes[owner].announce(run_id)
-            await finish(owner)
-            return [run_id for run_id in numbers if numbers[run_id]() != before[run_id]]
+async def test_many_announcements_are_few_messages(server: PostgresServer) -> None:
+    async with announcing(server) as announcements:
+        await announcements.request("w1", "b")
+        async with listening(server) as messages:
+            began = asyncio.get_running_loop().time()
+            for _ in range(100):
+                announcements.processes["w1"].announce("b")
+                await asyncio.sleep(0.005)
+            await announcements.finish("w1")
+            await wait_until(lambda: any("last-w1" in message for message in messages))
+            seconds = asyncio.get_running_loop().time() - began
 
-        async def announce_last(owner: str) -> None:
-            seen = last[owner]()
-            processes[owner].announce(f"last-{owner}")
-            await wait_until(lambda: last[owner]() != seen)
+    assert any(message.endswith(" runs b") for message in messages)
+    assert len(messages) <= seconds / SEND_SECONDS + BURST + 1
 
-        async def finish(owner: str) -> None:
-            """Wait for all earlier announcements of a process, which arrive in their order."""
-            # The first may belong to an announcement that was made before.
-            for _ in range(2):
-                await announce_last(owner)
 
-        for owner in processes:
-            await request(owner, f"last-{owner}")
-            assert await find_woken(owner) == []
-        await request("w1", "b")
-        assert await find_woken("w1") == ["b"]
-        assert await find_woken("w2") == []
-        connection = await asyncpg.connect(server.url)
-        stack.push_async_callback(connection.close)
-        messages = list[str]()
+@asynccontextmanager
+async def listening(server: PostgresServer) -> AsyncIterator[list[str]]:
+    """Yield the messages that any process sends, as they arrive."""
+    messages = list[str]()
+    connection = await asyncpg.connect(server.url)
+    try:
         await connection.add_listener("agentctl", lambda *call: messages.append(call[-1]))
-        began = asyncio.get_running_loop().time()
-        for _ in range(100):
-            processes["w1"].announce("b")
-            await asyncio.sleep(0.005)
-        await finish("w1")
-        await wait_until(lambda: any("last-w1" in message for message in messages))
-        seconds = asyncio.get_running_loop().time() - began
-        assert any(message.endswith(" runs b") for message in messages)
-        assert len(messages) <= seconds / SEND_SECONDS + BURST + 1
+        yield messages
+    finally:
+        await connection.close()
 
 
 async def test_a_heartbeat_survives_a_lost_connection(server: PostgresServer) -> None:
