@@ -198,7 +198,7 @@ class WaitingSignIn:
     """The address to which the provider sends the browser."""
 
     state: str
-    """What the response must repeat."""
+    """Value that the response must repeat."""
 
     def read_failure(self) -> str:
         """Return the rest of what the command prints; it exits with 1."""

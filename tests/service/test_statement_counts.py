@@ -25,7 +25,7 @@ from tests.kit.postgres import postgres_schemas
 from tests.service.callers import collect_run_events, open_service, user
 
 REPEATS = 5
-"""How often a request is counted."""
+"""Number of times that each request is counted."""
 
 
 class Statements:
