@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +24,7 @@ ENOUGH_BYTES = 1024**3
 """More than ten times what a run needs: several runs at the same time have room, too."""
 
 _PREFIX = "agentctl-tests-"
-"""The beginning of the name of a run's folder; the id of its process follows."""
+"""The beginning of the name of a run's folder; the id of its process and a random part follow."""
 
 
 def call_in_memory(work: Callable[[], int], place: Path = PLACE) -> int:
@@ -36,9 +37,9 @@ def call_in_memory(work: Callable[[], int], place: Path = PLACE) -> int:
         return work()
 
     _remove_folders_of_ended_runs(place)
-    folder = place / f"{_PREFIX}{os.getpid()}"
-    folder.mkdir(mode=0o700)
-    os.environ["TMPDIR"] = str(folder)
+    # An earlier process may have had the same id.
+    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
+    os.environ["TMPDIR"] = folder
     code = 0
     try:
         code = work()
@@ -67,7 +68,7 @@ def has_room(place: Path) -> bool:
 def _remove_folders_of_ended_runs(place: Path) -> None:
     """Remove what runs have left that failed, or were killed."""
     for folder in place.glob(f"{_PREFIX}*"):
-        number = folder.name.removeprefix(_PREFIX)
-        if not Path("/proc", number).exists():
+        process_id, _, _ = folder.name.removeprefix(_PREFIX).partition("-")
+        if not Path("/proc", process_id).exists():
             # Those of other users stay.
             shutil.rmtree(folder, ignore_errors=True)

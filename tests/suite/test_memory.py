@@ -36,7 +36,8 @@ class Work:
 def test_files_of_a_run_that_passes_are_removed(with_room: None, tmp_path: Path) -> None:
     work = Work(code=0)
     assert call_in_memory(work, tmp_path) == 0
-    assert work.folder == str(tmp_path / f"agentctl-tests-{os.getpid()}")
+    assert work.folder is not None
+    assert work.folder.startswith(str(tmp_path / f"agentctl-tests-{os.getpid()}-"))
     assert [*tmp_path.iterdir()] == []
     assert "TMPDIR" not in os.environ
 
@@ -56,7 +57,7 @@ def test_files_of_a_run_that_fails_stay_until_the_next_run(
 ) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    left = tmp_path / f"agentctl-tests-{ended.pid}"
+    left = tmp_path / f"agentctl-tests-{ended.pid}-x"
     (left / "pytest-of-me").mkdir(parents=True)
     work = Work(code=1)
     assert call_in_memory(work, tmp_path) == 1
@@ -68,7 +69,7 @@ def test_files_of_a_run_that_fails_stay_until_the_next_run(
 
 
 def test_files_of_a_run_that_goes_on_stay(with_room: None, tmp_path: Path) -> None:
-    other = tmp_path / f"agentctl-tests-{os.getppid()}"
+    other = tmp_path / f"agentctl-tests-{os.getppid()}-x"
     other.mkdir()
     call_in_memory(Work(code=0), tmp_path)
     assert [*tmp_path.iterdir()] == [other]
