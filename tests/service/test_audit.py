@@ -134,19 +134,19 @@ FAILED_CHANGES: list[tuple[Request, tuple[Any, ...]]] = [
 """Requests of a user who has the session `s1`, with the entries of their failures."""
 
 
-def _operation_id_of(resource: str, id: str, action: str) -> str:
+def _format_scopes(resource: str, id: str, action: str) -> str:
     return f"{resource}:{id}:{action}, {resource}:*:{action}, {resource}:{action}"
 
 
 DENIED_REQUESTS: list[tuple[Request, tuple[str, str | None, str]]] = [
     (
         lambda me: me.sessions.get("s1"),
-        ("get_session_by_id", "session:s1", _operation_id_of("sessions", "s1", "read")),
+        ("get_session_by_id", "session:s1", _format_scopes("sessions", "s1", "read")),
     ),
     (lambda me: me.components.list("team"), ("get_teams", None, "teams:*:read, teams:read")),
     (
         lambda me: me.components.get("agent", "hang"),
-        ("get_agent", "agent:hang", _operation_id_of("agents", "hang", "read")),
+        ("get_agent", "agent:hang", _format_scopes("agents", "hang", "read")),
     ),
     (lambda me: me.system.get_config(), ("get_config", None, "config:read, system:read")),
     (lambda me: me.audit.list(AuditFilter()), ("get_audit", None, "audit:read")),
@@ -156,11 +156,11 @@ DENIED_REQUESTS: list[tuple[Request, tuple[str, str | None, str]]] = [
     ),
     (
         lambda me: me.runs.create("agent", "echo", RunRequest("x")),
-        ("create_agent_run", "agent:echo", _operation_id_of("agents", "echo", "run")),
+        ("create_agent_run", "agent:echo", _format_scopes("agents", "echo", "run")),
     ),
     (
         lambda me: me.runs.open_stream("resume", "agent", "echo", "r", ResumeRequest()),
-        ("resume_agent_run_stream", "agent:echo,run:r", _operation_id_of("agents", "echo", "run")),
+        ("resume_agent_run_stream", "agent:echo,run:r", _format_scopes("agents", "echo", "run")),
     ),
 ]
 """Requests of a user who may only read the agent `echo`, with the scopes that each lacks."""
