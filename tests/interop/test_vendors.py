@@ -24,7 +24,6 @@ RESPONSE_EVENTS: dict[str, Any] = {
 
 DIFFERENCES = {
     ("response", "error", "code"): "the code of an error of agentctl",
-    ("response", "usage", "input_tokens_details", "cache_write_tokens"): "newer than the face",
 }
 """Members of events that are not as OpenAI's library declares them. It reads them anyway."""
 

@@ -192,7 +192,10 @@ def _build_usage(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     return {
         "input_tokens": metrics["input_tokens"],
-        "input_tokens_details": {"cached_tokens": metrics["cache_read_tokens"]},
+        "input_tokens_details": {
+            "cached_tokens": metrics["cache_read_tokens"],
+            "cache_write_tokens": metrics["cache_write_tokens"],
+        },
         "output_tokens": metrics["output_tokens"],
         "output_tokens_details": {"reasoning_tokens": metrics["reasoning_tokens"]},
         "total_tokens": metrics["total_tokens"],
