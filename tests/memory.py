@@ -3,8 +3,8 @@
 SQLite waits after each commit until the disk has it. In memory there is nothing to wait for: the
 layer `check` takes a tenth less CPU time, and does not depend on a disk that others use.
 
-The files of a test that has passed are removed at its end, so a run needs little room.
-`TMPDIR=/tmp` before a command leaves its files on the disk.
+The files of a test that has passed are removed at its end, so a run needs little room. If `TMPDIR`
+is set, the files are in its folder.
 """
 
 from __future__ import annotations
