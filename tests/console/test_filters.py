@@ -40,7 +40,10 @@ def test_filters_are_completed_by_keyboard_and_wrong_ones_named(
         page.keyboard.press("Enter")
         expect(field).to_have_value("component:")
         page.keyboard.type("ech")
+        # The names of components are read from the server first.
+        expect(options.first).to_contain_text("echo")
         page.keyboard.press("ArrowDown")
+        expect(field).to_have_attribute("aria-activedescendant", "completion-0")
         page.keyboard.press("Tab")
         expect(page.locator("[data-given]")).to_have_text("component:echo ✕")
         assert shown.evaluate("location.hash") == "#/runs?component=echo"

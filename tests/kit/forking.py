@@ -52,7 +52,7 @@ import httpcore2
 import httpx2
 
 from agentctl import cli
-from tests.notices import FORKED, PROGRAM, tell
+from tests.notices import FORKED, tell
 
 __all__ = [
     "ForkedProcess",
@@ -187,8 +187,6 @@ class ForkedProcess(subprocess.Popen[Any]):
         _shell: Any,
         *rest: Any,
     ) -> None:
-        # As `subprocess` does: the suite counts the programs that it starts.
-        tell(PROGRAM, args)
         pipes = rest[:6]
         start_new_session = rest[11]
         stdin, _, _, stdout, _, stderr = pipes
