@@ -22,9 +22,7 @@ RESPONSE_EVENTS: dict[str, Any] = {
 }
 """The classes of the events of a response, by their types."""
 
-DIFFERENCES = {
-    ("response", "error", "code"): "the code of an error of agentctl",
-}
+DIFFERENCES = {("response", "error", "code"): "the code of an error of agentctl"}
 """Members of events that are not as OpenAI's library declares them. It reads them anyway."""
 
 
