@@ -142,17 +142,18 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     run_id, found_turn = await _find_run(call, requested, approvals)
     run = (await operations.sessions.read_turn(run_id, found_turn)).value
 
-    # Each result counts as a leg, so that the answers of two requests have different ids. A
-    # repeated request counts its results once, although they are decided.
+    # Each answered call counts as a leg, so that the answers to two requests have different ids.
+    # The calls of this request count once: if it is repeated, they are decided already.
     result_ids = {result.approval_id for result in results}
-    earlier_ids = [
-        approval["approval_id"]
+    earlier_count = sum(
+        approval["status"] != "pending" and approval["approval_id"] not in result_ids
         for approval in run["approvals"]
-        if approval["status"] != "pending" and approval["approval_id"] not in result_ids
-    ]
-    start = LegStart(1 + len(earlier_ids) + len(results), run["metrics"])
+    )
+    start = LegStart(1 + earlier_count + len(results), run["metrics"])
 
-    rulings = map(_build_ruling, results, approvals)
+    rulings = [
+        _build_ruling(result, approval) for result, approval in zip(results, approvals, strict=True)
+    ]
     request = ContinueRequest(
         decisions=tuple(rulings), background=turn.background, idempotency_key=requested.key
     )
@@ -243,9 +244,9 @@ async def _find_run(
 
 
 def _build_ruling(result: CallResult, approval: ApprovalRecord) -> Ruling:
-    # An approval never changes, so its id names the call that the caller has seen. The ruling of a
-    # repeated request has the same hash, although the approval is decided: else it would be another
-    # request with the same idempotency key.
+    # The client sends no hash of the arguments that its user has seen. The hash of the approval will
+    # do, because an approval never changes. A decided approval has it, too: without it, a repeated
+    # request would differ from the first one, and its idempotency key would be refused.
     if result.result is not None:
         return build_ruling(approval, "complete", result.result)
     verb: Verb = "approve" if result.is_approved else "reject"
