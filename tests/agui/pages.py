@@ -13,6 +13,7 @@ import httpx2
 
 from tests.agui.protocol import Event, parse_stream
 from tests.kit.deployment import Deploy
+from tests.kit.world_agents import OFFICE, PLANNED
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read")
@@ -43,7 +44,8 @@ async def clerk(message: str, context: RunContext) -> str:
     return f"{answer}"
 '''
 
-CONFIG = """
+CONFIG = (
+    """
 [agui]
 enabled = true
 
@@ -55,41 +57,13 @@ object = "agui_agents:tell"
 id = "clerk"
 object = "agui_agents:clerk"
 
-[[models]]
-id = "plan"
-provider = "openai"
-model = "plan"
-base_url = "{url}"
-retries = 0
-
-[[agents]]
-id = "payer"
-model = "plan"
-tools = ["world_tools:add"]
-approve = {{ add = "user" }}
-
-[[agents]]
-id = "careful"
-model = "plan"
-tools = ["world_tools:add"]
-approve = {{ add = "other" }}
-
-[[teams]]
-id = "office"
-mode = "route"
-model = "delegate"
-members = ["asker"]
-
 [[workflows]]
 id = "duty"
 steps = [{{ name = "ask", agent = "asker" }}, {{ name = "work", agent = "hang" }}]
-
-[[agents]]
-id = "asker"
-model = "tool-add"
-tools = ["world_tools:add"]
-approve = {{ add = "user" }}
 """
+    + PLANNED
+    + OFFICE
+)
 
 
 def plan(*calls: Mapping[str, Any] | str) -> str:

@@ -15,11 +15,10 @@ from tests.agui.pages import APPROVER, ORIGIN, answer, interrupts_of, plan
 from tests.agui.pages import Thread as Page
 from tests.agui.protocol import check_fields, find, text_of
 from tests.kit.deployment import ADMIN
+from tests.kit.world_agents import ADD, OPEN
 from tests.server.threaded_server import ThreadedServer
 
 Talk = Callable[..., Page]
-
-ADD = {"name": "add", "arguments": {"a": 1, "b": 2}}
 
 
 def test_thinking_progress_and_state(talk: Talk) -> None:
@@ -127,13 +126,6 @@ def test_approver_decides_elsewhere(talk: Talk, served: ThreadedServer) -> None:
     assert decided.status_code == 200, decided.text
     events = page.send(resume=resume)
     assert (text_of(events), find(events, "TOOL_CALL_START")) == ("3", [])
-
-
-OPEN = {
-    "name": "open_file",
-    "description": "Open a file in the page",
-    "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
-}
 
 
 def call_page(*paths: str) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tests.agui.pages import APPROVER, ORIGIN, plan
-from tests.agui.test_agui import ADD, OPEN, call_page, plan_two
+from tests.agui.test_agui import call_page, plan_two
 from tests.ai_sdk.chats import Chat
 from tests.ai_sdk.client import needs_client, read_with_client
 from tests.ai_sdk.protocol import Message, apply, calls_of, parse_stream, text_of, types_of
 from tests.interop.faces import read_streams
 from tests.kit.deployment import ADMIN
+from tests.kit.world_agents import ADD, OPEN
 from tests.server.threaded_server import ThreadedServer
 
 Talk = Callable[..., Chat]

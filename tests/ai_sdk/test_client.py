@@ -28,11 +28,10 @@ from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deploy
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import base_environment
+from tests.kit.world_agents import ADD
 from tests.server.threaded_server import ThreadedServer
 
 pytestmark = [*needs_browser, needs_client]
-
-ADD = {"name": "add", "arguments": {"a": 1, "b": 2}}
 
 API = '"http://127.0.0.1:7777/ai/agents/clerk"'
 

@@ -27,6 +27,7 @@ from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.ports import find_free_port
 from tests.kit.process import base_environment, start_server
+from tests.kit.world_agents import ADD, PLANNED
 
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "packaging" / "typescript"
@@ -53,7 +54,8 @@ async def tell(message: str) -> AsyncIterator[str]:
         yield message[number : number + 10]
 '''
 
-CONFIG = """
+CONFIG = (
+    """
 [[agents]]
 id = "teller"
 object = "telling_agents:tell"
@@ -62,31 +64,12 @@ object = "telling_agents:tell"
 id = "tellers"
 steps = [{{ name = "one", agent = "teller" }}, {{ name = "two", agent = "teller" }}]
 
-[[models]]
-id = "plan"
-provider = "openai"
-model = "plan"
-base_url = "{url}"
-retries = 0
-
-[[agents]]
-id = "payer"
-model = "plan"
-tools = ["world_tools:add"]
-approve = {{ add = "user" }}
-
 [[agents]]
 id = "slow"
 model = "trickle"
-
-[[agents]]
-id = "careful"
-model = "plan"
-tools = ["world_tools:add"]
-approve = {{ add = "other" }}
 """
-
-ADD = {"name": "add", "arguments": {"a": 1, "b": 2}}
+    + PLANNED
+)
 
 Run = Callable[[str, Any], Any]
 """Calls an exported function of the cases with an argument."""

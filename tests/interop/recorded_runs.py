@@ -19,6 +19,7 @@ import orjson
 from agentctl.interface.requests import StreamEvent
 from agentctl.records.events import CONTENT_NAMES, EventKind, parse_event
 from agentctl.records.kinds import ComponentKind
+from tests.kit.world_agents import ADD, OFFICE, OPEN, PLANNED
 
 __all__ = [
     "CODE",
@@ -72,64 +73,29 @@ async def dawdle(message: str) -> AsyncIterator[str]:
     await asyncio.Event().wait()
 '''
 
-CONFIG = """
-[[models]]
-id = "plan"
-provider = "openai"
-model = "plan"
-base_url = "{url}"
-retries = 0
-
+CONFIG = (
+    PLANNED
+    + OFFICE
+    + """
 [[agents]]
 id = "adder"
 model = "plan"
 tools = ["world_tools:add"]
 
-[[agents]]
-id = "payer"
-model = "plan"
-tools = ["world_tools:add"]
-approve = {{ add = "user" }}
-
-[[agents]]
-id = "careful"
-model = "plan"
-tools = ["world_tools:add"]
-approve = {{ add = "other" }}
-
-[[agents]]
-id = "asker"
-model = "tool-add"
-tools = ["world_tools:add"]
-approve = {{ add = "user" }}
-
-[[teams]]
-id = "office"
-mode = "route"
-model = "delegate"
-members = ["asker"]
-
 [[workflows]]
 id = "duty"
 steps = [{{ name = "ask", agent = "asker" }}, {{ name = "work", agent = "echo" }}]
-""" + "".join(
-    f'\n[[agents]]\nid = "{agent}"\nobject = "telling_agents:{function}"\n'
-    for agent, function in (
-        ("teller", "tell"),
-        ("clerk", "clerk"),
-        ("slipper", "slip"),
-        ("dawdler", "dawdle"),
+"""
+    + "".join(
+        f'\n[[agents]]\nid = "{agent}"\nobject = "telling_agents:{function}"\n'
+        for agent, function in (
+            ("teller", "tell"),
+            ("clerk", "clerk"),
+            ("slipper", "slip"),
+            ("dawdler", "dawdle"),
+        )
     )
 )
-
-ADD = {"name": "add", "arguments": {"a": 1, "b": 2}}
-
-OPEN = {
-    "name": "open_file",
-    "description": "Open a file in the page",
-    "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
-}
-"""A tool of the caller."""
 
 
 def plan(*calls: dict[str, Any]) -> str:
