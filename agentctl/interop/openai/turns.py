@@ -244,9 +244,9 @@ async def _find_run(
 
 
 def _build_ruling(result: CallResult, approval: ApprovalRecord) -> Ruling:
-    # The client sends no hash of the arguments that its user has seen. The hash of the approval will
-    # do, because an approval never changes. A decided approval has it, too: without it, a repeated
-    # request would differ from the first one, and its idempotency key would be refused.
+    # The client sends no hash of the arguments that its user has seen. The hash of the approval
+    # will do, because an approval never changes. A decided approval has it, too: without it, a
+    # repeated request would differ from the first one, and its idempotency key would be refused.
     if result.result is not None:
         return build_ruling(approval, "complete", result.result)
     verb: Verb = "approve" if result.is_approved else "reject"
