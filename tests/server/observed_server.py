@@ -19,7 +19,7 @@ from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.process import ServerProcess, serve_config
 
-__all__ = ["MCP_SERVER", "ObservedServer", "serve_observed"]
+__all__ = ["LOG", "MCP_SERVER", "TOOL_FILES", "ObservedServer", "describe_tools", "serve_observed"]
 
 TOOLS = '''
 import logging
@@ -46,6 +46,8 @@ def pay() -> str:
     """Wait for an approval."""
     return "paid"
 '''
+
+TOOL_FILES = {"watched_tools.py": TOOLS}
 
 MODEL = """
 [[models]]
@@ -122,17 +124,23 @@ class ObservedServer:
         )
 
 
+def describe_tools(url: str) -> str:
+    """Return the tables of an agent for each of the tools.
+
+    Args:
+        url: the `base_url` of their models.
+    """
+    return "".join(MODEL.format(name=name, url=url) for name in ("hold", "explode", "pay"))
+
+
 @contextlib.contextmanager
-def serve_observed(
-    folder: Path, url: str, *options: str, form: str = "json", level: str = "info", more: str = ""
-) -> Iterator[ObservedServer]:
-    """Serve a separate deployment with the models of an endpoint."""
-    tools = "".join(MODEL.format(name=name, url=url) for name in ("hold", "explode", "pay"))
+def serve_observed(folder: Path, url: str, more: str = "") -> Iterator[ObservedServer]:
+    """Serve a separate deployment with the models of an endpoint, and a log of JSON."""
     (folder / "watched_tools.py").write_text(TOOLS)
-    extra = tools + more + LOG.format(form=form, level=level)
+    extra = describe_tools(url) + more + LOG.format(form="json", level="info")
     deployment = create_deployment(folder, url, extra=extra)
     with (
-        serve_config(deployment.path, *options) as served,
+        serve_config(deployment.path) as served,
         deployment.client(served.url) as client,
         httpx2.Client(timeout=PATIENCE) as anybody,
     ):

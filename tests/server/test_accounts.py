@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import apsw
@@ -15,11 +14,10 @@ from agentctl.auth.tokens import account_tokens
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.server import create_app
 from tests.kit.conditions import PATIENCE, wait_for
-from tests.kit.deployment import ADMIN, Deploy, Deployment, create_deployment
-from tests.kit.model import ModelEndpoint
-from tests.kit.process import serve_config
+from tests.kit.deployment import ADMIN, Deploy, Deployment
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.server.worker_server import WorkerServer
 
 REFUSED = {"detail": "Invalid or expired credential", "error_code": "UNAUTHENTICATED"}
 
@@ -209,22 +207,16 @@ def test_rejections_are_counted_by_cause(deployment: Deployment) -> None:
     assert counts == {("account.revoked", 2), ("account.form", 2), ("account.known", 2)}
 
 
-def test_revocation_reaches_every_worker(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
-    (tmp_path / "several").mkdir()
-    deployment = create_deployment(
-        tmp_path / "several", model_endpoint.base_url, server="workers = 2"
-    )
-    with serve_config(deployment.path) as server:
-        host = ThreadedServer(
-            deployment, server.url, httpx2.Client(base_url=server.url, timeout=PATIENCE)
-        )
-        with host.client:
-            account = create(host, "everywhere", "agents:read")
-            for _ in range(12):
-                assert _apart(host, account["token"]) == 200
-            revoke(host, account["id"])
-            # Of 20 connections, some meet each worker.
-            wait_for(lambda: {_apart(host, account["token"]) for _ in range(20)} == {401})
+def test_revocation_reaches_every_worker(pair: WorkerServer) -> None:
+    host = ThreadedServer(pair.deployment, pair.served.url, pair.client)
+    account = create(host, "everywhere", "agents:read")
+    for _ in range(12):
+        assert _apart(host, account["token"]) == 200
+
+    revoke(host, account["id"])
+
+    # Of 20 connections, some meet each worker.
+    wait_for(lambda: {_apart(host, account["token"]) for _ in range(20)} == {401})
 
 
 def _apart(host: ThreadedServer, token: str) -> int:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
 import pytest
 
-from agentctl.server import create_app, running
+from agentctl.config.settings import Settings
+from agentctl.records.logs import RateLimitedLog
+from agentctl.server import create_app, routing, running
 from tests.kit.deployment import Deploy, Deployment
-from tests.kit.process import serve_config
 from tests.server.raw_http import RawResponse, open_raw_connection
+from tests.server.threaded_server import serve_in_thread
 
 FRIEND = "https://app.example"
 FORM = "application/x-www-form-urlencoded"
@@ -22,11 +25,9 @@ FORM = "application/x-www-form-urlencoded"
 
 @dataclass(frozen=True)
 class OpenServer:
-    """A server without authorization and its metrics address."""
+    """A server without authorization."""
 
     port: int
-    metrics_port: int
-    log: Path
 
     def send(
         self,
@@ -34,28 +35,36 @@ class OpenServer:
         path: str = "/sessions",
         body: bytes = b"",
         *,
-        port: int | None = None,
         host: str = "127.0.0.1:{port}",
         **fields: str,
     ) -> RawResponse:
         """Send a request with any Host and any header fields (`_` for `-`)."""
-        port = port or self.port
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {host.format(port=port)}"]
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {host.format(port=self.port)}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
         lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
-        with open_raw_connection(port) as connection:
+        with open_raw_connection(self.port) as connection:
             connection.send("\r\n".join(lines).encode() + body)
             return connection.answer()
 
 
+def disable_authorization(deployment: Deployment, **server: Any) -> Settings:
+    """Return the settings of a deployment without authorization.
+
+    Args:
+        server: settings of `[server]`.
+    """
+    settings = deployment.settings
+    authorization = replace(settings.authorization, enabled=False)
+    server_settings = replace(settings.server, **server)
+    return replace(settings, authorization=authorization, server=server_settings)
+
+
 @pytest.fixture(scope="module")
 def opened(deploy: Deploy) -> Iterator[OpenServer]:
-    metrics_table = '[metrics]\nlisten = "127.0.0.1:0"\n'
-    deployment = deploy(metrics_table, server=f'cors_origins = ["{FRIEND}"]')
-    with serve_config(deployment.path, "--insecure-no-auth") as served:
-        log = served.wait_for("metrics: ")
-        metrics = log.partition("metrics: http://127.0.0.1:")[2].partition("/")[0]
-        yield OpenServer(served.port, int(metrics), served.log)
+    deployment = deploy()
+    settings = disable_authorization(deployment, cors_origins=(FRIEND,))
+    with serve_in_thread(deployment, create_app(settings)) as served:
+        yield OpenServer(served.port)
 
 
 def is_refused(answer: RawResponse) -> bool:
@@ -176,47 +185,50 @@ def test_document_of_an_open_server_asks_for_no_credential(opened: OpenServer) -
             assert "403" in operation["responses"]
 
 
-def test_metrics_on_loopback_refuse_pages(opened: OpenServer) -> None:
-    def ask(**fields: Any) -> int:
-        return opened.send(path="/metrics", port=opened.metrics_port, **fields).status
-
-    assert ask() == ask(host="localhost:{port}") == 200
-    assert ask(host="evil.example:{port}") == ask(Origin="https://evil.example") == 403
-    assert ask(Sec_Fetch_Site="cross-site") == 403
-
-
-def test_refused_pages_are_in_the_log_once_a_minute(opened: OpenServer) -> None:
-    for _ in range(5):
-        opened.send(host="evil.example")
-    assert opened.log.read_text().count("The Host of the request is not accepted") == 1
+async def test_refused_pages_are_in_the_log_once_a_minute(
+    settled: Deployment, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A new one: other tests of this minute may have been logged.
+    log = RateLimitedLog(logging.getLogger("agentctl.server"))
+    monkeypatch.setattr(routing, "_limited_log", log)
+    async with open_application(disable_authorization(settled)) as http:
+        for _ in range(5):
+            refused = await http.get("http://evil.example/sessions")
+            assert refused.status_code == 403
+    assert caplog.text.count("The Host of the request is not accepted") == 1
 
 
-def test_all_addresses_accept_addresses_and_the_name_of_the_machine(deployment: Deployment) -> None:
-    options = ("--host", "0.0.0.0", "--insecure-no-auth")
-    with serve_config(deployment.path, *options) as served:
-        port = served.port
-        server = OpenServer(port, 0, served.log)
-        for host in ("192.0.2.1:{port}", "[2001:db8::1]", "localhost", socket.gethostname()):
-            assert server.send(host=host).status == 200
-        assert is_refused(server.send(host="evil.example:{port}"))
-        assert is_refused(server.send(Origin="https://evil.example"))
+async def test_all_addresses_accept_addresses_and_the_name_of_the_machine(
+    settled: Deployment,
+) -> None:
+    settings = disable_authorization(settled, host="0.0.0.0")
+    async with open_application(settings) as http:
+        for host in ("192.0.2.1", "[2001:db8::1]", "localhost", socket.gethostname()):
+            assert (await http.get(f"http://{host}/sessions")).status_code == 200
+        assert (await http.get("http://evil.example/sessions")).status_code == 403
+        page = {"Origin": "https://evil.example"}
+        assert (await http.get("http://localhost/sessions", headers=page)).status_code == 403
 
 
-async def test_mounted_application_accepts_its_configured_name(deployment: Deployment) -> None:
-    text = deployment.path.read_text()
-    text = text.replace("[server]", '[server]\nhost = "agents.example"')
-    deployment.path.write_text(text.replace("[authorization]", "[authorization]\nenabled = false"))
-    app = create_app(deployment.settings)
-    transport = httpx2.ASGITransport(app=app)
-    async with running(app), httpx2.AsyncClient(transport=transport) as http:
+async def test_mounted_application_accepts_its_configured_name(settled: Deployment) -> None:
+    settings = disable_authorization(settled, host="agents.example")
+    async with open_application(settings) as http:
         assert (await http.get("https://agents.example/sessions")).status_code == 200
         assert (await http.get("http://evil.example/sessions")).status_code == 403
 
 
-def test_tokens_protect_a_server_with_any_host(deployment: Deployment) -> None:
-    with serve_config(deployment.path) as served:
-        server = OpenServer(served.port, 0, served.log)
-        assert server.send(path="/health", host="agents.example").status == 200
-        token = f"Bearer {deployment.token('me', 'sessions:read')}"
-        fields: dict[str, Any] = {"Authorization": token, "Sec_Fetch_Site": "cross-site"}
-        assert server.send(host="agents.example", **fields).status == 200
+async def test_tokens_protect_a_server_with_any_host(settled: Deployment) -> None:
+    async with open_application(settled.settings) as http:
+        assert (await http.get("http://agents.example/health")).status_code == 200
+        fields = settled.bearer("me", "sessions:read") | {"Sec-Fetch-Site": "cross-site"}
+        read = await http.get("http://agents.example/sessions", headers=fields)
+        assert read.status_code == 200
+
+
+@contextlib.asynccontextmanager
+async def open_application(settings: Settings) -> AsyncIterator[httpx2.AsyncClient]:
+    """Run an application without a socket; yield a client that may ask any host."""
+    app = create_app(settings)
+    transport = httpx2.ASGITransport(app=app)
+    async with running(app), httpx2.AsyncClient(transport=transport) as http:
+        yield http

@@ -23,6 +23,7 @@ from tests.kit.deployment import ADMIN, Deployment
 from tests.kit.process import serve_config
 from tests.server.raw_http import RawConnection, check_error, open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.server.worker_server import WorkerServer
 
 SECONDS = 0.5
 """Deadline of the tests."""
@@ -277,8 +278,8 @@ def test_huge_header_costs_no_memory(deployment: Deployment) -> None:
         assert peak_memory(pid) - before < 2 << 20
 
 
-def test_rejected_credential_is_reported_before_a_huge_extension(deployment: Deployment) -> None:
-    with serve_config(deployment.path) as served, open_raw_connection(served.port) as connection:
+def test_rejected_credential_is_reported_before_a_huge_extension(server: ThreadedServer) -> None:
+    with open_raw_connection(server.port) as connection:
         connection.send(CHUNKED + b"5;")
         check_error(connection.answer(), 401)
         connection.send(*itertools.repeat(b"a" * 6_000, 1_000))
@@ -294,16 +295,13 @@ def send_until_rejected(port: int, start: bytes, size: int, status: int) -> None
         assert connection.ended()
 
 
-def test_each_worker_process_has_the_limits(deployment: Deployment) -> None:
-    with serve_config(deployment.path, "--workers", "2") as served:
-        port = served.port
-        for sent in (
-            b"GET / HTTP/1.1\r\nX: " + b"a" * 16_384,
-            GET[:-2] + b"X: a\r\n" * 100 + b"\r\n",
-        ):
-            with open_raw_connection(port) as connection:
-                connection.send(sent)
-                check_error(connection.answer(), 431)
+def test_each_worker_process_has_the_limits(pair: WorkerServer) -> None:
+    long_field = b"GET / HTTP/1.1\r\nX: " + b"a" * 16_384
+    many_fields = GET[:-2] + b"X: a\r\n" * 100 + b"\r\n"
+    for sent in (long_field, many_fields):
+        with open_raw_connection(pair.served.port) as connection:
+            connection.send(sent)
+            check_error(connection.answer(), 431)
 
 
 def test_a_server_process_ends_requests_without_a_whole_head(deployment: Deployment) -> None:

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 
 from tests.kit.conditions import wait_for
-from tests.kit.deployment import Deployment
-from tests.kit.process import serve_config
 from tests.server.raw_http import open_raw_connection
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
+from tests.server.worker_server import WorkerServer
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 INVALID = b"nonsense\r\n\r\n"
@@ -91,15 +89,13 @@ def test_pipelined_requests_of_a_client_that_waits_are_served(server: ThreadedSe
         assert raw.answer().status == 200
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_accepted_connections_have_keepalive(deployment: Deployment, workers: str) -> None:
-    with serve_config(deployment.path, "--workers", workers) as served:
-        port = served.port
-        with open_raw_connection(port) as raw:
-            raw.send(GET)
-            assert raw.answer().status == 200
-            here = raw.socket.getsockname()[1]
-            wait_for(lambda: timer_of(port, here) == KEEPALIVE)
+def test_accepted_connections_have_keepalive(pair: WorkerServer) -> None:
+    port = pair.served.port
+    with open_raw_connection(port) as raw:
+        raw.send(GET)
+        assert raw.answer().status == 200
+        here = raw.socket.getsockname()[1]
+        wait_for(lambda: timer_of(port, here) == KEEPALIVE)
 
 
 def timer_of(port: int, remote_port: int) -> str:

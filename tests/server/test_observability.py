@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 from typer.testing import CliRunner
 
@@ -22,6 +23,7 @@ from tests.kit.deployment import Deployment
 from tests.kit.model import ModelEndpoint
 from tests.server.observed_server import MCP_SERVER, ObservedServer, serve_observed
 from tests.server.raw_http import open_raw_connection
+from tests.server.worker_server import WorkerServer
 
 MESSAGE = "words that a user sends to a model"
 EMPTY = ("agentctl_webhooks_", "agentctl_database_notified", "agentctl_rows_expired_")
@@ -41,15 +43,11 @@ def seen(
         yield server
 
 
-@pytest.fixture(scope="module")
-def pair(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ObservedServer]:
+@pytest.fixture
+def observed_pair(pair: WorkerServer) -> Iterator[ObservedServer]:
     """A server with two workers and the readable log."""
-    folder = tmp_path_factory.mktemp("pair")
-    url = model_endpoint.base_url
-    with serve_observed(folder, url, "--workers", "2", form="readable") as server:
-        yield server
+    with httpx2.Client(timeout=PATIENCE) as anybody:
+        yield ObservedServer(pair.deployment, pair.served, pair.client, anybody)
 
 
 def of_request(seen: ObservedServer, request_id: str) -> list[dict[str, object]]:
@@ -175,26 +173,29 @@ def test_blocked_event_loop_is_logged(seen: ObservedServer) -> None:
 READABLE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ (\[\d+\] )?agentctl\.\w+: .*")
 
 
-def test_readable_format_of_two_workers(pair: ObservedServer) -> None:
+def test_readable_format_of_two_workers(observed_pair: ObservedServer) -> None:
     """Lines of two processes are complete. A traceback is indented below its line."""
-    _, run_id = run(pair, "explode", "s1", "{}")
-    pair.client.get("/sessions/s 1 request_id=forged%0A")
+    seen = observed_pair
+    start = len(seen.served.log_text)
+
+    request_id, run_id = run(seen, "explode", "s1", "{}")
+    seen.client.get("/sessions/s 1 request_id=forged%0A")
     for _ in range(20):
-        pair.client.get("/agents", headers={"Connection": "close"})
+        seen.client.get("/teams")
+
     # Each worker writes the line of a request when its response has been sent.
-    counts = {"get_agents": 20, "create_agent_run": 1, "get_session_by_id": 1}
-    for operation, count in counts.items():
-        wait_for(lambda: pair.served.log_text.count(f"operation={operation} ") == count)  # noqa: B023
-    said = pair.served.log_text
+    for text, count in (("get_teams ", 20), ("create_agent_run ", 1), ("get_session_by_id ", 1)):
+        wait_for(lambda: seen.served.log_text[start:].count(f"operation={text}") == count)  # noqa: B023
+    said = seen.served.log_text[start:]
     assert re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said) is None
-    lines = said.splitlines()[6:]
+    lines = said.splitlines()
     for line in lines:
         assert READABLE.fullmatch(line) or line.startswith("    "), line
-    finished = [line for line in lines if "operation=create_agent_run" in line]
-    assert len(finished) == 1
-    assert f"run_id={run_id}" in finished[0]
+    [finished] = [line for line in lines if "operation=create_agent_run" in line]
+    assert f"request_id={request_id} " in finished
+    assert f"run_id={run_id}" in finished
     assert 'session_id="s 1 request_id=forged' in said
-    pids = {line.split("[")[1].split("]")[0] for line in lines if "get_agents" in line}
+    pids = {line.split("[")[1].split("]")[0] for line in lines if "get_teams" in line}
     assert all(pid.isdecimal() for pid in pids)
 
 
@@ -347,29 +348,36 @@ def test_metrics_address_serves_nothing_else(seen: ObservedServer) -> None:
         assert seen.value("agentctl_info") == 1
 
 
-def test_metrics_show_a_blocked_worker(pair: ObservedServer) -> None:
-    before = pair.value("agentctl_requests_total", operation="get_models")
+def test_metrics_on_loopback_refuse_pages(seen: ObservedServer) -> None:
+    """They need no token: a page of a web site could read them otherwise (T20 to T22)."""
+
+    def ask(name: str, value: str) -> int:
+        return seen.anybody.get(seen.metrics_url, headers={name: value}).status_code
+
+    assert ask("Host", "127.0.0.1") == ask("Host", "localhost") == 200
+    assert ask("Host", "evil.example") == ask("Origin", "https://evil.example") == 403
+    assert ask("Sec-Fetch-Site", "cross-site") == 403
+
+
+def test_metrics_show_a_blocked_worker(observed_pair: ObservedServer) -> None:
+    seen = observed_pair
+    before = seen.value("agentctl_requests_total", operation="get_models")
     for _ in range(30):
-        pair.client.get("/models", headers={"Connection": "close"})
+        seen.client.get("/models", headers={"Connection": "close"})
     # A request is counted when its response has been sent.
-    wait_for(lambda: pair.value("agentctl_requests_total", operation="get_models") == before + 30)
-    up = {s.labels["worker"] for s in pair.scrape() if s.name == "agentctl_worker_up"}
+    wait_for(lambda: seen.value("agentctl_requests_total", operation="get_models") == before + 30)
+    up = {s.labels["worker"] for s in seen.scrape() if s.name == "agentctl_worker_up"}
     assert up == {"0", "1"}
-    pid = children(pair.served.process.pid)[0]
-    os.kill(pid, signal.SIGSTOP)
+
+    parent = seen.served.process.pid
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGSTOP)
     try:
         # It is stopped until the other one has answered.
-        assert pair.value("agentctl_worker_up") == 1
+        assert seen.value("agentctl_worker_up") == 1
     finally:
-        os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: pair.value("agentctl_worker_up") == 2)
-    os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: pid not in children(pair.served.process.pid))
-    wait_for(lambda: pair.value("agentctl_worker_up") == 2)
-
-
-def children(parent: int) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+        os.kill(int(children[0]), signal.SIGCONT)
+    wait_for(lambda: seen.value("agentctl_worker_up") == 2)
 
 
 def serve(deployment: Deployment, listen: str, *more: str) -> tuple[int, str]:

@@ -19,11 +19,12 @@ from agentctl.server.processes.listener import adopt_socket, bind_socket
 from agentctl.server.processes.supervisor import MAXIMUM_PAUSE, STEADY_SECONDS, Backoff
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
-from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.deployment import Deploy, Deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.ports import find_free_port
-from tests.kit.process import AGENTCTL, run_agentctl, start_agentctl
+from tests.kit.process import start_agentctl
 from tests.kit.process_states import is_alive, wait_for_ends
+from tests.server.forking_tools import FILES, call_tool, describe_agents, surviving
 from tests.server.mcp_wire import McpWire
 from tests.server.threaded_server import serve_in_thread
 from tests.server.worker_server import WorkerServer, read_stream, serve_with_two_workers
@@ -32,18 +33,6 @@ from tests.server.worker_server import WorkerServer, read_stream, serve_with_two
 def drain_seconds(deployment: Deployment, seconds: float) -> None:
     text = deployment.path.read_text()
     deployment.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {seconds}"))
-
-
-@pytest.fixture(scope="module")
-def pair(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[WorkerServer]:
-    """A shared server."""
-    extra = "[mcp_endpoint]\nenabled = true\n"
-    folder = tmp_path_factory.mktemp("pair")
-    deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
-    with serve_with_two_workers(deployment) as server:
-        yield server
 
 
 def test_every_worker_serves(pair: WorkerServer) -> None:
@@ -55,25 +44,15 @@ def test_every_worker_serves(pair: WorkerServer) -> None:
     assert pair.one_each("echo").keys() == set(workers)
 
 
-SECRET = "correct horse battery staple, 32 bytes"
-KEYS = f'algorithm = "HS256"\nverification_keys = ["{SECRET}"]'
+def test_large_settings_reach_workers_and_stay_hidden(pair: WorkerServer) -> None:
+    """They are longer than an environment variable or argument may be (128 KiB)."""
+    assert len(pair.deployment.path.read_bytes()) > 128 * 1_024
+    assert pair.client.get("/agents/long").status_code == 200
 
-
-def test_large_settings_reach_workers_and_stay_hidden(deployment: Deployment) -> None:
-    """The settings are longer than an environment variable or argument may be (128 KiB)."""
-    long = "Write plainly. " * 10_000
-    agent = f'[[agents]]\nid = "long"\nmodel = "echo"\ninstructions = "{long}"\n'
-    text = deployment.path.read_text()
-    text = text.replace('verification_key_files = ["keys/signing.pub.pem"]', KEYS)
-    deployment.path.write_text(f"{text}\n{agent}")
-    (deployment.folder / "keys" / "signing.pem").write_text(SECRET)
-
-    # Programs: the kernel shows the arguments and variables of a fork as those of its template.
-    with serve_with_two_workers(deployment, program=AGENTCTL) as server:
-        assert server.client.get("/agents/long").status_code == 200
-        for pid in server.workers():
-            for name in ("environ", "cmdline"):
-                assert SECRET.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+    (secret,) = pair.deployment.settings.authorization.verification_keys
+    for pid in (pair.parent, *pair.workers()):
+        for name in ("environ", "cmdline"):
+            assert secret.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
 
 
 def test_any_worker_cancels_a_hung_run(pair: WorkerServer) -> None:
@@ -108,6 +87,7 @@ def test_stream_continues_at_another_worker(pair: WorkerServer) -> None:
 
 
 def test_draining_workers_reject_runs_until_a_second_signal(deployment: Deployment) -> None:
+    """A signal to every process, as a service manager sends it, counts once."""
     drain_seconds(deployment, 600)
     with serve_with_two_workers(deployment) as server:
         runs = server.one_each()
@@ -115,7 +95,8 @@ def test_draining_workers_reject_runs_until_a_second_signal(deployment: Deployme
         body = {"message": "hello", "session_id": "streamed"}
         with read_stream(server.client, "/agents/hang/runs", body) as events:
             streamed = orjson.loads(next(events).data)["run_id"]
-            server.served.process.send_signal(signal.SIGINT)
+            for pid in (*server.workers(), server.parent):
+                os.kill(pid, signal.SIGTERM)
             server.await_draining()
 
             for _ in range(6):  # Any worker responds.
@@ -149,29 +130,19 @@ def test_workers_stop_together_so_streams_get_their_end(deployment: Deployment) 
         assert server.served.log_text.splitlines()[-1] == "stopped"
 
 
-def test_signal_to_every_process_counts_once(deployment: Deployment) -> None:
-    drain_seconds(deployment, 60)
-    with serve_with_two_workers(deployment) as server:
-        (run_id, *others) = server.one_each().values()
-        for pid in (*server.workers(), server.parent):
-            os.kill(pid, signal.SIGTERM)
-        server.await_draining()
-        server.served.wait_for("stopping: waiting up to")
-        assert server.run(run_id)["status"] == "RUNNING"
-        for (known,) in server.rows("SELECT run_id FROM runs WHERE status = 'RUNNING'"):
-            session_id = server.run(known)["session_id"]
-            cancel = f"/agents/hang/runs/{known}/cancel?session_id={session_id}&wait=30"
-            assert server.client.post(cancel).json()["cancel"] == "stopped"
-        assert others
-        assert server.served.process.wait(PATIENCE) == 0
+METRICS = '\n[metrics]\nlisten = "127.0.0.1:0"\n'
 
 
-def test_dead_worker_is_replaced_under_load(deployment: Deployment) -> None:
+def test_dead_worker_is_replaced_under_load(deploy: Deploy) -> None:
+    """Also if a process that it has forked lives on."""
+    deployment = deploy(describe_agents(deploy.url) + METRICS, files=FILES)
     key = deployment.folder / "keys" / "signing.pub.pem"
     with serve_with_two_workers(deployment) as server:
         runs = server.one_each()
         dead, living = runs
-        with asking(server) as answered:
+        with server.through(dead) as client:
+            child = call_tool(client, "keep_children")
+        with surviving(child), asking(server) as answered:
             wait_for(lambda: len(answered) > 20)
             text = key.read_bytes()
             key.unlink()
@@ -184,14 +155,22 @@ def test_dead_worker_is_replaced_under_load(deployment: Deployment) -> None:
             wait_for(lambda: len(answered) > before + 5)
             key.write_bytes(text)
             wait_for(lambda: len(server.workers()) == 2)
+            wait_for(lambda: count_workers_in_metrics(server) == 2)
         said = server.served.log_text
         assert f"worker process {dead} was killed by SIGKILL; starting another one" in said
         assert "Traceback" not in said
         assert server.run(runs[dead])["error"]["code"] == "WORKER_LOST"
-        assert server.one_each("echo").keys() == set(server.workers())
+        assert server.one_each("use_pool").keys() == set(server.workers())
         for run_id in answered:
             assert server.status(run_id) == "COMPLETED"
         wait_for(lambda: all(server.process_of(run_id) == living for run_id in going_on(server)))
+
+
+def count_workers_in_metrics(server: WorkerServer) -> int:
+    """Return how many workers report their metrics."""
+    address = server.served.wait_for("metrics: ").partition("metrics: ")[2].split()[0]
+    lines = httpx2.get(address, timeout=PATIENCE).text.splitlines()
+    return sum(line.startswith("agentctl_worker_up{") and line.endswith(" 1.0") for line in lines)
 
 
 def going_on(server: WorkerServer) -> list[str]:
@@ -258,13 +237,14 @@ def test_failed_start_is_reported_once(
     deployment: Deployment, wrong: Callable[[Deployment], None]
 ) -> None:
     wrong(deployment)
+    place = {"environment": os.environ, "folder": deployment.folder}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1] if wrong is break_port else 0
         words = ("serve", "--config", str(deployment.path), f"--port={port}")
-        one = run_command(*words, environment=os.environ, folder=deployment.folder)
-        many = run_agentctl(*words, "--workers", "2", cwd=deployment.folder)
-    assert (many.returncode, many.stdout.decode()) == (one.code, one.stdout)
-    assert many.stderr.decode() == one.stderr
+        one = run_command(*words, **place)
+        # The supervisor is in this process. Only a tool is loaded by the workers alone.
+        many = run_command(*words, "--workers", "2", **place)
+    assert (many.code, many.stdout, many.stderr) == (one.code, one.stdout, one.stderr)
     assert one.code > 0
     assert one.stderr.startswith("error: ")
     assert one.stderr.count("error: ") == 1
@@ -332,29 +312,25 @@ def is_free(port: int) -> bool:
 
 
 def test_late_worker_is_killed_and_reported(deployment: Deployment) -> None:
-    drain_seconds(deployment, 0)
-    with serve_with_two_workers(deployment) as server:
-        stuck, other = server.workers()
-        os.kill(stuck, signal.SIGSTOP)
-        assert server.served.stop() == 1
-        assert not is_alive(stuck)
-        assert not is_alive(other)
-        said = server.served.log_text
-    assert f"error: worker processes did not end in time and were killed: {stuck}\n" in said
-
-
-def test_stop_kills_a_replacement_that_is_not_ready(deployment: Deployment) -> None:
+    """A replacement that is not ready is killed as well, and has no runs to report."""
     drain_seconds(deployment, 0)
     tools = deployment.folder / "world_tools.py"
     importing = deployment.folder / "importing"
     slow = SLOW_IMPORT.replace("if ", 'if os.path.exists("slow") and ')
     tools.write_text(f"{slow}\n{tools.read_text()}")
     with serve_with_two_workers(deployment) as server:
+        stuck, dead = server.workers()
         (deployment.folder / "slow").touch()
-        os.kill(server.workers()[0], signal.SIGKILL)
+        os.kill(dead, signal.SIGKILL)
         wait_for(lambda: importing.exists() and importing.read_text().endswith("\n"))
-        assert server.served.stop() == 0
+        os.kill(stuck, signal.SIGSTOP)
+
+        assert server.served.stop() == 1
+
+        assert not is_alive(stuck)
         assert not is_alive(int(importing.read_text()))
+        said = server.served.log_text
+    assert f"error: worker processes did not end in time and were killed: {stuck}\n" in said
 
 
 def test_signal_during_the_start_ends_it(deployment: Deployment) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,12 +115,9 @@ class WorkerServer:
 
 
 @contextlib.contextmanager
-def serve_with_two_workers(
-    deployment: Deployment, *, program: Sequence[str] | None = None
-) -> Iterator[WorkerServer]:
+def serve_with_two_workers(deployment: Deployment) -> Iterator[WorkerServer]:
     """Serve a deployment with two workers; check at the end that no process is left."""
-    more: dict[str, Any] = {"environment": {**os.environ, **STACKS}, "program": program}
-    with serve_config(deployment.path, "--workers", "2", **more) as served:
+    with serve_config(deployment.path, "--workers", "2", variables=STACKS) as served:
         headers = deployment.bearer("me", ADMIN)
         fresh = {**headers, "Connection": "close"}
         with httpx2.Client(base_url=served.url, headers=fresh, timeout=PATIENCE) as client:
