@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import pty
 import re
 import signal
 import subprocess
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import httpx2
 import pytest
 
-from tests.kit.conditions import PATIENCE, wait_for, wait_until
+from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deploy, Deployment
-from tests.kit.process import base_environment, serve_config, start_agentctl, start_at_terminal
-from tests.server.concurrent_callers import open_client
+from tests.kit.process import (
+    ServerProcess,
+    base_environment,
+    serve_config,
+    start_agentctl,
+    start_at_terminal,
+)
 from tests.server.database_checks import open_read_only
 
 TOOLS = '''
@@ -134,10 +140,41 @@ def leave(deploy: Deploy) -> Deployment:
     return deploy(agents(deploy.url), files={"leftover.py": TOOLS})
 
 
-@pytest.fixture
-def leaving(deploy: Deploy) -> Deployment:
-    """A configuration with agents whose tools cannot be stopped."""
-    return leave(deploy)
+@dataclass(frozen=True)
+class LeavingServer:
+    """A server with one process whose tools leave work."""
+
+    deployment: Deployment
+
+    served: ServerProcess
+
+    terminal: int
+    """The other end of its stdout. It is not its controlling terminal: no signal reports its end.
+    """
+
+
+@pytest.fixture(scope="module")
+def leaving(deploy: Deploy) -> Iterator[LeavingServer]:
+    """A shared server, which the last test stops."""
+    deployment = leave(deploy)
+    log = deployment.folder / "server.log"
+    terminal, inner = pty.openpty()
+    with log.open("wb") as stderr:
+        process = start_agentctl(
+            *("serve", "--config", str(deployment.path), "--port", "0"),
+            cwd=deployment.folder,
+            env=base_environment(),
+            stdout=inner,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    os.close(inner)
+    try:
+        listens = wait_for(lambda: re.search(r"listens on (http://[^\s,]+),", log.read_text()))
+        yield LeavingServer(deployment, ServerProcess(listens[1], process, log), terminal)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def has_begun(deployment: Deployment, *names: str) -> bool:
@@ -150,131 +187,103 @@ def statuses(deployment: Deployment) -> list[str]:
     return [status for (status,) in rows]
 
 
-async def test_signal_ends_a_server_with_work_that_ignores_its_cancel(deploy: Deploy) -> None:
-    # At the same time: each waits for the work for a second.
-    await asyncio.gather(*(check_signal(leave(deploy), workers) for workers in (1, 2)))
+@pytest.mark.parametrize(
+    ("tool", "result", "said"),
+    [
+        ("leave", "a task raised SystemExit", "raised SystemExit"),
+        ("stop_loop", "stopped", "a tool stopped the event loop"),
+    ],
+)
+def test_tool_that_ends_the_event_loop_ends_only_its_call(
+    leaving: LeavingServer, tool: str, result: str, said: str
+) -> None:
+    with leaving.deployment.client(leaving.served.url) as client:
+        for _ in range(2):
+            run = start_run(client, tool)
+            assert (run["status"], run["content"]) == ("COMPLETED", result)
+    assert said in leaving.served.log_text
 
 
-async def check_signal(leaving: Deployment, workers: int) -> None:
-    with serve_config(leaving.path, "--workers", str(workers)) as served:
-        async with open_client(leaving, served.url) as client:
+def start_run(client: httpx2.Client, tool: str) -> dict[str, Any]:
+    """Run the agent of a tool; return its record."""
+    body = {"message": "{}", "stream": False}
+    record: dict[str, Any] = client.post(f"/agents/call-{tool}/runs", json=body).json()
+    return record
+
+
+def test_closed_terminal_does_not_fail_a_tool_that_prints(leaving: LeavingServer) -> None:
+    with leaving.deployment.client(leaving.served.url) as client:
+        assert start_run(client, "speak")["content"] == "said"
+        assert b"a line" in os.read(leaving.terminal, 4096)
+        os.close(leaving.terminal)
+        run = start_run(client, "speak")
+    assert (run["status"], run["content"]) == ("COMPLETED", "said")
+
+
+def test_thread_in_native_code_does_not_abort_the_process(leaving: LeavingServer) -> None:
+    with leaving.deployment.client(leaving.served.url) as client:
+        start_in_background(client, "native")
+        wait_for(lambda: has_begun(leaving.deployment, "native"))
+        assert leaving.served.stop() == 0, leaving.served.log_text
+
+
+def start_in_background(client: httpx2.Client, tool: str) -> None:
+    """Start a run of the agent of a tool."""
+    body = {"message": "{}", "background": True, "stream": False}
+    answer = client.post(f"/agents/call-{tool}/runs", json=body)
+    assert answer.status_code == 202
+
+
+def test_signal_ends_a_server_with_work_that_ignores_its_cancel(deploy: Deploy) -> None:
+    deployment = leave(deploy)
+    with serve_config(deployment.path, "--workers", "2") as served:
+        with deployment.client(served.url) as client:
             for name in NAMES:
-                body = {"message": "{}", "background": True, "stream": False}
-                answer = await client.post(f"/agents/call-{name}/runs", json=body)
-                assert answer.status_code == 202
-                await wait_until(partial(has_begun, leaving, name))
+                start_in_background(client, name)
+                wait_for(lambda name=name: has_begun(deployment, name))  # type: ignore[misc]
             served.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(served.process.wait, PATIENCE) == 0, served.log_text
-    assert statuses(leaving) == ["CANCELLED"] * len(NAMES)
+        assert served.process.wait(PATIENCE) == 0, served.log_text
+    assert statuses(deployment) == ["CANCELLED"] * len(NAMES)
     assert "Traceback" not in served.log_text
     assert "Task was destroyed" not in served.log_text
 
 
-async def test_thread_in_native_code_does_not_abort_the_process(leaving: Deployment) -> None:
-    with serve_config(leaving.path) as served:
-        async with open_client(leaving, served.url) as client:
+def test_tool_that_cancels_every_task_ends_the_server_in_order(deploy: Deploy) -> None:
+    deployment = leave(deploy)
+    with serve_config(deployment.path) as served:
+        with deployment.client(served.url) as client:
             body = {"message": "{}", "background": True, "stream": False}
-            answer = await client.post("/agents/call-native/runs", json=body)
-            assert answer.status_code == 202
-            await wait_until(partial(has_begun, leaving, "native"))
-            served.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(served.process.wait, PATIENCE) == 0, served.log_text
-
-
-async def test_task_that_raises_system_exit_does_not_end_the_server(leaving: Deployment) -> None:
-    with serve_config(leaving.path) as served:
-        async with open_client(leaving, served.url) as client:
-            for _ in range(2):
-                body = {"message": "{}", "stream": False}
-                run = (await client.post("/agents/call-leave/runs", json=body)).json()
-                assert (run["status"], run["content"]) == ("COMPLETED", "a task raised SystemExit")
-    assert "raised SystemExit" in served.log_text
-
-
-async def test_loop_that_a_tool_stops_continues(leaving: Deployment) -> None:
-    with serve_config(leaving.path) as served:
-        async with open_client(leaving, served.url) as client:
-            for _ in range(2):
-                body = {"message": "{}", "stream": False}
-                run = (await client.post("/agents/call-stop_loop/runs", json=body)).json()
-                assert (run["status"], run["content"]) == ("COMPLETED", "stopped")
-    assert "a tool stopped the event loop" in served.log_text
-
-
-@pytest.mark.parametrize("background", [True, False])
-async def test_tool_that_cancels_every_task_ends_the_server_in_order(
-    leaving: Deployment, background: bool
-) -> None:
-    with serve_config(leaving.path) as served:
-        async with open_client(leaving, served.url) as client:
-            body = {"message": "{}", "background": True, "stream": False}
-            answer = await client.post("/agents/hang/runs", json=body)
-            assert answer.status_code == 202
-            # A client that waits has not cancelled the run.
-            body = {"message": "{}", "background": background, "stream": False}
+            assert client.post("/agents/hang/runs", json=body).status_code == 202
+            # Its client waits, and has not cancelled the run.
             with contextlib.suppress(httpx2.HTTPError):
-                await client.post("/agents/call-cancel_all/runs", json=body)
-            assert await asyncio.to_thread(served.process.wait, PATIENCE) == 1
-    assert set(statuses(leaving)) <= {"ERROR", "CANCELLED"}
-    with open_read_only(leaving.folder / "main.db") as connection:
+                client.post("/agents/call-cancel_all/runs", json={"message": "{}", "stream": False})
+        assert served.process.wait(PATIENCE) == 1
+    assert set(statuses(deployment)) <= {"ERROR", "CANCELLED"}
+    with open_read_only(deployment.folder / "main.db") as connection:
         rows = connection.execute("SELECT cancel_requested_by FROM runs").fetchall()
     assert {actor for (actor,) in rows} <= {None, "system:shutdown"}
     assert "error: a tool cancelled the tasks of the server" in served.log_text
-    assert not background or "Traceback" not in served.log_text
 
 
-async def test_closed_terminal_stops_the_server_in_order(deploy: Deploy) -> None:
-    await asyncio.gather(*(close_terminal(leave(deploy), workers) for workers in (1, 2)))
-
-
-async def close_terminal(leaving: Deployment, workers: int) -> None:
-    """Close the terminal of a server, and check its end."""
+def test_closed_terminal_stops_the_server_in_order(deploy: Deploy) -> None:
+    deployment = leave(deploy)
     # Without PYTHONUNBUFFERED, as at a user's terminal: Python writes buffered text at its exit.
     environment = base_environment()
     terminal, inner = pty.openpty()
-    options = ("--config", str(leaving.path), "--port", "0", "--workers", str(workers))
+    options = ("--config", str(deployment.path), "--port", "0", "--workers", "2")
+    process = start_at_terminal(inner, "serve", *options, env=environment, cwd=deployment.folder)
     try:
-        process = start_at_terminal(inner, "serve", *options, env=environment, cwd=leaving.folder)
-        url = await asyncio.to_thread(read_url, terminal)
+        url = read_url(terminal)
         os.close(inner)
-        async with open_client(leaving, url) as client:
+        with deployment.client(url) as client:
             body = {"message": "{}", "background": True, "stream": False}
-            answer = await client.post("/agents/hang/runs", json=body)
-            assert answer.status_code == 202
+            assert client.post("/agents/hang/runs", json=body).status_code == 202
             os.close(terminal)
-            assert await asyncio.to_thread(process.wait, PATIENCE) == 0
+            assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         process.wait()
-    assert statuses(leaving) == ["CANCELLED"]
-
-
-async def test_closed_terminal_does_not_fail_a_tool_that_prints(leaving: Deployment) -> None:
-    terminal, inner = pty.openpty()
-    options = ("--config", str(leaving.path), "--port", "0")
-    try:
-        process = start_agentctl(
-            *("serve", *options),
-            cwd=leaving.folder,
-            env=base_environment(),
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
-            start_new_session=True,
-        )
-        os.close(inner)
-        url = await asyncio.to_thread(read_url, terminal)
-        # It is not the controlling terminal of the server: no signal reports its end.
-        os.close(terminal)
-        async with open_client(leaving, url) as client:
-            body = {"message": "{}", "stream": False}
-            run = (await client.post("/agents/call-speak/runs", json=body)).json()
-            assert (run["status"], run["content"]) == ("COMPLETED", "said")
-        process.terminate()
-        assert await asyncio.to_thread(process.wait, PATIENCE) == 0
-    finally:
-        process.kill()
-        process.wait()
+    assert statuses(deployment) == ["CANCELLED"]
 
 
 def read_url(terminal: int) -> str:
@@ -285,17 +294,13 @@ def read_url(terminal: int) -> str:
     return found[1].decode()
 
 
-async def test_signal_ends_a_local_run_whose_work_ignores_its_cancel(deploy: Deploy) -> None:
-    ends = {"swallow": signal.SIGINT, "executor": signal.SIGTERM, "thread": signal.SIGINT}
-    # At the same time: each waits for its work for a second.
-    checks = [
-        asyncio.to_thread(check_local_run, leave(deploy), name, number)
-        for name, number in ends.items()
-    ]
-    await asyncio.gather(*checks)
-
-
-def check_local_run(leaving: Deployment, name: str, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("name", "number"), [("swallow", signal.SIGINT), ("thread", signal.SIGTERM)]
+)
+def test_signal_ends_a_local_run_whose_work_ignores_its_cancel(
+    deploy: Deploy, name: str, number: signal.Signals
+) -> None:
+    leaving = leave(deploy)
     with start_agentctl(
         *("runs", "start", "--agent", f"call-{name}", "-m", "{}", "--config", str(leaving.path)),
         env=base_environment(),

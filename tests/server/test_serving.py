@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -22,25 +21,11 @@ from agentctl.server.processes.listener import Announcements, base_url, bind_soc
 from agentctl.server.processes.serve import serve
 from agentctl.telemetry.measurements import SAMPLE_SECONDS
 from tests.kit.command import run_command
-from tests.kit.conditions import PATIENCE
-from tests.kit.deployment import Deployment
+from tests.kit.conditions import wait_for
+from tests.kit.deployment import Deploy, Deployment
 from tests.kit.ports import find_free_port
 from tests.kit.process import ServerProcess, serve_config
 from tests.server.threaded_server import serve_in_thread
-
-
-def headers(deployment: Deployment) -> dict[str, str]:
-    return deployment.bearer("me", "agents:run", "sessions:read")
-
-
-def test_ctrl_c_stops_the_server(deployment: Deployment) -> None:
-    with serve_config(deployment.path) as served:
-        answer = httpx2.get(f"{served.url}/health")
-        assert answer.status_code == 200
-        assert "server" not in answer.headers
-        assert served.stop(signal.SIGINT) == 0
-        assert "Traceback" not in served.log_text
-    assert (deployment.folder / "main.db").exists()
 
 
 def test_idle_server_wakes_up_rarely(deployment: Deployment) -> None:
@@ -63,85 +48,72 @@ def count_wake_ups(threads: list[Path]) -> int:
     return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in texts)
 
 
-@contextlib.contextmanager
-def hanging(deployment: Deployment, served: ServerProcess) -> Iterator[tuple[str, Iterator[str]]]:
-    """Start a streamed run that does not end; return its id and the further lines."""
-    url = f"{served.url}/agents/hang/runs"
-    body = {"message": "hello", "session_id": "s1"}
-    with httpx2.stream("POST", url, json=body, headers=headers(deployment)) as answer:
-        lines = answer.iter_lines()
-        assert next(lines) == "event: RunStarted"
-        yield orjson.loads(next(lines).removeprefix("data: "))["run_id"], lines
+SLOW_MODULE = """
+import time
+
+time.sleep(1.5)
 
 
-def drain_seconds(deployment: Deployment, seconds: float) -> None:
+async def agent(message):
+    return message
+"""
+SLOW_AGENT = '[[agents]]\nid = "slow"\nobject = "slow_import_agent:agent"\n'
+
+
+@pytest.fixture(scope="module")
+def starting(deploy: Deploy) -> Iterator[tuple[Deployment, ServerProcess]]:
+    """A server that imports for 1.5 seconds at its start. The last test that uses it stops it."""
+    files = {"slow_import_agent.py": SLOW_MODULE}
+    deployment = deploy(SLOW_AGENT, files=files)
     text = deployment.path.read_text()
-    deployment.path.write_text(text.replace("drain_seconds = 1", f"drain_seconds = {seconds}"))
-
-
-def await_draining(served: ServerProcess) -> None:
-    """Wait until the server drains."""
-    deadline = time.monotonic() + PATIENCE
-    while (ready := httpx2.get(f"{served.url}/ready")).status_code == 200:
-        assert time.monotonic() < deadline
-    assert (ready.status_code, ready.json()["checks"]["runs"]) == (503, "failed")
-
-
-def runs(deployment: Deployment, url: str) -> list[dict[str, Any]]:
-    listed = httpx2.get(f"{url}/sessions/s1/runs", headers=headers(deployment))
-    found: list[dict[str, Any]] = listed.json()
-    return found
-
-
-def test_open_stream_ends_with_its_run(deployment: Deployment) -> None:
-    drain_seconds(deployment, 0.2)
+    deployment.path.write_text(text.replace("drain_seconds = 1", "drain_seconds = 600"))
     with serve_config(deployment.path) as served:
-        with hanging(deployment, served) as (_, lines):
-            served.process.send_signal(signal.SIGTERM)
-            names = [line for line in lines if line.startswith("event: ")]
-        assert served.process.wait(PATIENCE) == 0
-        assert names[-1] == "event: RunCancelled"
-    with serve_in_thread(deployment) as host:
-        (run,) = runs(deployment, host.url)
-    assert (run["status"], run["cancel_requested_by"]) == ("CANCELLED", "system:shutdown")
+        yield deployment, served
 
 
-def test_draining_server_responds_but_rejects_runs(deployment: Deployment) -> None:
-    drain_seconds(deployment, 120)
-    with serve_config(deployment.path) as served, hanging(deployment, served) as (run_id, lines):
+def test_slow_import_at_the_start_is_no_blocked_loop(
+    starting: tuple[Deployment, ServerProcess],
+) -> None:
+    _, served = starting
+    answered = 0
+    begun = time.monotonic()
+    while answered < 3 or time.monotonic() < begun + 3 * SAMPLE_SECONDS:
+        answer = httpx2.get(f"{served.url}/health")
+        assert answer.status_code == 200
+        assert "server" not in answer.headers
+        answered += 1
+    assert "was blocked" not in served.log_text
+
+
+def test_draining_server_rejects_runs_until_a_second_signal(
+    starting: tuple[Deployment, ServerProcess],
+) -> None:
+    """An idle connection does not delay the end. An open stream ends with its run."""
+    deployment, served = starting
+    with (
+        deployment.client(served.url) as client,
+        socket.create_connection(("127.0.0.1", served.port)) as idle,
+        client.stream("POST", "/agents/hang/runs", json={"message": "hello"}) as stream,
+    ):
+        lines = stream.iter_lines()
+        assert next(lines) == "event: RunStarted"
+        run_id = orjson.loads(next(lines).removeprefix("data: "))["run_id"]
+
         served.process.send_signal(signal.SIGTERM)
-        await_draining(served)
-        body = {"message": "hello", "session_id": "s2"}
-        asked = httpx2.post(
-            f"{served.url}/agents/echo/runs", json=body, headers=headers(deployment)
-        )
+        wait_for(lambda: client.get("/ready").status_code == 503)
+        assert client.get("/ready").json()["checks"]["runs"] == "failed"
+        asked = client.post("/agents/echo/runs", json={"message": "hello"})
         assert (asked.status_code, asked.json()["error_code"]) == (503, "UNAVAILABLE")
         assert asked.headers["retry-after"]
-        assert [run["status"] for run in runs(deployment, served.url)] == ["RUNNING"]
-        cancel = f"{served.url}/agents/hang/runs/{run_id}/cancel?session_id=s1&wait=30"
-        assert httpx2.post(cancel, headers=headers(deployment)).json()["cancel"] == "stopped"
+        assert client.get(f"/runs/{run_id}").json()["status"] == "RUNNING"
+
+        assert served.stop(signal.SIGINT) == 0
         assert [line for line in lines if line.startswith("event: ")] == ["event: RunCancelled"]
-        assert served.process.wait(PATIENCE) == 0
-
-
-def test_second_signal_ends_at_once(deployment: Deployment) -> None:
-    drain_seconds(deployment, 600)
-    with serve_config(deployment.path) as served, hanging(deployment, served):
-        served.process.send_signal(signal.SIGTERM)
-        await_draining(served)
-        assert served.stop() == 0
-
-
-def test_idle_connection_does_not_delay_the_end(deployment: Deployment) -> None:
-    with (
-        serve_config(deployment.path) as served,
-        socket.create_connection(("127.0.0.1", served.port)) as idle,
-        httpx2.Client(base_url=served.url) as client,
-    ):
-        assert client.get("/health").status_code == 200
-        # The connection stays open until the server has ended.
-        assert served.stop() == 0
         assert idle.recv(1) == b""
+    assert "Traceback" not in served.log_text
+    with serve_in_thread(deployment) as host, deployment.client(host.url) as client:
+        run = client.get(f"/runs/{run_id}").json()
+    assert (run["status"], run["cancel_requested_by"]) == ("CANCELLED", "system:shutdown")
 
 
 def test_idle_connection_outlives_that_of_its_client(deployment: Deployment) -> None:
@@ -231,18 +203,3 @@ def test_every_caller_is_admin_without_authorization(settled: Deployment) -> Non
         assert {"get_agents", "delete_session", "get_audit"} <= set(found.pop("operations"))
         assert found == who
         assert host.client.get("/nothing").status_code == 404
-
-
-def test_slow_import_at_the_start_is_no_blocked_loop(deployment: Deployment) -> None:
-    module = "import time\n\ntime.sleep(1.5)\n\n\nasync def agent(message):\n    return message\n"
-    (deployment.folder / "slow_import_agent.py").write_text(module)
-    entry = '[[agents]]\nid = "slow"\nobject = "slow_import_agent:agent"\n'
-    deployment.path.write_text(f"{deployment.path.read_text()}\n{entry}")
-    with serve_config(deployment.path) as served:
-        answered = 0
-        begun = time.monotonic()
-        while answered < 3 or time.monotonic() < begun + 3 * SAMPLE_SECONDS:
-            assert httpx2.get(f"{served.url}/health").status_code == 200
-            answered += 1
-        assert served.stop(signal.SIGTERM) == 0
-        assert "was blocked" not in served.log_text
