@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from tests.kit.conditions import wait_for
-from tests.kit.deployment import ADMIN, Deploy, create_deployment
+from tests.kit.deployment import ADMIN, Deploy
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import serve_config
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -311,45 +310,45 @@ def test_summary_leaves_runs_after_a_live_one(served: ThreadedServer) -> None:
     assert summary.index("the slow run") < summary.index("the fast run")
 
 
-def test_killed_work_is_done_by_the_next_run(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
-    """A summary and an extraction are killed with their server: nothing is lost or doubled."""
-    agent = """
+KILLED = """
 [[agents]]
 id = "killed"
 model = "echo"
 summary = {{ every_runs = 1, model = "{model}" }}
 memory = {{ mode = "after_run", model = "{facts}" }}
 """
-    (tmp_path / "world").mkdir()
-    deployment = create_deployment(tmp_path / "world", model_endpoint.base_url)
-    base = EXTRA.format(url=model_endpoint.base_url).split("[[agents]]")[0]
-    config = deployment.path.read_text() + base
+
+
+def test_killed_work_is_done_by_the_next_run(deploy: Deploy) -> None:
+    """A summary and an extraction are killed with their server: nothing is lost or doubled."""
+    models = EXTRA.format(url=deploy.url).split("[[agents]]")[0]
+    deployment = deploy(models)
+    config = deployment.path.read_text()
     body = {"message": "I like tea", "session_id": "k", "stream": False}
-    for killed, models in ((True, ("sleeper", "sleeper")), (False, ("second", "facts"))):
-        text = config + agent.format(model=models[0], facts=models[1])
-        deployment.path.write_text(text)
-        with (
-            serve_config(deployment.path) as server,
-            deployment.client(server.url, "me", *SCOPES) as client,
-        ):
-            assert client.post("/agents/killed/runs", json=body).json()["status"] == "COMPLETED"
-            if killed:
-                wait_for(lambda client=client: len(_live(client)) == 2)
-                server.process.kill()
-                server.process.wait()
-                continue
-            summary = wait_for(
-                lambda client=client: client.get("/sessions/k").json()["session_summary"]
-            )
-            assert summary["summary"].count("I like tea") == 4
-            wait_for(lambda client=client: not _live(client))
-            (memory,) = client.get("/memories").json()["data"]
-            assert memory["memory"] == "I like tea"
-            runs = client.get("/runs?limit=100").json()["data"]
-            assert Counter((run["purpose"], run["status"]) for run in runs) == {
-                (None, "COMPLETED"): 2, ("summary", "ERROR"): 1, ("memory", "ERROR"): 1,
-                ("summary", "COMPLETED"): 1, ("memory", "COMPLETED"): 1,
-            }  # fmt: skip
+
+    deployment.path.write_text(config + KILLED.format(model="sleeper", facts="sleeper"))
+    with (
+        serve_config(deployment.path) as server,
+        deployment.client(server.url, "me", *SCOPES) as client,
+    ):
+        assert client.post("/agents/killed/runs", json=body).json()["status"] == "COMPLETED"
+        wait_for(lambda: len(_live(client)) == 2)
+        server.process.kill()
+        server.process.wait()
+
+    deployment.path.write_text(config + KILLED.format(model="second", facts="facts"))
+    with serve_in_thread(deployment) as host, deployment.client(host.url, "me", *SCOPES) as client:
+        assert client.post("/agents/killed/runs", json=body).json()["status"] == "COMPLETED"
+        summary = wait_for(lambda: client.get("/sessions/k").json()["session_summary"])
+        assert summary["summary"].count("I like tea") == 4
+        wait_for(lambda: not _live(client))
+        (memory,) = client.get("/memories").json()["data"]
+        assert memory["memory"] == "I like tea"
+        runs = client.get("/runs?limit=100").json()["data"]
+        assert Counter((run["purpose"], run["status"]) for run in runs) == {
+            (None, "COMPLETED"): 2, ("summary", "ERROR"): 1, ("memory", "ERROR"): 1,
+            ("summary", "COMPLETED"): 1, ("memory", "COMPLETED"): 1,
+        }  # fmt: skip
 
 
 def _live(client: httpx2.Client) -> list[dict[str, Any]]:

@@ -13,10 +13,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.kit.command import run_command
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import ADMIN, Deploy, Deployment
 from tests.kit.postgres import postgres_schemas
-from tests.kit.process import ServerProcess, run_agentctl, serve_config
+from tests.kit.process import serve_config
+from tests.server.threaded_server import serve_in_thread
 
 ATTEMPTS = 5
 """Kills until one is seen before the other server has removed the dead worker."""
@@ -57,10 +59,10 @@ class Reader:
 
 
 def test_report_shows_all_servers_and_the_killed_one(placed: Deployment) -> None:
-    with serve_config(placed.path) as server, placed.client(server.url, "boss", ADMIN) as client:
+    with serve_in_thread(placed) as server, placed.client(server.url, "boss", ADMIN) as client:
         reader = Reader(client)
         (own,) = reader.read()["workers"]
-        assert (own["pid"], own["state"], own["reason"]) == (server.process.pid, "idle", None)
+        assert (own["pid"], own["state"], own["reason"]) == (os.getpid(), "idle", None)
         for attempt in range(ATTEMPTS):
             report, killed = kill_another(placed, reader, f"other-{attempt}.log")
             if report is not None:
@@ -70,7 +72,7 @@ def test_report_shows_all_servers_and_the_killed_one(placed: Deployment) -> None
         assert finding["verdict"] == "note"
         assert f"its process has ended: process {killed} on " in finding["what"]
         wait_for(lambda: reader.find(killed) is None)
-        check_doctor(placed, server)
+        check_doctor(placed, server.url)
 
 
 def kill_another(placed: Deployment, reader: Reader, log: str) -> tuple[dict[str, Any] | None, int]:
@@ -88,28 +90,31 @@ def kill_another(placed: Deployment, reader: Reader, log: str) -> tuple[dict[str
         return reader.find_dead(pid), pid
 
 
-def check_doctor(placed: Deployment, server: ServerProcess) -> None:
+def check_doctor(placed: Deployment, url: str) -> None:
     """Check that the doctor uses the same words on the machine and for the server."""
-
-    def examine(*place: str, token: str) -> list[dict[str, str]]:
-        env = {**os.environ, "AGENTCTL_TOKEN": token}
-        done = run_agentctl("doctor", *place, "-o", "json", env=env)
-        findings: list[dict[str, str]] = json.loads(done.stdout)
-        return findings
-
     boss = placed.token("boss", ADMIN)
     ann = placed.token("ann", "agents:read")
-    words = [
-        {
-            re.sub(r"\w+ s old", "old", each["what"])
-            for each in found
-            if {"schema", "backup"} & {*each["what"].split()}
-        }
-        for found in (
-            examine("--config", str(placed.path), token=boss),
-            examine("--url", server.url, token=boss),
-        )
-    ]
-    assert words[0] == words[1]
-    checks = [each["check"] for each in examine("--url", server.url, token=ann)]
+    here = examine(placed, "--config", str(placed.path), token=boss)
+    there = examine(placed, "--url", url, token=boss)
+    assert find_words(here) == find_words(there)
+
+    checks = [each["check"] for each in examine(placed, "--url", url, token=ann)]
     assert not [check for check in checks if check.startswith("worker")]
+
+
+def examine(placed: Deployment, *place: str, token: str) -> list[dict[str, str]]:
+    """Return the findings of the doctor."""
+    environment = {**os.environ, "AGENTCTL_TOKEN": token}
+    words = ("doctor", *place, "-o", "json")
+    done = run_command(*words, environment=environment, folder=placed.folder)
+    findings: list[dict[str, str]] = json.loads(done.stdout)
+    return findings
+
+
+def find_words(findings: list[dict[str, str]]) -> set[str]:
+    """Return the texts about schemas and backups, without ages."""
+    return {
+        re.sub(r"\w+ s old", "old", each["what"])
+        for each in findings
+        if {"schema", "backup"} & {*each["what"].split()}
+    }

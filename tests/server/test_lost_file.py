@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from agentctl.errors import Unavailable
+from agentctl.server import create_app, running
 from agentctl.work.event_loop import RETRY_LIMIT_SECONDS
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
@@ -54,8 +55,10 @@ def check_start_is_refused(deployment: Deployment, name: str, *options: str) -> 
     assert not (deployment.folder / name).exists()
 
 
-def test_deleted_file_acknowledges_no_run(deployment: Deployment) -> None:
-    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+def test_deleted_file_acknowledges_no_run(
+    deployment: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serve_in_thread(deployment) as server, open_client(deployment, server) as client:
         assert start_run(client).status_code == 200
         delete(deployment.folder / "main.db")
         refused = start_run(client)
@@ -66,7 +69,7 @@ def test_deleted_file_acknowledges_no_run(deployment: Deployment) -> None:
         wait_for_status(lambda: client.get("/ready"), 503)
         assert client.get("/ready").json()["checks"]["database"] == "failed"
         assert client.get("/health").status_code == 200
-        server.wait_for("The database file was deleted or moved away: ")
+        wait_for(lambda: "The database file was deleted or moved away: " in caplog.text)
         assert not (deployment.folder / "main.db").exists()
     check_start_is_refused(deployment, "main.db")
     check_start_is_refused(deployment, "main.db", "--workers", "2")
@@ -221,24 +224,15 @@ def test_deleted_file_of_another_database_is_noticed(deployment: Deployment) -> 
     check_start_is_refused(deployment, "second.db")
 
 
-def test_replaced_worker_creates_no_empty_database(deployment: Deployment) -> None:
-    with (
-        serve_config(deployment.path, "--workers", "2") as server,
-        open_client(deployment, server) as client,
-    ):
-        assert start_run(client).status_code == 200
+async def test_replaced_worker_creates_no_empty_database(deployment: Deployment) -> None:
+    """A worker that starts later opens the databases as an application does."""
+    app = create_app(deployment.settings)
+    async with running(app):
         delete(deployment.folder / "main.db")
-        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
-        os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
-        deadline = time.monotonic() + PATIENCE
-        statuses: list[int] = []
-        while statuses.count(503) < 50:
-            assert time.monotonic() < deadline, statuses
-            try:
-                statuses.append(client.get("/sessions/s1").status_code)
-            except httpx2.TransportError:
-                time.sleep(0.05)
-        assert set(statuses) <= {200, 503}
-        assert not (deployment.folder / "main.db").exists()
-        server.process.kill()
-        server.process.wait()
+
+        with pytest.raises(Unavailable) as refused:
+            async with running(create_app(deployment.settings)):
+                pass
+
+    assert refused.value.detail == "The database file is missing"
+    assert not (deployment.folder / "main.db").exists()

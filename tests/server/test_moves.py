@@ -12,8 +12,10 @@ import httpx2
 from agentctl.config.settings import Database
 from tests.kit.command import Result, run_command
 from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.deployment import Deployment
 from tests.kit.postgres import drop_schema
 from tests.kit.process import base_environment, serve_config
+from tests.server.threaded_server import serve_in_thread
 
 CONFIG = """
 [authorization]
@@ -89,10 +91,9 @@ def test_new_server_has_what_the_stopped_one_acknowledged(
         copied = copy()
 
         assert copied.code == 0, copied.stderr
-        with (
-            serve_config(write_config(tmp_path, "new", target)) as server,
-            httpx2.Client(base_url=server.url, timeout=PATIENCE) as http,
-        ):
+        new = Deployment(write_config(tmp_path, "new", target).parent)
+        with serve_in_thread(new) as server:
+            http = server.client
             found = http.get("/sessions", params={"search": "marmalade"}).json()["data"]
             assert [row["session_id"] for row in found] == ["kept"]
             wait_for(

@@ -362,7 +362,7 @@ def test_a_shutdown_answers_requests_that_wait_and_keeps_their_runs(deploy: Depl
             answer = asked.result()
         assert (answer.status_code, answer.json()["run_id"]) == (202, queued["run_id"])
         assert (answer.json()["status"], answer.json()["queue_position"]) == ("PENDING", 1)
-    with serve_config(deployment.path) as server, deployment.client(server.url) as client:
+    with serve_in_thread(deployment) as host, deployment.client(host.url) as client:
         read = lambda: client.get(f"/runs/{queued['run_id']}").json()  # noqa: E731
         ended = wait_for(lambda: (run := read())["finished_at"] and run)
         assert (ended["status"], ended["content"]) == ("COMPLETED", "me too")

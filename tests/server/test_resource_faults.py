@@ -120,8 +120,9 @@ class Place:
     client: httpx2.Client
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, model_endpoint: Any) -> Iterator[Place]:
+    """A shared server: a test removes the fault that it has caused."""
     folder = tmp_path_factory.mktemp("faults")
     disk = Disk(folder / "disk")
     files = {"main": 'url = "sqlite:///disk/main.db"', "second": 'url = "sqlite:///second.db"'}
@@ -142,7 +143,8 @@ def served(deployment: Deployment) -> Iterator[ThreadedServer]:
 
 def test_full_disk_fails_writes_until_there_is_space(place: Place) -> None:
     client = place.client
-    kept = {f"s{n}" for n in range(3) if create(client, f"s{n}").status_code == 201}
+    kept = all_sessions(client)
+    kept |= {f"s{n}" for n in range(3) if create(client, f"s{n}").status_code == 201}
     place.disk.fill(place.server)
     refused = set()
     for n in range(16):
@@ -229,25 +231,26 @@ def test_every_request_waits_once_for_a_foreign_lock(served: ThreadedServer) -> 
     assert max(waits) < 15, waits  # One after another, the last one would wait 18 s.
 
 
-def test_server_recovers_from_missing_file_descriptors(deployment: Deployment) -> None:
-    with serve_config(deployment.path) as server, deployment.client(server.url) as client:
-        assert create(client, "before").status_code == 201
-        pid = server.process.pid
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (256, 256))
+def test_server_recovers_from_missing_file_descriptors(place: Place) -> None:
+    pid = place.server.process.pid
+    kept = all_sessions(place.client)
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (256, limits[1]))
 
-        with ExitStack() as crowd:
-            for _ in range(300):
-                address = ("127.0.0.1", server.port)
-                crowd.enter_context(socket.create_connection(address, timeout=PATIENCE))
-            wait_for(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 250)
-            before = _cpu(pid)
-            time.sleep(1)
-            assert _cpu(pid) - before < 0.5
+    with ExitStack() as crowd:
+        for _ in range(300):
+            address = ("127.0.0.1", place.server.port)
+            crowd.enter_context(socket.create_connection(address, timeout=PATIENCE))
+        wait_for(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 250)
+        before = _cpu(pid)
+        time.sleep(1)
+        assert _cpu(pid) - before < 0.5
 
-        with deployment.client(server.url) as later:
-            wait_for(lambda: _answers(later))
-            assert create(later, "crowd").status_code == 201
-            assert all_sessions(later) == {"before", "crowd"}
+    with place.deployment.client(place.server.url) as later:
+        wait_for(lambda: _answers(later))
+        assert create(later, "crowd").status_code == 201
+        assert all_sessions(later) == kept | {"crowd"}
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
 
 def _answers(client: httpx2.Client) -> bool:
