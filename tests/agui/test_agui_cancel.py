@@ -19,28 +19,28 @@ from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
-from tests.server.worker_server import serve_with_two_workers
 
 _NUMBERS = itertools.count()
 
 
 class Leaver:
-    """A page that leaves while its run works.
+    """A page that leaves while its run works. Its requests go to each server in turn.
 
     Attributes:
         face: `agui` or `ai`.
     """
 
     def __init__(
-        self, deployment: Deployment, url: str, endpoint: ModelEndpoint, face: str = "agui"
+        self, deployment: Deployment, urls: list[str], endpoint: ModelEndpoint, face: str = "agui"
     ) -> None:
         self._deployment = deployment
-        self._url = url
+        self._urls = urls
+        self._next_urls = itertools.cycle(urls)
         self._endpoint = endpoint
         self.face = face
 
     def of(self, face: str) -> Leaver:
-        return Leaver(self._deployment, self._url, self._endpoint, face)
+        return Leaver(self._deployment, self._urls, self._endpoint, face)
 
     def build(self, thread_id: str, text: str) -> dict[str, Any]:
         """Return a request with a message."""
@@ -72,8 +72,8 @@ class Leaver:
     ) -> Iterator[httpx2.Response]:
         token = self._deployment.token("ada", *SCOPES)
         fields = {"Authorization": f"Bearer {token}", **headers}
-        path = f"{self._url}/{self.face}/{component}"
-        # A new connection, so that any worker may respond.
+        path = f"{next(self._next_urls)}/{self.face}/{component}"
+        # A connection of its own, which closes when the page leaves.
         with (
             httpx2.Client(timeout=PATIENCE) as client,
             client.stream("POST", path, json=body, headers=fields) as it,
@@ -95,11 +95,11 @@ class Leaver:
 
     def run(self, run_id: str) -> Any:
         headers = self._deployment.bearer("root", ADMIN)
-        return httpx2.get(f"{self._url}/runs/{run_id}", headers=headers).json()
+        return httpx2.get(f"{next(self._next_urls)}/runs/{run_id}", headers=headers).json()
 
     def cancel(self, run_id: str, component: str) -> None:
         headers = self._deployment.bearer("root", ADMIN)
-        path = f"{self._url}/{component}/runs/{run_id}/cancel"
+        path = f"{next(self._next_urls)}/{component}/runs/{run_id}/cancel"
         assert httpx2.post(path, headers=headers).status_code == 200
 
     def check_kept(self, run_id: str, component: str) -> None:
@@ -120,7 +120,7 @@ class Leaver:
         assert "disconnected" in self.run(run_id)["cancel_reason"]
 
 
-@pytest.fixture(params=[1, 2], ids=["one worker", "two workers"], scope="module")
+@pytest.fixture(params=[1, 2], ids=["one server", "two servers"], scope="module")
 def served(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -131,12 +131,9 @@ def served(
     url = model_endpoint.base_url
     faces = "[ai_sdk]\nenabled = true\n"
     deployment = create_deployment(folder, url, extra=faces + CONFIG.format(url=url))
-    if request.param == 1:
-        with serve_in_thread(deployment) as host:
-            yield Leaver(deployment, host.url, model_endpoint)
-        return
-    with serve_with_two_workers(deployment) as server:
-        yield Leaver(deployment, server.served.url, model_endpoint)
+    with contextlib.ExitStack() as stack:
+        hosts = [stack.enter_context(serve_in_thread(deployment)) for _ in range(request.param)]
+        yield Leaver(deployment, [host.url for host in hosts], model_endpoint)
 
 
 @pytest.fixture(params=["agui", "ai"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from agentctl.server import create_app
 from tests.gated.site import SCOPES, Site, answer, call, create_site
 from tests.kit.conditions import wait_for
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import ServerProcess
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 ENABLED = """
@@ -351,40 +349,30 @@ def wait_for_response(client: openai.OpenAI, response_id: str, status: str = "co
     return wait_for(lambda: (found := get()).status == status and found)
 
 
-def serve(site: Site, workers: int) -> AbstractContextManager[ThreadedServer | ServerProcess]:
-    if workers > 1:
-        return site.serve()
-    return serve_in_thread(site.deployment)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
 def test_cancel_ends_the_next_leg_at_the_model(
-    tmp_path: Path, model_endpoint: ModelEndpoint, workers: int
+    site: Site, served: ThreadedServer, client: openai.OpenAI, model_endpoint: ModelEndpoint
 ) -> None:
-    site = create_site(
-        tmp_path, model_endpoint.base_url, extra=ENABLED, server=f"workers = {workers}"
-    )
+    """Also at another server."""
     plan = [answer(TWO[0]), {"hang": True}]
-    with serve(site, workers) as server, open_client(site, server.url) as client:
-        before = model_endpoint.open_calls()
-        messages = ask(plan)
-        found = client.chat.completions.create(model="clerk", messages=messages, tools=[TAB])
-        given = give(messages, found.choices[0].message, "one")
-        with pytest.raises(openai.APITimeoutError):
-            client.chat.completions.create(model="clerk", messages=given, timeout=2)
-        model_endpoint.wait_for_open(before)
-        first = client.responses.create(model="clerk", input=json.dumps(plan), tools=[FLAT])
-        call_id = first.output[0].call_id  # type: ignore[union-attr]
-        result: Any = {"type": "function_call_output", "call_id": call_id, "output": "one"}
-        stream = client.responses.create(model="clerk", input=[result], stream=True)
-        next(iter(stream))
-        model_endpoint.wait_for_open(before + 1)
-        # Of several connections with one worker each, some meet the other worker.
-        for _ in range(4):
-            with open_client(site, server.url) as other:
-                assert other.responses.cancel(first.id).status == "cancelled"
-        model_endpoint.wait_for_open(before)
-        assert list(stream)[-1].type == "response.failed"
+    before = model_endpoint.open_calls()
+    messages = ask(plan)
+    found = client.chat.completions.create(model="clerk", messages=messages, tools=[TAB])
+    given = give(messages, found.choices[0].message, "one")
+    with pytest.raises(openai.APITimeoutError):
+        client.chat.completions.create(model="clerk", messages=given, timeout=2)
+    model_endpoint.wait_for_open(before)
+
+    first = client.responses.create(model="clerk", input=json.dumps(plan), tools=[FLAT])
+    call_id = first.output[0].call_id  # type: ignore[union-attr]
+    result: Any = {"type": "function_call_output", "call_id": call_id, "output": "one"}
+    stream = client.responses.create(model="clerk", input=[result], stream=True)
+    next(iter(stream))
+    model_endpoint.wait_for_open(before + 1)
+    with serve_in_thread(site.deployment) as second, open_client(site, second.url) as other:
+        assert other.responses.cancel(first.id).status == "cancelled"
+    assert client.responses.cancel(first.id).status == "cancelled"
+    model_endpoint.wait_for_open(before)
+    assert list(stream)[-1].type == "response.failed"
 
 
 def test_run_whose_results_never_come_is_cancelled(
@@ -392,7 +380,7 @@ def test_run_whose_results_never_come_is_cancelled(
 ) -> None:
     extra = f"{ENABLED}\n[approvals]\nclient_seconds = 1\n"
     site = create_site(tmp_path, model_endpoint.base_url, extra=extra)
-    with serve(site, 1) as server, open_client(site, server.url) as client:
+    with serve_in_thread(site.deployment) as server, open_client(site, server.url) as client:
         calls = len(model_endpoint.requests("plan"))
         found = client.responses.create(
             model="clerk", input=json.dumps([answer(TWO[0])]), tools=[FLAT]
