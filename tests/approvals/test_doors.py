@@ -14,9 +14,10 @@ import pytest
 
 from tests.approvals.conftest import AGENTS
 from tests.approvals.people import People
+from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import create_deployment
-from tests.kit.process import base_environment, run_agentctl
+from tests.kit.process import base_environment
 from tests.server.event_streams import parse_events
 from tests.server.mcp_wire import McpWire
 from tests.server.threaded_server import serve_in_thread
@@ -162,11 +163,12 @@ def test_agentos_shapes_have_the_status_and_the_event(compatible: People) -> Non
 
 def test_command_of_a_user_leaves_no_denied_request(people: People, tmp_path: Path) -> None:
     token = people.host.deployment.token("nora", "agents:run")
-    started = run_agentctl(
+    started = run_command(
         *("runs", "start", "--agent", "payer", "-m", "user", "--url", people.host.url),
-        env=base_environment() | {"HOME": str(tmp_path), "AGENTCTL_TOKEN": token},
+        environment=base_environment() | {"HOME": str(tmp_path), "AGENTCTL_TOKEN": token},
+        folder=tmp_path,
     )
-    assert started.returncode == 9, started.stderr
-    assert b"waits for approval of pay" in started.stderr
+    assert started.code == 9, started.stderr
+    assert "waits for approval of pay" in started.stderr
     entries = people.send("root", "GET", "/audit?principal=nora").json()["data"]
     assert [entry["outcome"] for entry in entries] == ["allowed"]

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from agentctl.cli.files import write_key_pair
-from tests.kit.process import base_environment, run_agentctl
+from tests.kit.command import run_command
+from tests.kit.process import base_environment
 from tests.packaging.programs import PACKAGING
 
 CHART = PACKAGING / "helm"
@@ -136,8 +137,9 @@ def test_configuration_of_the_chart_is_valid(
     write_key_pair(keys / "signing.pem", "RS256")
     file = tmp_path / "agentctl.toml"
     file.write_text(text.replace("/etc/agentctl/keys", str(keys)))
-    checked = run_agentctl("config", "check", "--config", str(file), env=base_environment())
-    assert checked.returncode == 0, checked.stderr.decode()
+    words = ("config", "check", "--config", str(file))
+    checked = run_command(*words, environment=base_environment(), folder=tmp_path)
+    assert checked.code == 0, checked.stderr
 
 
 def test_values_change_the_objects() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentctl.cli.files import write_key_pair
-from tests.kit.process import base_environment, run_agentctl
+from tests.kit.command import run_command
+from tests.kit.process import base_environment
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
 
 FOLDER = PACKAGING / "kubernetes"
@@ -37,8 +38,9 @@ def test_configuration_of_the_manifests_is_valid(tmp_path: Path) -> None:
     text = textwrap.dedent(found[1])
     assert "/etc/agentctl/keys" in text
     file.write_text(text.replace("/etc/agentctl/keys", str(keys)))
-    checked = run_agentctl("config", "check", "--config", str(file), env=base_environment())
-    assert checked.returncode == 0, checked.stderr.decode()
+    words = ("config", "check", "--config", str(file))
+    checked = run_command(*words, environment=base_environment(), folder=tmp_path)
+    assert checked.code == 0, checked.stderr
 
 
 def test_pods_have_time_to_drain() -> None:
