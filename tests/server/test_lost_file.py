@@ -13,13 +13,13 @@ import httpx2
 import pytest
 
 from agentctl.errors import Unavailable
+from agentctl.runs.life import supervision
 from agentctl.server import create_app, running
 from agentctl.work.event_loop import RETRY_LIMIT_SECONDS
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deploy, Deployment
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import ServerProcess, serve_config
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 
@@ -33,7 +33,7 @@ def replace(path: Path) -> None:
     path.with_name("copy.db").replace(path)
 
 
-def open_client(deployment: Deployment, server: ServerProcess | ThreadedServer) -> httpx2.Client:
+def open_client(deployment: Deployment, server: ThreadedServer) -> httpx2.Client:
     bearer = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}", "Connection": "close"}
     return httpx2.Client(base_url=server.url, headers=bearer, timeout=PATIENCE)
 
@@ -150,9 +150,6 @@ WAITING = """
 import asyncio
 from pathlib import Path
 
-from agentctl.runs.life import supervision
-
-supervision.STORE_WAIT_SECONDS = 0.5
 FOLDER = Path(__file__).parent
 
 
@@ -162,20 +159,25 @@ async def wait(message, context):
         await asyncio.sleep(0.02)
     return "done"
 """
-"""It holds a caller for less than the default 8 s until the end of a run is stored."""
 
 
-def test_run_whose_file_is_damaged_meanwhile_is_not_shown_as_live(deploy: Deploy) -> None:
+def test_run_whose_file_is_damaged_meanwhile_is_not_shown_as_live(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A caller waits for 8 s until the end of a run is stored.
+    monkeypatch.setattr(supervision, "STORE_WAIT_SECONDS", 0.5)
     extra = '[[agents]]\nid = "waiting"\nobject = "waiting:wait"\n'
     deployment = deploy(extra, files={"waiting.py": WAITING})
+    path = deployment.folder / "main.db"
     with (
-        serve_config(deployment.path) as server,
+        serve_in_thread(deployment) as server,
         open_client(deployment, server) as client,
         ThreadPoolExecutor(1) as pool,
     ):
         started = pool.submit(start_run, client, "waiting")
         wait_for((deployment.folder / "begun").exists)
-        overwrite(deployment.folder / "main.db")
+        content = path.read_bytes()
+        overwrite(path)
         harmed = time.monotonic()
         (deployment.folder / "go").touch()
         answer = started.result(PATIENCE)
@@ -184,8 +186,7 @@ def test_run_whose_file_is_damaged_meanwhile_is_not_shown_as_live(deploy: Deploy
         # A busy database is asked again for half a minute.
         assert time.monotonic() - harmed < RETRY_LIMIT_SECONDS
         # A stop would wait for the file, in which the end of the run cannot be stored.
-        server.process.kill()
-        server.process.wait()
+        path.write_bytes(content)
 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-shm"])

@@ -132,38 +132,76 @@ def test_workers_stop_together_so_streams_get_their_end(deployment: Deployment) 
 
 METRICS = '\n[metrics]\nlisten = "127.0.0.1:0"\n'
 
+SLOW_IMPORT = """
+import os, sys, time
+if "worker_main" in sys.argv[0]:
+    with open("importing", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    time.sleep(600)
+"""
 
-def test_dead_worker_is_replaced_under_load(deploy: Deploy) -> None:
-    """Also if a process that it has forked lives on."""
+
+@pytest.fixture(scope="module")
+def mortal(deploy: Deploy) -> Iterator[WorkerServer]:
+    """A server whose workers die, which the last of its tests stops.
+
+    A worker that starts while the folder has a file `slow` never becomes ready.
+    """
     deployment = deploy(describe_agents(deploy.url) + METRICS, files=FILES)
-    key = deployment.folder / "keys" / "signing.pub.pem"
+    drain_seconds(deployment, 0)
+    tools = deployment.folder / "world_tools.py"
+    slow_import = SLOW_IMPORT.replace("if ", 'if os.path.exists("slow") and ')
+    tools.write_text(f"{slow_import}\n{tools.read_text()}")
     with serve_with_two_workers(deployment) as server:
-        runs = server.one_each()
-        dead, living = runs
-        with server.through(dead) as client:
-            child = call_tool(client, "keep_children")
-        with surviving(child), asking(server) as answered:
-            wait_for(lambda: len(answered) > 20)
-            text = key.read_bytes()
-            key.unlink()
-            os.kill(dead, signal.SIGKILL)
-            # Its runs are lost. A replacement cannot start now; the other worker serves.
-            server.await_status(runs[dead], "ERROR")
-            server.served.wait_for("signing.pub.pem")
-            assert server.workers() == [living]
-            before = len(answered)
-            wait_for(lambda: len(answered) > before + 5)
-            key.write_bytes(text)
-            wait_for(lambda: len(server.workers()) == 2)
-            wait_for(lambda: count_workers_in_metrics(server) == 2)
-        said = server.served.log_text
-        assert f"worker process {dead} was killed by SIGKILL; starting another one" in said
-        assert "Traceback" not in said
-        assert server.run(runs[dead])["error"]["code"] == "WORKER_LOST"
-        assert server.one_each("use_pool").keys() == set(server.workers())
-        for run_id in answered:
-            assert server.status(run_id) == "COMPLETED"
-        wait_for(lambda: all(server.process_of(run_id) == living for run_id in going_on(server)))
+        yield server
+
+
+def test_dead_worker_is_replaced_under_load(mortal: WorkerServer) -> None:
+    """Also if a process that it has forked lives on."""
+    key = mortal.deployment.folder / "keys" / "signing.pub.pem"
+    runs = mortal.one_each()
+    dead, living = runs
+    with mortal.through(dead) as client:
+        child = call_tool(client, "keep_children")
+    with surviving(child), asking(mortal) as answered:
+        wait_for(lambda: len(answered) > 20)
+        text = key.read_bytes()
+        key.unlink()
+        os.kill(dead, signal.SIGKILL)
+        # Its runs are lost. A replacement cannot start now; the other worker serves.
+        mortal.await_status(runs[dead], "ERROR")
+        mortal.served.wait_for("signing.pub.pem")
+        assert mortal.workers() == [living]
+        before = len(answered)
+        wait_for(lambda: len(answered) > before + 5)
+        key.write_bytes(text)
+        wait_for(lambda: len(mortal.workers()) == 2)
+        wait_for(lambda: count_workers_in_metrics(mortal) == 2)
+    said = mortal.served.log_text
+    assert f"worker process {dead} was killed by SIGKILL; starting another one" in said
+    assert "Traceback" not in said
+    assert mortal.run(runs[dead])["error"]["code"] == "WORKER_LOST"
+    assert mortal.one_each("use_pool").keys() == set(mortal.workers())
+    for run_id in answered:
+        assert mortal.status(run_id) == "COMPLETED"
+    wait_for(lambda: all(mortal.process_of(run_id) == living for run_id in going_on(mortal)))
+
+
+def test_late_worker_is_killed_and_reported(mortal: WorkerServer) -> None:
+    """A replacement that is not ready is killed as well, and has no runs to report."""
+    stuck, dead = mortal.workers()
+    (mortal.deployment.folder / "slow").touch()
+    importing = mortal.deployment.folder / "importing"
+    os.kill(dead, signal.SIGKILL)
+    wait_for(lambda: importing.exists() and importing.read_text().endswith("\n"))
+    os.kill(stuck, signal.SIGSTOP)
+
+    assert mortal.served.stop() == 1
+
+    assert not is_alive(stuck)
+    assert not is_alive(int(importing.read_text()))
+    said = mortal.served.log_text
+    assert f"error: worker processes did not end in time and were killed: {stuck}\n" in said
 
 
 def count_workers_in_metrics(server: WorkerServer) -> int:
@@ -274,15 +312,6 @@ def test_workers_end_when_the_supervisor_dies(deployment: Deployment) -> None:
         assert server.rows("SELECT * FROM workers") == []
 
 
-SLOW_IMPORT = """
-import os, sys, time
-if "worker_main" in sys.argv[0]:
-    with open("importing", "a") as file:
-        file.write(f"{os.getpid()}\\n")
-    time.sleep(600)
-"""
-
-
 def test_starting_workers_end_when_the_supervisor_dies(deployment: Deployment) -> None:
     tools = deployment.folder / "world_tools.py"
     tools.write_text(f"{SLOW_IMPORT}\n{tools.read_text()}")
@@ -309,28 +338,6 @@ def is_free(port: int) -> bool:
     except Exception:
         return False
     return True
-
-
-def test_late_worker_is_killed_and_reported(deployment: Deployment) -> None:
-    """A replacement that is not ready is killed as well, and has no runs to report."""
-    drain_seconds(deployment, 0)
-    tools = deployment.folder / "world_tools.py"
-    importing = deployment.folder / "importing"
-    slow = SLOW_IMPORT.replace("if ", 'if os.path.exists("slow") and ')
-    tools.write_text(f"{slow}\n{tools.read_text()}")
-    with serve_with_two_workers(deployment) as server:
-        stuck, dead = server.workers()
-        (deployment.folder / "slow").touch()
-        os.kill(dead, signal.SIGKILL)
-        wait_for(lambda: importing.exists() and importing.read_text().endswith("\n"))
-        os.kill(stuck, signal.SIGSTOP)
-
-        assert server.served.stop() == 1
-
-        assert not is_alive(stuck)
-        assert not is_alive(int(importing.read_text()))
-        said = server.served.log_text
-    assert f"error: worker processes did not end in time and were killed: {stuck}\n" in said
 
 
 def test_signal_during_the_start_ends_it(deployment: Deployment) -> None:
