@@ -1,11 +1,13 @@
-"""Runs that go through three servers: the first one stops, the second one is killed."""
+"""Runs that go through three servers: the first one stops, the second one is killed.
+
+The second one is a process, so that a real death is shown of each kind of durable agent.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,9 +19,8 @@ from agentctl.records.approvals import ApprovalRow, Verb
 from agentctl.records.kinds import ComponentKind, find_component
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals
-from tests.gated.site import Site, kill
-from tests.kit.conditions import PATIENCE, wait_until
-from tests.kit.process import ServerProcess
+from tests.gated.site import Server, Site, kill
+from tests.kit.conditions import wait_until
 
 FIRST = "first"
 SECOND = "second"
@@ -56,7 +57,7 @@ class Moved:
     """The third server, with the runs that two others have lost."""
 
     site: Site
-    server: ServerProcess
+    server: Server
     runs: Mapping[str, dict[str, Any]]
 
     async def read_events(self, name: str) -> list[dict[str, Any]]:
@@ -78,13 +79,13 @@ class Moved:
 def move(site: Site, starts: Mapping[str, Start]) -> Iterator[Moved]:
     """Let runs go through two servers, and start the third one."""
     folder: Path = site.deployment.folder
-    set_drain_seconds(site, 30)
+    set_drain_seconds(site, 300)
     barriers = [folder / f"barrier-{barrier}" for barrier in (FIRST, SECOND)]
     for barrier in barriers:
         barrier.touch()
     runs = asyncio.run(_lose_two(site, starts, barriers[0]))
     barriers[1].unlink()
-    with site.serve("three") as three:
+    with site.serve_in_thread() as three:
         yield Moved(site, three, runs)
 
 
@@ -106,7 +107,7 @@ async def _lose_two(
         called = {name: site.tools_called(run) for name, run in runs.items()}
         return all(Counter(wanted[name]) <= Counter(called[name]) for name in starts)
 
-    async def agree_until(server: ServerProcess, barrier: str) -> None:
+    async def agree_until(server: Server, barrier: str) -> None:
         asking = [run["run_id"] for name, run in runs.items() if starts[name].asks]
         async with site.open_database() as database:
 
@@ -117,7 +118,7 @@ async def _lose_two(
 
             await wait_until(has_arrived)
 
-    with site.serve("one") as one:
+    with site.serve_in_thread() as one:
         async with site.connect(one) as operations:
             for name, start in starts.items():
                 text = start.message
@@ -127,17 +128,18 @@ async def _lose_two(
                 runs[name] = dict(run.value)
         await agree_until(one, FIRST)
         with site.serve("two") as two:
-            one.process.send_signal(signal.SIGTERM)
-            log = site.deployment.folder / "one.log"
-            await wait_until(lambda: "stopping" in log.read_text().lower())
+            assert one.thread is not None
+            engine = one.thread.service.hosting.engine
+            stopping = asyncio.create_task(asyncio.to_thread(one.stop))
+            await wait_until(lambda: engine.draining)
             first_barrier.unlink()
-            assert one.process.wait(PATIENCE) == 0
+            await stopping
             await agree_until(two, SECOND)
             kill(two)
     return runs
 
 
-async def _agree(site: Site, server: ServerProcess, rows: list[ApprovalRow]) -> None:
+async def _agree(site: Site, server: Server, rows: list[ApprovalRow]) -> None:
     """Approve the calls that wait, and answer the questions."""
     pending = [row for row in rows if row.status == "pending"]
     for kind, verb in _AGREE.items():

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from agentctl.interface.requests import RunRequest
-from tests.gated.site import Site, create_site, kill
+from tests.gated.site import Server, Site, create_site
 from tests.kit.conditions import wait_until
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import ServerProcess
 
 TOOLS = '''
 import time
@@ -61,7 +60,7 @@ AGENTS = {
 """The end of a message, and what the last call of its run leaves out, by agent."""
 
 
-async def run(site: Site, server: ServerProcess, agent: str, message: str) -> str:
+async def run(site: Site, server: Server, agent: str, message: str) -> str:
     async with site.connect(server) as operations:
         request = RunRequest(message, background=True)
         return str((await operations.runs.create("agent", agent, request)).value["run_id"])
@@ -87,14 +86,14 @@ async def test_lost_run_goes_on_with_the_same_requests(
     )
     (folder / "hold").touch()
     first: dict[str, Any] = {}
-    with site.serve("first") as server:
+    with site.serve_in_thread() as server:
         for agent, (work, _) in AGENTS.items():
             first[agent] = await run(site, server, agent, f"lost {work}")
         for size in (500, 400):
             await wait_until((folder / f"held-{size}").exists)
-        kill(server)
+        server.kill()
     (folder / "hold").unlink()
-    with site.serve("second") as server:
+    with site.serve_in_thread() as server:
         for agent, (work, kinds) in AGENTS.items():
             lost = await site.wait_for_end(server, first[agent])
             second = await run(site, server, agent, f"kept {work}")

@@ -17,10 +17,9 @@ import pytest
 
 from agentctl.interface.requests import RunRequest
 from tests.durable.test_kills import wait_until_done
-from tests.gated.site import SCOPES, Site, answer, call, create_site, kill
+from tests.gated.site import SCOPES, Server, Site, answer, call, create_site
 from tests.kit.conditions import wait_until
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import ServerProcess
 from tests.server.files_of_runs import build_png, upload
 
 AGENTS = """
@@ -80,7 +79,7 @@ SHOWING = ("showing-graph", "showing")
 PICTURE = build_png(77)
 
 
-async def start(site: Site, server: ServerProcess, agent: str, message: str = "") -> str:
+async def start(site: Site, server: Server, agent: str, message: str = "") -> str:
     headers = site.deployment.bearer("ann", *SCOPES)
     with httpx2.Client(base_url=server.url, headers=headers) as client:
         file_id = upload(client, "dot.png", PICTURE)
@@ -107,11 +106,11 @@ class Lost:
     """A second server, with the runs that a killed one had, by their agents."""
 
     site: Site
-    server: ServerProcess
+    server: Server
     runs: dict[str, str]
 
 
-async def start_all(site: Site, server: ServerProcess) -> dict[str, str]:
+async def start_all(site: Site, server: Server) -> dict[str, str]:
     """Start a run of each agent, and wait until it waits or calls a tool that waits."""
     folder = site.deployment.folder
     runs = {agent: await start(site, server, agent) for agent in (*KILLED, *PAUSED)}
@@ -136,15 +135,15 @@ def lost(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
     (folder / "hold").touch()
     url = model_endpoint.base_url
     site = create_site(folder, url, extra=AGENTS.format(url=url))
-    with site.serve("first") as server:
+    with site.serve_in_thread() as server:
         runs = asyncio.run(start_all(site, server))
-        kill(server)
+        server.kill()
     assert find_stored(folder) == []
     (folder / "hold").unlink()
     # Only what an earlier process has stored shows it.
     (folder / "picture.png").unlink()
     model_endpoint.forget()
-    with site.serve("second") as server:
+    with site.serve_in_thread() as server:
         yield Lost(site, server, runs)
 
 

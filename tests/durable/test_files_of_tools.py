@@ -17,10 +17,9 @@ import pytest
 from agentctl.store.database import Sql
 from tests.durable.test_files import PICTURE, find_stored
 from tests.durable.test_kills import is_called, start, wait_until_done
-from tests.gated.site import Site, answer, call, create_site, kill
+from tests.gated.site import Server, Site, answer, call, create_site
 from tests.kit.conditions import wait_until
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import ServerProcess
 from tests.server.files_of_runs import PDF
 
 CONFIG = """
@@ -80,7 +79,7 @@ async def count_files(site: Site, run_id: str) -> int:
         return int(await database.read(stored.value(run_id=run_id)))
 
 
-def check_files(site: Site, server: ServerProcess, record: dict[str, Any]) -> None:
+def check_files(site: Site, server: Server, record: dict[str, Any]) -> None:
     """Check that the session has each file of the tool once, and that its bytes are whole."""
     assert sorted(each["name"] for each in record["files"]) == NAMES
     with site.deployment.client(server.url) as client:
@@ -103,7 +102,7 @@ class Lost:
     """A second server, with the runs that a killed one had."""
 
     site: Site
-    server: ServerProcess
+    server: Server
     durable: dict[str, Any]
     paused: dict[str, Any]
     repeating: list[dict[str, Any]]
@@ -123,7 +122,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
     site = create_site(folder, model_endpoint.base_url, extra=config)
     (folder / "hold").touch()
 
-    async def start_all(server: ServerProcess) -> list[dict[str, Any]]:
+    async def start_all(server: Server) -> list[dict[str, Any]]:
         durable, paused = [
             await start(site, server, PLANS[name], "agent", name) for name in ("durable", "paused")
         ]
@@ -140,13 +139,13 @@ def lost(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
         await wait_until(has_saved)
         return [durable, paused, *repeating]
 
-    with site.serve("first") as server:
+    with site.serve_in_thread() as server:
         durable, paused, *repeating = asyncio.run(start_all(server))
-        kill(server)
+        server.kill()
     assert find_stored(folder) == []
     (folder / "hold").unlink()
     model_endpoint.forget()
-    with site.serve("second") as server:
+    with site.serve_in_thread() as server:
         yield Lost(site, server, durable, paused, repeating)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from functools import partial
 
 from agentctl.interface.requests import RunRequest, StreamEvent
@@ -14,15 +13,6 @@ from tests.durable.moves import set_drain_seconds
 from tests.durable.test_kills import NOTES, delegate, is_called, start
 from tests.gated.site import SCOPES, Site, answer, call
 from tests.kit.conditions import PATIENCE, wait_until
-from tests.kit.process import ServerProcess
-
-
-def stop(server: ServerProcess) -> float:
-    """Stop a server, and return the seconds until it has ended."""
-    began = time.monotonic()
-    server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(PATIENCE) == 0
-    return time.monotonic() - began
 
 
 async def test_call_that_outlasts_the_drain_is_in_doubt(site: Site) -> None:
@@ -30,14 +20,14 @@ async def test_call_that_outlasts_the_drain_is_in_doubt(site: Site) -> None:
     plans.append([answer(call("visit", place="inn"))])
     hold = site.deployment.folder / "hold"
     hold.touch()
-    with site.serve("first") as server:
+    with site.serve_in_thread() as server:
         runs = [await start(site, server, plan) for plan in plans]
         member = [answer(delegate(plans[0], "d1")), answer(text="done")]
         runs.append(await start(site, server, member, "team", "pair"))
         await wait_until(lambda: all(site.tools_called(run) for run in runs))
-        assert stop(server) < 60
+        server.stop()
     hold.unlink()
-    with site.serve("second") as other:
+    with site.serve_in_thread() as other:
         for run in (runs[0], runs[2]):
             await site.wait_for_end(other, run["run_id"], "PAUSED")
             asked = await site.pending(run["run_id"])
@@ -51,12 +41,12 @@ async def test_call_that_outlasts_the_drain_is_in_doubt(site: Site) -> None:
 
 
 async def test_stream_goes_on_through_another_server(site: Site) -> None:
-    set_drain_seconds(site, 30)
+    set_drain_seconds(site, 300)
     plan = [*NOTES[:1], answer(call("linger", text="x")), *NOTES[1:], answer(text="done")]
     hold = site.deployment.folder / "hold"
     hold.touch()
     seen: list[StreamEvent] = []
-    with site.serve("first") as server, site.serve("second") as other:
+    with site.serve("first") as server, site.serve_in_thread() as other:
         # The address of both, as a proxy in front of them has it.
         token = site.deployment.token("ann", *SCOPES)
         async with (

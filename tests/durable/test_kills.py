@@ -15,17 +15,16 @@ from agentctl.interface.requests import RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.store.database import Sql
 from tests.durable.agents import DURABLE
-from tests.gated.site import Site, answer, call, create_site, kill
+from tests.gated.site import Server, Site, answer, call, create_site
 from tests.kit.conditions import wait_until
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import ServerProcess
 
 NOTES = [answer(call("note", f"note-{n}", text=f"step {n}")) for n in range(3)]
 
 
 async def start(
     site: Site,
-    server: ServerProcess,
+    server: Server,
     plan: list[dict[str, Any]],
     kind: ComponentKind = "agent",
     component_id: str = "lasting",
@@ -62,7 +61,7 @@ class Lost:
     """A second server, with the runs that a killed one had."""
 
     site: Site
-    server: ServerProcess
+    server: Server
     runs: list[dict[str, Any]]
     """One run of `PLAN` for each of `VERBS`; the call of `linger` had begun."""
 
@@ -73,7 +72,7 @@ class Lost:
     """An agent with a limit for repeated calls, in its first two."""
 
 
-async def start_all(site: Site, server: ServerProcess) -> list[dict[str, Any]]:
+async def start_all(site: Site, server: Server) -> list[dict[str, Any]]:
     gated = [answer(call("refund", amount=2, to="d"))]
     members = [answer(delegate(gated, "d1"), delegate([visit("visit")], "d2")), answer(text="both")]
     team = await start(site, server, members, "team", "pair")
@@ -97,11 +96,11 @@ def lost(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
     site = create_site(folder, model_endpoint.base_url, extra=DURABLE)
     hold = folder / "hold"
     hold.touch()
-    with site.serve("first") as server:
+    with site.serve_in_thread() as server:
         team, turning, *runs = asyncio.run(start_all(site, server))
-        kill(server)
+        server.kill()
     hold.unlink()
-    with site.serve("second") as server:
+    with site.serve_in_thread() as server:
         yield Lost(site, server, runs, team, turning)
 
 

@@ -22,7 +22,7 @@ from agentctl.runtime.json_values import NO_JSON_FORM
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from tests.durable.test_kills import is_called, start, wait_until_done
-from tests.gated.site import Site, answer, call, create_site, kill
+from tests.gated.site import Site, answer, call, create_site
 from tests.kit.conditions import wait_until
 from tests.kit.model import ModelEndpoint
 
@@ -162,19 +162,19 @@ async def test_call_is_not_made_again_after_a_death(unstorable_site: Site) -> No
     site = unstorable_site
     hold = site.deployment.folder / "hold"
     hold.touch()
-    with site.serve("first") as server:
+    with site.serve_in_thread() as server:
         plan = [answer(call("pay", form="receipt"))]
         run = await start(site, server, plan, "agent", "without_id")
         await wait_until(partial(is_called, site, run, "pay"))
         await wait_until_done(site, run, 1)
-        kill(server)
+        server.kill()
     steps = Sql("SELECT body FROM run_steps WHERE run_id = :run_id AND kind = 'tool'")
     async with site.open_database() as database:
         (body,) = await database.read(steps.rows(str, run_id=run["run_id"]))
     assert json.loads(body)["text"] == "receipt 7"
 
     hold.unlink()
-    with site.serve("second") as server:
+    with site.serve_in_thread() as server:
         ended = await site.wait_for_end(server, run["run_id"])
     status, detail, results = describe(ended)
     assert status == "ERROR"

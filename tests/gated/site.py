@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from agentctl.store.repositories import approvals
 from tests.kit.conditions import PATIENCE, wait_for_run
 from tests.kit.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.kit.process import ServerProcess, serve_config
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.server.threaded_server import ThreadedServer, forget_modules, serve_in_thread
 
 SCOPES = (
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
@@ -143,8 +142,7 @@ class Site:
 
     def serve_in_thread(self) -> AbstractContextManager[ThreadedServer]:
         """Run a server in this process that shares nothing with others but the database."""
-        for source in self.deployment.folder.glob("*.py"):
-            sys.modules.pop(source.stem, None)
+        forget_modules(self.deployment.folder)
         return serve_in_thread(self.deployment)
 
     @contextlib.asynccontextmanager
@@ -222,8 +220,12 @@ class Site:
                 assert response.status_code == 200, response.text
 
 
-def kill(server: ServerProcess) -> None:
+def kill(server: Server) -> None:
     """Kill a server, so that it can end nothing."""
+    if isinstance(server, ThreadedServer):
+        server.kill()
+        return
+
     server.process.send_signal(signal.SIGKILL)
     server.process.wait(PATIENCE)
 

@@ -17,7 +17,8 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.tools.call_rules import may_match
 from tests.config.conftest import AGENT, Reads, Refuses, file, reads, refuses
-from tests.kit.process import run_agentctl
+from tests.kit.command import Result, run_command
+from tests.kit.process import base_environment
 from tests.runtime.fake_context import settings
 
 __all__ = ["file", "reads", "refuses"]
@@ -239,10 +240,16 @@ def test_config_check_and_show_know_the_keys(tmp_path: Path) -> None:
     config = tmp_path / "agentctl.toml"
     head = "[authorization]\nenabled = false\n" + AGENT
     config.write_text(head + 'tools = ["gated_tools:note"]\napprove = { noted = "user" }\n')
-    checked = run_agentctl("config", "check", "--config", str(config), cwd=tmp_path)
-    assert checked.returncode != 0
-    assert b'the pattern "noted" in approve, which matches none of its tools' in checked.stderr
+
+    def execute(*words: str) -> Result:
+        words = ("config", *words, "--config", str(config))
+        return run_command(*words, environment=base_environment(), folder=tmp_path)
+
+    checked = execute("check")
+    assert checked.code != 0
+    assert 'the pattern "noted" in approve, which matches none of its tools' in checked.stderr
+
     config.write_text(head + 'tools = ["gated_tools:note"]\napprove = { "not*" = "user" }\n')
-    assert run_agentctl("config", "check", "--config", str(config), cwd=tmp_path).returncode == 0
-    shown = run_agentctl("config", "show", "--config", str(config), "-o", "json", cwd=tmp_path)
+    assert execute("check").code == 0
+    shown = execute("show", "-o", "json")
     assert json.loads(shown.stdout)["agents"][0]["approve"] == {"not*": "user"}

@@ -24,15 +24,15 @@ async def test_no_call_of_a_killed_leg_is_repeated_unless_it_is_idempotent(own_s
             await wait_until(lambda name=name, run=run: name in own_site.tools_called(run))
         kill(server)
     hold.unlink()
-    with own_site.serve("second") as server:
-        booked = await own_site.wait_for_end(server, runs["book"]["run_id"])
-        lost = await own_site.wait_for_end(server, runs["linger"]["run_id"])
+    with own_site.serve_in_thread() as other:
+        booked = await own_site.wait_for_end(other, runs["book"]["run_id"])
+        lost = await own_site.wait_for_end(other, runs["linger"]["run_id"])
         slow = runs["slow"]
-        await own_site.wait_for_end(server, slow["run_id"], "PAUSED")
+        await own_site.wait_for_end(other, slow["run_id"], "PAUSED")
         rule, asked = await own_site.approvals(slow["run_id"])
         assert (rule.execution, asked.kind, asked.status) == ("unknown", "outcome", "pending")
-        await own_site.decide(server, slow["run_id"], "complete", result="seen by a person")
-        settled = await own_site.wait_for_end(server, slow["run_id"])
+        await own_site.decide(other, slow["run_id"], "complete", result="seen by a person")
+        settled = await own_site.wait_for_end(other, slow["run_id"])
     # An idempotent call is made again, with the same id.
     assert booked["content"] == "booked inn"
     first, second = own_site.ledger(runs["book"])

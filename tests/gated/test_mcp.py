@@ -1,4 +1,4 @@
-"""Gated calls and questions of MCP servers, through a real MCP server and real server processes."""
+"""Gated calls and questions of MCP servers, through a real MCP server."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.gated.site import Site, answer, call, create_site, kill
+from tests.gated.site import Server, Site, answer, call, create_site
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import ServerProcess
 
 SERVER = Path(__file__).with_name("asking_server.py")
 
@@ -55,24 +54,23 @@ def desk(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 
 @pytest.fixture(scope="module")
 def lost_runs(desk: Site) -> dict[str, dict[str, Any]]:
-    """Runs that wait, by their agents. Their server was killed, and the tool `send` has changed."""
+    """Runs that wait, by their agents. Their server has ended, and the tool `send` has changed."""
 
-    async def start(server: ServerProcess) -> dict[str, dict[str, Any]]:
+    async def start(server: Server) -> dict[str, dict[str, Any]]:
         host = await desk.run(server, "host", [BOOK])
         guarded = await desk.run(server, "guarded", [answer(call("desk_send", to="ann"))])
         return {"host": host, "guarded": guarded}
 
-    with desk.serve("first") as server:
+    with desk.serve_in_thread() as server:
         runs = asyncio.run(start(server))
-        kill(server)
     (desk.deployment.folder / "bookings.changed").touch()
     return runs
 
 
 @pytest.fixture(scope="module")
-def desk_server(desk: Site, lost_runs: dict[str, dict[str, Any]]) -> Iterator[ServerProcess]:
-    with desk.serve("second") as process:
-        yield process
+def desk_server(desk: Site, lost_runs: dict[str, dict[str, Any]]) -> Iterator[Server]:
+    with desk.serve_in_thread() as server:
+        yield server
 
 
 def bookings(site: Site) -> list[dict[str, Any]]:
@@ -84,7 +82,7 @@ BOOK = answer(call("desk_book", place="inn"))
 
 
 async def test_questions_of_a_server_wait_for_answers_in_any_process(
-    desk: Site, desk_server: ServerProcess, lost_runs: dict[str, dict[str, Any]]
+    desk: Site, desk_server: Server, lost_runs: dict[str, dict[str, Any]]
 ) -> None:
     run = lost_runs["host"]
     assert run["status"] == "PAUSED"
@@ -113,7 +111,7 @@ async def test_questions_of_a_server_wait_for_answers_in_any_process(
 
 
 async def test_answers_reach_the_call_that_has_asked(
-    desk: Site, desk_server: ServerProcess
+    desk: Site, desk_server: Server
 ) -> None:
     """Two calls ask the same questions, and the answers to the second one come first."""
     both = [call("desk_book", name, place=f"place {name}") for name in ("c1", "c2")]
@@ -144,7 +142,7 @@ async def test_answers_reach_the_call_that_has_asked(
 
 
 async def test_gated_call_may_ask_after_its_approval(
-    desk: Site, desk_server: ServerProcess
+    desk: Site, desk_server: Server
 ) -> None:
     run = await desk.run(desk_server, "guarded", [BOOK])
     (rule,) = await desk.pending(run["run_id"])
@@ -167,7 +165,7 @@ async def test_gated_call_may_ask_after_its_approval(
 
 
 async def test_approved_call_of_a_changed_tool_is_not_made(
-    desk: Site, desk_server: ServerProcess, lost_runs: dict[str, dict[str, Any]]
+    desk: Site, desk_server: Server, lost_runs: dict[str, dict[str, Any]]
 ) -> None:
     run = lost_runs["guarded"]
     assert run["status"] == "PAUSED"
@@ -181,7 +179,7 @@ async def test_approved_call_of_a_changed_tool_is_not_made(
     assert row.execution == "failed"
 
 
-async def test_patterns_gate_tools_of_mcp_servers(desk: Site, desk_server: ServerProcess) -> None:
+async def test_patterns_gate_tools_of_mcp_servers(desk: Site, desk_server: Server) -> None:
     run = await desk.run(desk_server, "guarded", [answer(call("desk_look", place="inn"))])
     (rule,) = await desk.pending(run["run_id"])
     assert (rule.policy, rule.tool_name) == ("user", "desk_look")
@@ -191,23 +189,23 @@ async def test_patterns_gate_tools_of_mcp_servers(desk: Site, desk_server: Serve
 
 
 async def test_pattern_without_a_tool_gates_the_whole_server(
-    desk: Site, desk_server: ServerProcess
+    desk: Site, desk_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = await desk.run(desk_server, "mistaken", [answer(call("desk_look", place="inn"))])
     (rule,) = await desk.pending(run["run_id"])
     assert (rule.policy, rule.tool_name) == ("other", "desk_look")
-    assert '"desk_delete" in approve matches no tool' in desk_server.log_text
+    assert '"desk_delete" in approve matches no tool' in caplog.text
 
 
 async def test_invalid_arguments_of_a_gated_mcp_tool_ask_no_one(
-    desk: Site, desk_server: ServerProcess
+    desk: Site, desk_server: Server
 ) -> None:
     run = await desk.run(desk_server, "guarded", [answer(call("desk_look", place=3))])
     assert run["status"] == "COMPLETED"
     assert run["content"].startswith("The arguments of desk_look are not valid: place: 3 is not")
 
 
-async def test_question_for_a_model_fails_the_call(desk: Site, desk_server: ServerProcess) -> None:
+async def test_question_for_a_model_fails_the_call(desk: Site, desk_server: Server) -> None:
     run = await desk.run(desk_server, "host", [answer(call("desk_think"))])
     assert run["status"] == "COMPLETED"
     assert run["tools"][0]["tool_call_error"] is True

@@ -24,10 +24,9 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.store.database import Sql
 from tests.durable.agents import DURABLE
 from tests.gated.shown import compare, read_calls
-from tests.gated.site import Site, answer, call, create_site, kill
+from tests.gated.site import Server, Site, answer, call, create_site
 from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.model import ModelEndpoint, start_endpoint
-from tests.kit.process import ServerProcess
 
 IS_LONG = bool(os.environ.get("AGENTCTL_TEST_LONG"))
 
@@ -141,7 +140,7 @@ class Conversations:
     def __init__(
         self,
         site: Site,
-        server: ServerProcess,
+        server: Server,
         operations: Operations,
         endpoint: ModelEndpoint,
         seed: int,
@@ -285,7 +284,7 @@ async def wait_until_idle(operations: Operations) -> None:
 async def test_records_say_what_models_were_sent(site: Site, model_endpoint: ModelEndpoint) -> None:
     seed = random.randrange(10**6) if IS_LONG else 1
     print(f"seed {seed}")
-    with site.serve() as server:
+    with site.serve_in_thread() as server:
         async with site.connect(server) as operations:
             talks = Conversations(site, server, operations, model_endpoint, seed)
             for _ in range(STEPS):
@@ -302,15 +301,15 @@ async def test_durable_run_knows_its_requests_after_a_kill(
     plan = [*notes, answer(call("visit", place="inn")), answer(text="done")]
     hold = site.deployment.folder / "hold"
     hold.touch()
-    with site.serve("first") as server:
+    with site.serve_in_thread() as server:
         async with site.connect(server) as operations:
             await operations.runs.create("agent", "echo", RunRequest("before", session_id="s1"))
             request = RunRequest(json.dumps(plan), session_id="s1", background=True)
             run = dict((await operations.runs.create("agent", "lasting", request)).value)
         await wait_until(lambda: "visit" in site.tools_called(run))
-        kill(server)
+        server.kill()
     hold.unlink()
-    with site.serve("second") as server:
+    with site.serve_in_thread() as server:
         ended = await site.wait_for_end(server, run["run_id"])
         assert (ended["status"], ended["content"]) == ("COMPLETED", "done")
         async with site.connect(server) as operations:
@@ -382,7 +381,7 @@ async def kill_during_visits(site: Site) -> list[LostRun]:
     hold = site.deployment.folder / "hold"
     hold.touch()
     lost = []
-    with site.serve("first") as server:
+    with site.serve_in_thread() as server:
         async with site.connect(server) as operations:
             for name in build_agents():
                 note = answer(call("note", text=name))
@@ -393,7 +392,7 @@ async def kill_during_visits(site: Site) -> list[LostRun]:
                 lost.append(LostRun(change, rule, plan, started))
         for run in lost:
             await wait_until(lambda run=run: "visit" in site.tools_called(run.started))
-        kill(server)
+        server.kill()
     hold.unlink()
     return lost
 
@@ -422,7 +421,7 @@ async def test_killed_durable_run_goes_on_under_another_version_only_as_it_state
         sent = sum(asks(body, run.plan) for body in model_endpoint.requests())
         return sent, site.tools_called(run.started)
 
-    with site.serve("second") as server:
+    with site.serve_in_thread() as server:
         for run in lost:
             run_id = run.started["run_id"]
             record = await site.wait_for_end(server, run_id, "PAUSED", *FINAL)
@@ -465,7 +464,7 @@ async def test_changed_and_deleted_references_are_noticed(
     async def read_call(operations: Operations, run: dict[str, Any]) -> dict[str, Any]:
         return dict((await operations.runs.get_model_call(run["run_id"], "model-1")).value)
 
-    with site.serve() as server:
+    with site.serve_in_thread() as server:
         async with site.connect(server) as operations:
             runs = []
             for text in ("the first message", "the second", "the third"):

@@ -17,8 +17,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.runs.workers.worker import Worker
 from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.service import Service, ServiceOperations
-from agentctl.store.postgres.database import PostgresDatabase
-from agentctl.store.sqlite.database import SqliteDatabase
+from tests.kit.deaths import kill_service
 from tests.lab.pairs.schedule import current_server
 from tests.runs.simulated_processes import TaskOwner
 from tests.service.callers import ALL
@@ -164,20 +163,7 @@ class Server(TaskOwner):
     async def kill(self) -> None:
         """Kill it: uncommitted changes are lost, and its tasks have no further effect."""
         self.alive = False
-        self.worker._ended.set()
-        database = self.database
-        if isinstance(database, PostgresDatabase):
-            database._closed = True
-            _terminate(database)
-            database._thread_connection.close()
-        if self.worker._thread is not None:
-            self.worker._thread.join()
-        self.worker._thread = None
-        if isinstance(database, SqliteDatabase):
-            database.close_blocking()
-        if self.worker._lock is not None:
-            self.worker._lock.release()
-        self.worker._lock = None
+        kill_service(self.service)
         await self.cancel_tasks()
         with contextlib.suppress(Exception, asyncio.CancelledError):
             await self.close()
@@ -188,12 +174,6 @@ class Server(TaskOwner):
         for connection in [*pool._busy, *pool._idle]:
             pid = connection.get_server_pid()
             await watch.execute("SELECT pg_terminate_backend($1)", pid)
-
-
-def _terminate(database: PostgresDatabase) -> None:
-    pool: Any = database._pool
-    for connection in [*pool._busy, *pool._idle]:
-        connection.terminate()
 
 
 def sqlite_entry(folder: Path) -> Database:
