@@ -138,7 +138,7 @@ class AgentServer(WaitingServer):
         if public.file:
             name, data = FILES[public.file]
             headers = self.deployment.inner.bearer("ann", ADMIN)
-            url = f"{self.process.url}/files?name={name}"
+            url = f"{self.host.url}/files?name={name}"
             answer = httpx2.post(url, content=data, headers=headers, timeout=PATIENCE)
             assert answer.status_code == 201, answer.text
             body["files"] = [answer.json()["file_id"]]
@@ -158,7 +158,7 @@ class AgentServer(WaitingServer):
     def stream(self, agent: str, body: dict[str, Any], events: list[dict[str, Any]]) -> None:
         """Run an agent and collect the data of its events."""
         headers = self.deployment.inner.bearer("ann", ADMIN)
-        url = f"{self.process.url}/agents/{agent}/runs"
+        url = f"{self.host.url}/agents/{agent}/runs"
         sent = {**body, "stream": True}
         with httpx2.stream("POST", url, json=sent, headers=headers, timeout=PATIENCE) as answer:
             assert answer.status_code < 300, answer.read()
@@ -169,7 +169,7 @@ class AgentServer(WaitingServer):
     def list_runs(self, session: str) -> list[dict[str, Any]]:
         """Return the runs of a session with those of members, oldest first; none if it is new."""
         headers = self.deployment.inner.bearer("ann", ADMIN)
-        url = f"{self.process.url}/sessions/{session}/runs"
+        url = f"{self.host.url}/sessions/{session}/runs"
         answer = httpx2.get(url, headers=headers, timeout=PATIENCE)
         if answer.status_code == 404:
             return []

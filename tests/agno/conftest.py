@@ -19,5 +19,6 @@ def server(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[WaitingServer]:
     folder = tmp_path_factory.mktemp("agno")
-    with create_library_deployment(folder, model_endpoint.base_url, SOURCE).serve() as process:
-        yield process
+    deployment = create_library_deployment(folder, model_endpoint.base_url, SOURCE)
+    with deployment.serve_in_thread() as server:
+        yield server

@@ -129,5 +129,5 @@ def request(server: WaitingServer, path: str, body: object = None) -> httpx2.Res
     headers = server.deployment.inner.bearer("ann", ADMIN)
     method = "GET" if body is None else "POST"
     return httpx2.request(
-        method, server.process.url + path, json=body, headers=headers, timeout=PATIENCE
+        method, server.host.url + path, json=body, headers=headers, timeout=PATIENCE
     )

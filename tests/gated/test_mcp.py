@@ -110,9 +110,7 @@ async def test_questions_of_a_server_wait_for_answers_in_any_process(
     assert [tool["tool_call_error"] for tool in record["tools"]] == [False]
 
 
-async def test_answers_reach_the_call_that_has_asked(
-    desk: Site, desk_server: Server
-) -> None:
+async def test_answers_reach_the_call_that_has_asked(desk: Site, desk_server: Server) -> None:
     """Two calls ask the same questions, and the answers to the second one come first."""
     both = [call("desk_book", name, place=f"place {name}") for name in ("c1", "c2")]
     run = await desk.run(desk_server, "host", [answer(*both)])
@@ -141,9 +139,7 @@ async def test_answers_reach_the_call_that_has_asked(
     }
 
 
-async def test_gated_call_may_ask_after_its_approval(
-    desk: Site, desk_server: Server
-) -> None:
+async def test_gated_call_may_ask_after_its_approval(desk: Site, desk_server: Server) -> None:
     run = await desk.run(desk_server, "guarded", [BOOK])
     (rule,) = await desk.pending(run["run_id"])
     assert (rule.kind, rule.policy) == ("approval", "other")

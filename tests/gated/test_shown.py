@@ -138,12 +138,7 @@ class Conversations:
     """Random runs in a few sessions: tools, waits, failures, cancels, retries and forks."""
 
     def __init__(
-        self,
-        site: Site,
-        server: Server,
-        operations: Operations,
-        endpoint: ModelEndpoint,
-        seed: int,
+        self, site: Site, server: Server, operations: Operations, endpoint: ModelEndpoint, seed: int
     ) -> None:
         self.site = site
         self.server = server

@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.server import ConformanceServer
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import serve_config
+from tests.server.threaded_server import serve_in_thread
 
 MODULE = "cookbook_graphs"
 
@@ -32,5 +32,6 @@ def graphs(
     tables = tables.replace(':configured"', ':configured"\nconfigurable = ["model", "depth"]')
     tables = tables.replace(':limited"', ':limited"\nconfigurable = ["tries"]')
     deployment = create_deployment(folder, model_endpoint.base_url, extra=tables)
-    with serve_config(deployment.path, variables={"MODEL_URL": model_endpoint.base_url}) as process:
-        yield ConformanceServer(process.url, deployment)
+    variables = {"MODEL_URL": model_endpoint.base_url}
+    with serve_in_thread(deployment, code_leaves_connections=True, variables=variables) as server:
+        yield ConformanceServer(server.url, deployment)

@@ -33,12 +33,14 @@ from langgraph.types import Command, Send
 from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
+URL = os.environ["MODEL_URL"]
+
 
 def chat(name: str) -> Any:
     client = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))
     return ChatOpenAI(
         model=name,
-        base_url=os.environ["MODEL_URL"],
+        base_url=URL,
         api_key="not-needed",
         stream_usage=True,
         max_retries=0,
@@ -47,8 +49,7 @@ def chat(name: str) -> Any:
 
 
 def sync_chat(name: str) -> Any:
-    url = os.environ["MODEL_URL"]
-    return ChatOpenAI(model=name, base_url=url, api_key="not-needed", stream_usage=True)
+    return ChatOpenAI(model=name, base_url=URL, api_key="not-needed", stream_usage=True)
 
 
 @tool

@@ -19,8 +19,9 @@ from agentctl.runtime.runners.langgraph import LangGraphRunner
 from agentctl.runtime.runners.library_runner import RunnerOptions
 from tests.conformance.server import ConformanceServer, run_component, stream_component
 from tests.graphs.test_members import call
+from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
-from tests.kit.process import base_environment, run_agentctl
+from tests.kit.process import base_environment
 
 EMAIL = {"email_input": {"author": "ann", "subject": "hi"}}
 
@@ -153,19 +154,17 @@ async def test_message_alone_is_refused_if_an_object_is_needed(graphs: Conforman
 def test_config_check_names_the_input(graphs: ConformanceServer) -> None:
     deployment = graphs.deployment
     variables = {"MODEL_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "x"}
-    # A fork of the process that has imported LangGraph for the server.
-    checked = run_agentctl(
+    checked = run_command(
         "config",
         "check",
         "--config",
         str(deployment.path),
-        env={**base_environment(), **variables},
-        cwd=deployment.folder,
+        environment={**base_environment(), **variables},
+        folder=deployment.folder,
     )
-    shown = checked.stderr.decode()
-    assert checked.returncode == 0, shown
-    assert "agent emails: its runs need the object input (email_input)" in shown
-    assert "agent supervisor" not in shown
+    assert checked.code == 0, checked.stderr
+    assert "agent emails: its runs need the object input (email_input)" in checked.stderr
+    assert "agent supervisor" not in checked.stderr
 
 
 async def test_store_of_a_graph_is_kept_between_sessions(graphs: ConformanceServer) -> None:

@@ -1,1 +1,1 @@
-"""Tests of agents in code that wait for decisions, with real server processes."""
+"""Tests of agents in code that wait for decisions."""

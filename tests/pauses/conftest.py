@@ -16,5 +16,5 @@ def server(
 ) -> Iterator[WaitingServer]:
     """A server for all tests that kill none."""
     folder = tmp_path_factory.mktemp("waiting")
-    with create_waiting_deployment(folder, model_endpoint.base_url).serve() as server:
+    with create_waiting_deployment(folder, model_endpoint.base_url).serve_in_thread() as server:
         yield server

@@ -65,7 +65,7 @@ def moved(
     hold = folder / "hold"
     hold.touch()
 
-    with deployment.serve() as server:
+    with deployment.serve_in_thread() as server:
         messages = dict.fromkeys(CALLS, CALL) | MEMBERS
         waiting = {
             agent: server.start(agent, message, metadata={"tenant": "north"})
@@ -89,7 +89,7 @@ def moved(
         server.kill()
 
     hold.unlink()
-    with deployment.serve("second.log") as server:
+    with deployment.serve_in_thread() as server:
         yield Moved(server, waiting, calling, repeated)
 
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -22,9 +21,9 @@ def limited(
 ) -> Iterator[WaitingServer]:
     """A server whose runs may have 200,000 bytes."""
     folder = tmp_path_factory.mktemp("limited")
-    deployment = create_waiting_deployment(folder, model_endpoint.base_url)
-    limits = {"AGENTCTL_LIMITS__RUN_BYTES": "200000"}
-    with replace(deployment, variables=limits).serve() as server:
+    limits = "[limits]\nrun_bytes = 200_000"
+    deployment = create_waiting_deployment(folder, model_endpoint.base_url, limits)
+    with deployment.serve_in_thread() as server:
         yield server
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -15,9 +14,11 @@ from typing import Any
 import httpx2
 import orjson
 
+from tests.gated.site import Server, kill
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
-from tests.kit.process import ServerProcess, serve_config
+from tests.kit.process import serve_config
+from tests.server.threaded_server import serve_in_thread
 
 __all__ = ["WaitingDeployment", "WaitingServer", "create_waiting_deployment", "list_members"]
 
@@ -36,7 +37,7 @@ class WaitingServer:
     """A running server."""
 
     deployment: WaitingDeployment
-    process: ServerProcess
+    host: Server
 
     def start(self, agent: str, message: str = "bob", **body: Any) -> dict[str, Any]:
         """Run an agent until it ends or waits, and return its record.
@@ -50,7 +51,7 @@ class WaitingServer:
     def upload(self, name: str, data: bytes) -> str:
         """Store a file of the user who runs the agents; return its id."""
         headers = self.deployment.inner.bearer("ann", ADMIN)
-        url = f"{self.process.url}/files"
+        url = f"{self.host.url}/files"
         answer = httpx2.post(
             url, params={"name": name}, content=data, headers=headers, timeout=PATIENCE
         )
@@ -126,12 +127,12 @@ class WaitingServer:
         return [orjson.loads(line[6:]) for line in lines if line.startswith("data: ")]
 
     def kill(self) -> None:
-        """Kill the process, as a crash does."""
-        self.process.stop(signal.SIGKILL)
+        """Let the server die, as a crash does."""
+        kill(self.host)
 
     def _request(self, method: str, path: str, body: object = None, user: str = "ann") -> Any:
         headers = self.deployment.inner.bearer(user, ADMIN)
-        url = self.process.url + path
+        url = self.host.url + path
         answer = httpx2.request(method, url, json=body, headers=headers, timeout=PATIENCE)
         assert answer.status_code < 300, f"{answer.status_code} {answer.text}"
         return answer if path.endswith("/events") else answer.json()
@@ -157,8 +158,17 @@ class WaitingDeployment:
         return path.read_text().splitlines() if path.exists() else []
 
     @contextlib.contextmanager
+    def serve_in_thread(self) -> Iterator[WaitingServer]:
+        """Run a server in this process, which imports the modules of the agents anew."""
+        variables = {"MODEL_URL": self.model_url}
+        with serve_in_thread(
+            self.inner, code_leaves_connections=True, variables=variables
+        ) as server:
+            yield WaitingServer(self, server)
+
+    @contextlib.contextmanager
     def serve(self, log: str = "server.log") -> Iterator[WaitingServer]:
-        """Run a server process; a process that was killed may end as it did."""
+        """Run a server process."""
         variables = {"MODEL_URL": self.model_url, **self.variables}
         place = self.inner.path
         python = self.python
@@ -175,9 +185,9 @@ def list_members(server: WaitingServer, run: dict[str, Any]) -> list[dict[str, A
     return found
 
 
-def create_waiting_deployment(folder: Path, model_url: str) -> WaitingDeployment:
-    """Create a deployment with the agents of all `MODULES`."""
-    tables = []
+def create_waiting_deployment(folder: Path, model_url: str, limits: str = "") -> WaitingDeployment:
+    """Create a deployment with the agents of all `MODULES`; `limits` are tables to append."""
+    tables = [limits]
     for module in MODULES:
         source = Path(__file__).with_name(f"{module}.py").read_text()
         (folder / f"{module}.py").write_text(source)

@@ -42,7 +42,8 @@ def look_up(name: str) -> dict[str, Any]:
 async def pay(arguments: Mapping[str, Any], context: RunContext) -> str:
     """Pay once; wait if a file asks for it."""
     record(f"pay {arguments['amount']} to {arguments['to']}")
-    (FOLDER / "call_ids.txt").open("a").write(f"{context.call_id}\n")
+    with (FOLDER / "call_ids.txt").open("a") as ids:
+        ids.write(f"{context.call_id}\n")
     while (FOLDER / "hold").exists():
         await asyncio.sleep(0.01)
     return "paid"

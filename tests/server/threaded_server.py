@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 import httpx2
 import uvicorn
@@ -80,6 +82,7 @@ def serve_in_thread(
     lifespan: str = "on",
     http: type[HttpProtocol] | Literal["auto"] = HttpProtocol,
     code_leaves_connections: bool = False,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[ThreadedServer]:
     """Serve an application, by default that of the deployment, on a real socket, in a thread.
 
@@ -88,6 +91,7 @@ def serve_in_thread(
         code_leaves_connections: close the connections that are left at the end, as the end of a
             process would: the code of agents seldom closes the clients of its models. Otherwise
             they are a failure of the test.
+        variables: environment variables while the server starts and imports the modules of users.
     """
     _forget_modules_of_others(deployment.folder)
     served_app = app or create_app(deployment.settings)
@@ -105,9 +109,10 @@ def serve_in_thread(
         timeout_keep_alive=60,
     )
     thread = ServerThread(served_app, config, code_leaves_connections)
-    thread.start()
     try:
-        port = _port(thread.server, thread)
+        with patch.dict(os.environ, variables or {}):
+            thread.start()
+            port = _port(thread.server, thread)
         url = f"http://127.0.0.1:{port}"
         with httpx2.Client(base_url=url, timeout=PATIENCE) as client:
             yield ThreadedServer(deployment, url, client, thread=thread)
@@ -138,9 +143,7 @@ class _Loop(uvloop.Loop):
 class ServerThread(threading.Thread):
     """The thread of a server, with its event loop."""
 
-    def __init__(
-        self, app: ASGIApp, config: uvicorn.Config, code_leaves_connections: bool
-    ) -> None:
+    def __init__(self, app: ASGIApp, config: uvicorn.Config, code_leaves_connections: bool) -> None:
         super().__init__(daemon=True)
         self.server = uvicorn.Server(config)
         self._app: Any = app
