@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
-
-import pytest
 
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import ServerProcess, serve_config
+from tests.kit.process import serve_config
 from tests.server.observed_server import MCP_SERVER
 
 PROGRAM = b"mcp/stdio_server.py"
@@ -45,23 +44,26 @@ def exist(pids: set[int]) -> bool:
     return False
 
 
-def end_and_check(server: ServerProcess, number: int, workers: int) -> None:
-    """End the server with a signal and check that the programs of all processes end."""
-    pid = server.process.pid
-    parents = {pid} if workers == 1 else find_children(pid)
-    # The child of a worker is the guard of the program.
-    wait_for(lambda: len(find_programs(find_programs(parents))) == workers)
-    guards = find_programs(parents)
-    programs = find_programs(guards)
-    server.stop(number)
-    wait_for(lambda: not exist(guards | programs))
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_programs_end_with_the_server(
-    tmp_path: Path, model_endpoint: ModelEndpoint, number: int, workers: int
+def test_programs_end_with_their_worker_and_with_the_server(
+    tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> None:
     deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=MCP_SERVER)
-    with serve_config(deployment.path, "--workers", str(workers)) as server:
-        end_and_check(server, number, workers)
+
+    def find_guards() -> set[int]:
+        """Return the guards of the programs, which are the children of the workers."""
+        return find_programs(find_children(server.process.pid))
+
+    with serve_config(deployment.path, "--workers", "2") as server:
+        wait_for(lambda: len(find_programs(find_guards())) == 2)
+        killed = next(pid for pid in find_children(server.process.pid) if find_programs({pid}))
+        lost_guards = find_programs({killed})
+        lost_programs = find_programs(lost_guards)
+        os.kill(killed, signal.SIGKILL)
+        wait_for(lambda: not exist(lost_guards | lost_programs))
+
+        # Another worker has replaced it.
+        wait_for(lambda: len(find_programs(find_guards() - lost_guards)) == 2)
+        guards = find_guards()
+        programs = find_programs(guards)
+        assert server.stop(signal.SIGTERM) == 0
+        wait_for(lambda: not exist(guards | programs))
