@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -32,7 +31,7 @@ from tests.kit.conditions import wait_for, wait_until
 from tests.kit.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres import postgres_schemas
-from tests.kit.process import serve_config
+from tests.server.threaded_server import serve_in_thread
 from tests.service.callers import ALL, admin, open_service
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
@@ -50,8 +49,9 @@ import agentctl
 
 @agentctl.tool(idempotent=True)
 async def wait_for_file(name: str) -> str:
-    Path("begun").touch()
-    while not Path(name).exists():
+    folder = Path(__file__).parent
+    (folder / "begun").touch()
+    while not (folder / name).exists():
         await asyncio.sleep(0.05)
     return "found"
 
@@ -425,7 +425,7 @@ def test_runs_that_wait_count_and_go_on_when_the_budget_is_used_up(
     adding = {"message": CALL, "stream": False}
 
     with (
-        serve_config(deployment.path) as server,
+        serve_in_thread(deployment) as server,
         deployment.client(server.url, "ann", *scopes) as ann,
     ):
         lasting = {"message": '{"name": "go"}', "background": True, "stream": False}
@@ -438,11 +438,11 @@ def test_runs_that_wait_count_and_go_on_when_the_budget_is_used_up(
             refused = ann.post("/agents/asks/runs", json=adding)
             assert (refused.status_code, refused.json()["error_code"]) == (429, "BUDGET_EXCEEDED")
         assert len(process_endpoint.requests("tool:add")) == 1
-        server.stop(signal.SIGKILL)
+        server.kill()
 
     (tmp_path / "go").touch()
     with (
-        serve_config(deployment.path) as server,
+        serve_in_thread(deployment) as server,
         deployment.client(server.url, "ann", *scopes) as ann,
     ):
         find_end = lambda: ann.get(f"/runs/{lasting_id}").json()  # noqa: E731
