@@ -1,14 +1,15 @@
-"""The death of a service in this process, as another process sees it."""
+"""The death of a service or of a worker in this process, as another process sees it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from agentctl.runs.workers.worker import Worker
 from agentctl.service.service import Service
 from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.sqlite.database import SqliteDatabase
 
-__all__ = ["kill_service"]
+__all__ = ["kill_service", "kill_worker"]
 
 
 def kill_service(service: Service) -> None:
@@ -17,20 +18,24 @@ def kill_service(service: Service) -> None:
     What it has accepted for SQLite is stored first, as if the death came a moment later; PostgreSQL
     loses what is not committed. Its tasks are still there, and the caller cancels them.
     """
-    worker = service._worker
     databases: list[Any] = list(service.hosting.databases.get_open().values())
-    worker._ended.set()
     for database in databases:
         if isinstance(database, PostgresDatabase):
             _cut_connections(database)
 
-    if worker._thread is not None:
-        worker._thread.join()
-    worker._thread = None
+    kill_worker(service._worker)
 
     for database in databases:
         if isinstance(database, SqliteDatabase):
             database.close_blocking()
+
+
+def kill_worker(worker: Worker) -> None:
+    """Let a worker die as with its process: it has no heartbeat, and its lock is free."""
+    worker._ended.set()
+    if worker._thread is not None:
+        worker._thread.join()
+    worker._thread = None
 
     # The kernel would close the file and free the lock; the file stays.
     if worker._lock is not None:

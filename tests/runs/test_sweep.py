@@ -17,10 +17,10 @@ from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.kit.conditions import wait_until
+from tests.kit.deaths import kill_worker
 from tests.runs.quick_jobs import open_service, start_jobs
 from tests.runs.shared_databases import (
     SharedDatabases,
-    WorkerProcess,
     create_live_run,
     list_workers,
     read_run,
@@ -35,37 +35,35 @@ async def sweep(databases: Databases, own: str = "own") -> list[str]:
     return await sweep_dead_workers(databases, WorkerMonitor(databases), own)
 
 
-async def start_and_kill_worker(
-    shared: SharedDatabases, run_id: str = "r1", *places: str
-) -> WorkerProcess:
-    """Start a worker, claim a run in some databases (default `main`), and kill the worker."""
-    other = shared.start_worker()
+async def lose_worker(databases: Databases, run_id: str = "r1", *places: str) -> str:
+    """Let a worker claim a run in some databases (default `main`) and die; return its id."""
+    worker = Worker(databases)
+    await worker.register()
     for place in places or ("main",):
-        other.send(f"run {run_id} {place}")
-        assert other.read_line() == "begun"
-    other.kill()
-    return other
+        await create_live_run(databases[place], worker.id, run_id)
+    kill_worker(worker)
+    return worker.id
 
 
 async def test_runs_of_a_killed_worker_are_ended_and_its_row_removed(
     shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with shared.open() as databases:
-        other = await start_and_kill_worker(shared)
-        assert shared.lock_names == [f"{other.worker_id}.lock"]
+        lost_id = await lose_worker(databases)
+        assert shared.lock_names == [f"{lost_id}.lock"]
         assert await sweep(databases) == ["r1"]
         assert (await read_run(databases["main"])).error_code == "WORKER_LOST"
         assert await list_workers(databases) == []
         assert shared.lock_names == []
-        assert f"worker {other.worker_id} is dead (exited); 1 of its runs" in caplog.text
+        assert f"worker {lost_id} is dead (exited); 1 of its runs" in caplog.text
         assert await sweep(databases) == []
 
 
 async def test_live_workers_and_own_worker_are_kept(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
-        other = shared.start_worker()
-        other.send("run r1 main")
-        assert other.read_line() == "begun"
+        other = Worker(databases)
+        await other.register()
+        await create_live_run(databases["main"], other.id)
         worker = Worker(databases)
         await worker.register()
         await create_live_run(databases["main"], worker.id, "mine")
@@ -74,6 +72,7 @@ async def test_live_workers_and_own_worker_are_kept(shared: SharedDatabases) -> 
         # The own worker is not judged, even without a row.
         await databases.system.write(workers.remove(worker.id))
         assert await sweep(databases, worker.id) == []
+        await other.unregister()
         await worker.unregister()
 
 
@@ -88,22 +87,22 @@ async def test_runs_of_an_owner_without_a_row_are_ended(shared: SharedDatabases)
 async def test_all_databases_are_swept_before_the_worker_is_removed(
     shared: SharedDatabases,
 ) -> None:
-    async with shared.open():
-        other = await start_and_kill_worker(shared, "r1", "main", "second")
+    async with shared.open() as databases:
+        lost_id = await lose_worker(databases, "r1", "main", "second")
     # Only the databases that this process has used are open.
     async with shared.open(create=False, all=False) as databases:
         assert databases.system is databases["main"]
         assert await sweep(databases) == ["r1", "r1"]
         for name in ("main", "second"):
             assert (await read_run(databases[name])).status == "ERROR"
-        assert other.worker_id not in {row.worker_id for row in await list_workers(databases)}
+        assert lost_id not in {row.worker_id for row in await list_workers(databases)}
 
 
 async def test_unavailable_database_keeps_the_worker_row(
     shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with shared.open():
-        other = await start_and_kill_worker(shared, "r1", "main", "second")
+    async with shared.open() as databases:
+        lost_id = await lose_worker(databases, "r1", "main", "second")
     away = shared.folder / "away.db"
     (shared.folder / "second.db").rename(away)
     async with shared.open(create=False, all=False) as databases:
@@ -112,8 +111,8 @@ async def test_unavailable_database_keeps_the_worker_row(
         assert await sweep_dead_workers(databases, monitor, "own") == ["r1"]
         assert await sweep_dead_workers(databases, monitor, "own") == []
         assert "database second could not be recovered" in caplog.text
-        assert [row.worker_id for row in await list_workers(databases)] == [other.worker_id]
-        assert shared.lock_names == [f"{other.worker_id}.lock"]
+        assert [row.worker_id for row in await list_workers(databases)] == [lost_id]
+        assert shared.lock_names == [f"{lost_id}.lock"]
         away.rename(shared.folder / "second.db")
         assert await sweep_dead_workers(databases, monitor, "own") == ["r1"]
         assert await list_workers(databases) == []
@@ -135,10 +134,9 @@ async def test_failing_database_is_logged(
 async def test_concurrent_sweeps_end_each_run_once(shared: SharedDatabases) -> None:
     async with shared.open() as one, shared.open() as two:
         names = [f"r{number:02}" for number in range(40)]
-        other = shared.start_worker()
-        for name in names:
-            await create_live_run(one["main"], other.worker_id, name)
-        other.kill()
+        lost_id = await lose_worker(one, names[0])
+        for name in names[1:]:
+            await create_live_run(one["main"], lost_id, name)
         found = await asyncio.gather(sweep(one, "one"), sweep(two, "two"))
         assert sorted(found[0] + found[1]) == names
         assert {(await read_run(one["main"], name)).attempt for name in names} == {2}
@@ -185,7 +183,7 @@ async def _only(databases: Databases, worker: Worker) -> bool:
 async def test_jobs_continue_after_any_failure(
     shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_service(shared.settings, create=False) as service, shared.open():
+    async with open_service(shared.settings, create=False) as service, shared.open() as others:
         databases = service.hosting.databases
         times = service.hosting.jobs.times
         # Open the second database, and remove the first one.
@@ -194,9 +192,9 @@ async def test_jobs_continue_after_any_failure(
         start_jobs(service, 0.005)
         await wait_until(lambda: times["clock", "failed"].count > 2)
         (shared.folder / "away.db").rename(shared.folder / "main.db")
-        other = await start_and_kill_worker(shared)
+        lost_id = await lose_worker(others)
         await wait_until(lambda: _status(databases, "ERROR"))
-        await wait_until(lambda: other.worker_id not in str(shared.lock_names))
+        await wait_until(lambda: lost_id not in str(shared.lock_names))
         assert caplog.text.count("the job clock failed: ") == 1
         assert "the job lease" not in caplog.text
 
@@ -229,8 +227,8 @@ async def test_idle_sweep_needs_few_reads(
 async def test_sweep_of_one_database_reads_nothing_but_its_lease(
     shared: SharedDatabases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with shared.open():
-        other = await start_and_kill_worker(shared)
+    async with shared.open() as databases:
+        lost_id = await lose_worker(databases)
     async with shared.open(all=False) as databases:
         worker = Worker(databases)
         await worker.register()
@@ -239,7 +237,7 @@ async def test_sweep_of_one_database_reads_nothing_but_its_lease(
         assert await lease.acquire()
         survey = lease.take_survey()
         assert survey is not None
-        assert {row.worker_id for row in survey.workers} == {worker.id, other.worker_id}
+        assert {row.worker_id for row in survey.workers} == {worker.id, lost_id}
         assert await sweep_dead_workers(databases, monitor, worker.id, survey) == ["r1"]
         await worker.unregister()
 
@@ -273,7 +271,7 @@ async def test_survey_does_not_serve_a_sweep_of_several_databases(shared: Shared
 async def test_files_and_rows_of_earlier_boots_are_removed(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         for number in range(2):
-            await start_and_kill_worker(shared, f"r{number}")
+            await lose_worker(databases, f"r{number}")
         row = WorkerRow("old", "here", "another boot/1", 1, 1, beat=1, started_at=1)
         await databases.system.write(workers.register(row))
         await sweep(databases)
