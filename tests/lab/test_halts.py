@@ -37,7 +37,7 @@ async def test_no_call_begins_after_a_halt(deployment: str, on_halt: str) -> Non
 
 
 async def test_no_call_begins_after_a_few_halts() -> None:
-    report = await halt_often("sqlite", Plan(10))
+    report = await halt_often("two workers on sqlite", Plan(10))
     assert report.late == [], report.describe()
     assert not report.problems, report.describe()
     assert sum(figures.calls for figures in report.paths.values()) > 0

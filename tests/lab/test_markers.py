@@ -45,7 +45,16 @@ async def test_texts_of_two_users_stay_apart(engine: str) -> None:
 
 
 async def test_texts_of_two_users_stay_apart_in_a_sample() -> None:
-    plan = Plan("sqlite", SAMPLE, SECONDS, SEED, kill_every=10**9, vendors=False, run_seconds=4)
+    plan = Plan(
+        "sqlite",
+        SAMPLE,
+        SECONDS,
+        SEED,
+        deployment="one on sqlite",
+        kill_every=10**9,
+        vendors=False,
+        run_seconds=4,
+    )
     outcome = await search(plan)
     assert outcome.violations == []
     assert sum(note.status == "COMPLETED" for note in outcome.notes) > SAMPLE / 4

@@ -41,6 +41,7 @@ class Plan:
 
     Attributes:
         engine: one of `LAYOUTS`.
+        deployment: that of the server, instead of `LAYOUTS[engine]`.
         runs, seconds: it ends after this number of runs, or after this time.
         places: places of the ledger; the search goes on until each has an entry.
         kill_every: average number of runs between two kills of a worker.
@@ -58,6 +59,7 @@ class Plan:
     places: frozenset[str] = frozenset()
     vendors: bool = True
     run_seconds: int = 8
+    deployment: str = ""
 
 
 async def search(plan: Plan) -> Outcome:
@@ -66,8 +68,9 @@ async def search(plan: Plan) -> Outcome:
     users = [Marker(letter).new_run(chance) for letter in "ab"]
     outcome = Outcome()
     subjects = {each.user: f"user-{each}" for each in users}
+    deployment = plan.deployment or LAYOUTS[plan.engine]
     async with open_marked_world(
-        plan.engine, subjects, vendors=plan.vendors, run_seconds=plan.run_seconds
+        deployment, subjects, vendors=plan.vendors, run_seconds=plan.run_seconds
     ) as marked:
         world = marked.world
         began = time.monotonic()

@@ -163,12 +163,12 @@ class MarkedWorld:
 
 @contextlib.asynccontextmanager
 async def open_marked_world(
-    engine: str, users: dict[str, str], *, vendors: bool, run_seconds: int
+    deployment: str, users: dict[str, str], *, vendors: bool, run_seconds: int
 ) -> AsyncIterator[MarkedWorld]:
-    """Open a world with a server of two workers.
+    """Open a world with one server.
 
     Args:
-        engine: one of `LAYOUTS`.
+        deployment: that of the server, one of `tests.lab.world.DEPLOYMENTS`.
         users: the subject of each user, by its letter.
         vendors: True if it runs `_VENDOR_AGENTS`, too.
         run_seconds: the time limit of a run: those whose model does not answer end by it.
@@ -185,7 +185,7 @@ async def open_marked_world(
             "MARKERS_KEY": "k",
         }
         async with open_world(
-            LAYOUTS[engine],
+            deployment,
             config=partial(
                 _format_config, vendors=_VENDORS if vendors else {}, run_seconds=run_seconds
             ),
@@ -194,9 +194,9 @@ async def open_marked_world(
             variables=variables,
             endpoint="tests.lab.markers.endpoint",
         ) as world:
-            deployment = world.servers[0].deployment
+            place = world.servers[0].deployment
             tokens = {
-                letter: deployment.token(subject, *_SCOPES, seconds=14_400)
+                letter: place.token(subject, *_SCOPES, seconds=14_400)
                 for letter, subject in users.items()
             }
             components = (*_COMPONENTS, *(_VENDOR_AGENTS if vendors else ()))
