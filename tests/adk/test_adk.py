@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kit.conditions import PATIENCE
-from tests.kit.environments import find_adk
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import base_environment, run_agentctl, serve_config
+from tests.kit.process import serve_config
 from tests.kit.scripted_models import ScriptedModels
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 
@@ -377,17 +375,9 @@ def test_failure_of_gemini_has_no_text(server: WaitingServer) -> None:
     assert "secret" not in json.dumps(run)
 
 
-def test_agent_of_a_new_project_answers_offline(tmp_path: Path) -> None:
-    python, variables = find_adk()
-    environment = {**base_environment(), **variables, "HOME": str(tmp_path)}
-    options: dict[str, Any] = {"env": environment, "cwd": tmp_path, "python": python}
-
-    made = run_agentctl("init", "--agent", "adk", **options)
-    assert made.returncode == 0, made.stderr
-
-    ended = run_agentctl("runs", "start", "--agent", "assistant", "-m", "hi", **options)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == b"hi\n"
+def test_agent_of_a_new_project_answers_offline(server: WaitingServer) -> None:
+    run = server.start("assistant", "hi")
+    assert (run["status"], run["content"]) == ("COMPLETED", "hi"), run["error"]
 
 
 def upload(server: WaitingServer, name: str, data: bytes) -> str:
@@ -396,7 +386,7 @@ def upload(server: WaitingServer, name: str, data: bytes) -> str:
     from tests.kit.deployment import ADMIN
 
     headers = server.deployment.inner.bearer("ann", ADMIN)
-    url = f"{server.process.url}/files?name={name}"
+    url = f"{server.host.url}/files?name={name}"
     answer = httpx2.post(url, content=data, headers=headers, timeout=PATIENCE)
     assert answer.status_code == 201, answer.text
     return str(answer.json()["file_id"])

@@ -16,8 +16,7 @@ from tests.kit.conditions import PATIENCE, wait_until
 
 
 async def test_call_that_outlasts_the_drain_is_in_doubt(site: Site) -> None:
-    plans = [[answer(call(name, text="x"))] for name in ("linger",)]
-    plans.append([answer(call("visit", place="inn"))])
+    plans = [[answer(call("linger", text="x"))], [answer(call("visit", place="inn"))]]
     hold = site.deployment.folder / "hold"
     hold.touch()
     with site.serve_in_thread() as server:

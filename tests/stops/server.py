@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,21 @@ from agentctl.records.times import parse_rfc3339
 from agentctl.remote.client import RemoteOperations
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment, create_deployment
-from tests.kit.environments import find_adk
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import ServerProcess, serve_config
 
 SCOPES = ("agents:read", "agents:run", "teams:read", "teams:run", "sessions:read")
 
-MODULE = "working_agents"
+FUNCTIONS = "working_functions"
+LIBRARIES = "working_agents"
 ADK_MODULE = "working_adk"
 
 AGENTS = {
-    MODULE: (
-        "function", "synchronous", "generator", "pydantic_ai", "langgraph", "langgraph_branches",
-        "agno_agent", "agno_team_hang", "agno_team_tool", "agno_team_again", "agno_nested_hang",
-        "agno_nested_tool", "openai_agent", "openai_called", "openai_hang",
+    FUNCTIONS: ("function", "synchronous", "generator"),
+    LIBRARIES: (
+        "pydantic_ai", "langgraph", "langgraph_branches", "agno_agent", "agno_team_hang",
+        "agno_team_tool", "agno_team_again", "agno_nested_hang", "agno_nested_tool",
+        "openai_agent", "openai_called", "openai_hang",
     ),
     ADK_MODULE: ("adk_agent", "adk_command", "adk_called", "adk_hang", "adk_branches"),
 }  # fmt: skip
@@ -40,7 +40,7 @@ AGENTS = {
 
 @dataclass(frozen=True)
 class StopServer:
-    """A running server with the agents of a module."""
+    """A running server with the agents of some modules."""
 
     process: ServerProcess
     deployment: Deployment
@@ -149,44 +149,49 @@ async def check_each(check: Callable[[str], Awaitable[None]], names: Iterable[st
     assert not failed, failed
 
 
-def create_stop_deployment(folder: Path, model_url: str, module: str = MODULE) -> Deployment:
-    """Create a deployment with the agents of a module."""
-    for name in ("work", module):
-        source = Path(__file__).parent / f"{name}.py"
-        (folder / source.name).write_text(source.read_text())
-    tables = [f'[[agents]]\nid = "{name}"\nobject = "{module}:{name}"' for name in AGENTS[module]]
-    if module == MODULE:
-        tables += list_configured(model_url)
-    return create_deployment(folder, model_url, extra="\n\n".join(tables))
-
-
-def list_configured(model_url: str) -> Iterator[str]:
-    """Yield the tables of configured agents with the tools of the agents in code, and a team."""
+def create_stop_deployment(
+    folder: Path, model_url: str, modules: Sequence[str], settings: str
+) -> Deployment:
+    """Create a deployment with the agents of modules; `settings` are appended."""
+    tables = list_tables(folder, modules)
     for name, tool in {"configured": "start", "command": "run_command"}.items():
-        yield (
+        tables.append(
             f'[[models]]\nid = "{name}"\nprovider = "openai"\nmodel = "tool:{tool}"\n'
             f'base_url = "{model_url}"'
         )
-        yield f'[[agents]]\nid = "{name}"\nmodel = "{name}"\ntools = ["work:{tool}"]'
-    yield (
-        '[[teams]]\nid = "mixed"\nmode = "broadcast"\nmodel = "echo"\n'
-        'members = ["function", "agno_team_tool", "configured", "langgraph"]'
-    )
+        tables.append(f'[[agents]]\nid = "{name}"\nmodel = "{name}"\ntools = ["work:{tool}"]')
+    if LIBRARIES in modules:
+        tables.append(
+            '[[teams]]\nid = "mixed"\nmode = "broadcast"\nmodel = "echo"\n'
+            'members = ["function", "agno_team_tool", "configured", "langgraph"]'
+        )
+    return create_deployment(folder, model_url, extra="\n\n".join([*tables, settings]))
+
+
+def list_tables(folder: Path, modules: Sequence[str]) -> list[str]:
+    """Copy modules, and that with their work, into a folder; return the tables of their agents."""
+    for name in ("work", *modules):
+        source = Path(__file__).parent / f"{name}.py"
+        (folder / source.name).write_text(source.read_text())
+    return [
+        f'[[agents]]\nid = "{name}"\nobject = "{module}:{name}"'
+        for module in modules
+        for name in AGENTS[module]
+    ]
 
 
 @contextlib.contextmanager
 def serve(
-    folder: Path, endpoint: ModelEndpoint, settings: str = "", module: str = MODULE
+    folder: Path,
+    endpoint: ModelEndpoint,
+    modules: Sequence[str] = (FUNCTIONS, LIBRARIES),
+    settings: str = "",
 ) -> Iterator[StopServer]:
-    """Run a server process with the agents of a module; `settings` are appended."""
-    deployment = create_stop_deployment(folder, endpoint.base_url, module)
+    """Run a server process with the agents of modules; `settings` are appended."""
+    deployment = create_stop_deployment(folder, endpoint.base_url, modules, settings)
     ledger = folder / "ledger"
-    with deployment.path.open("a") as file:
-        file.write(settings)
-    python, own = find_adk() if module == ADK_MODULE else (sys.executable, {})
-    gemini = {"GOOGLE_GEMINI_BASE_URL": endpoint.root_url, "GOOGLE_API_KEY": "x"}
-    variables = {"MODEL_URL": endpoint.base_url, "LEDGER": str(ledger), **gemini, **own}
-    with serve_config(deployment.path, variables=variables, python=python) as process:
+    variables = {"MODEL_URL": endpoint.base_url, "LEDGER": str(ledger)}
+    with serve_config(deployment.path, variables=variables) as process:
         yield StopServer(process, deployment, ledger)
 
 

@@ -11,7 +11,15 @@ import pytest
 
 from tests.kit.conditions import wait_until
 from tests.kit.model import ModelEndpoint
-from tests.stops.server import StopServer, cancel_run, check_each, find_processes, serve, start_run
+from tests.stops.server import (
+    FUNCTIONS,
+    StopServer,
+    cancel_run,
+    check_each,
+    find_processes,
+    serve,
+    start_run,
+)
 
 ENDING = ("task", "tree", "popen", "exec", "shells", "fork", "command-in-thread")
 """Forms of work that a cancel ends at once."""
@@ -210,7 +218,7 @@ async def test_time_limits_and_the_end_of_the_server_end_work(
         assert "did not end within" in run["content"]
 
     limits = "\n[runs]\ntimeout_seconds = 3\ntool_timeout_seconds = 1\n"
-    with serve(tmp_path, model_endpoint, limits) as server:
+    with serve(tmp_path, model_endpoint, [FUNCTIONS], limits) as server:
         async with server.connect() as operations:
             await asyncio.gather(
                 check_each(check, ["task", "exec"]), check_each(check_tool, ["command"])

@@ -1,11 +1,9 @@
-"""Agents in code whose tools start work of every form. The server imports this module."""
+"""Agents of libraries whose tools start work of every form. The server imports this module."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
 from typing import Any
 
 import agents
@@ -20,39 +18,9 @@ from openai import AsyncOpenAI
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
-from work import BEAT_SECONDS, Work, kept, run_command, start, touch, write
-
-from agentctl import RunContext
+from work import Work, start, touch
 
 URL = os.environ["MODEL_URL"]
-
-
-# Functions and generators
-
-
-async def function(message: str, context: RunContext) -> str:
-    return await start(**json.loads(message))
-
-
-def synchronous(message: str) -> str:
-    return run_command(**json.loads(message))
-
-
-async def generator(message: str, context: RunContext) -> AsyncIterator[str]:
-    """Read a queue that a task fills, as agents with callbacks do."""
-    queue: asyncio.Queue[str] = asyncio.Queue()
-
-    async def fill() -> None:
-        options = json.loads(message)
-        while True:
-            write(options["tag"])
-            await queue.put("word ")
-            await asyncio.sleep(BEAT_SECONDS)
-
-    kept.append(asyncio.create_task(fill()))
-    while True:
-        yield await queue.get()
-
 
 # pydantic-ai
 
