@@ -14,7 +14,7 @@ from tests.pauses.waiting import WaitingServer
 SOURCE = Path(__file__).with_name("agno_agents.py")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[WaitingServer]:

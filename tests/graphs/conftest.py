@@ -1,4 +1,4 @@
-"""A server with graphs of the cookbooks of LangGraph, shared by the tests of a process."""
+"""A server with graphs of the cookbooks of LangGraph, shared by the tests of a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.server.threaded_server import serve_in_thread
 MODULE = "cookbook_graphs"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def graphs(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[ConformanceServer]:

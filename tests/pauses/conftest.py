@@ -10,7 +10,7 @@ from tests.kit.model import ModelEndpoint
 from tests.pauses.waiting import WaitingServer, create_waiting_deployment
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[WaitingServer]:

@@ -18,7 +18,7 @@ from tests.gated.site import Server, kill
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.process import serve_config
-from tests.server.threaded_server import serve_in_thread
+from tests.server.threaded_server import forget_modules, serve_in_thread
 
 __all__ = ["WaitingDeployment", "WaitingServer", "create_waiting_deployment", "list_members"]
 
@@ -160,6 +160,7 @@ class WaitingDeployment:
     @contextlib.contextmanager
     def serve_in_thread(self) -> Iterator[WaitingServer]:
         """Run a server in this process, which imports the modules of the agents anew."""
+        forget_modules(self.inner.folder)
         variables = {"MODEL_URL": self.model_url}
         with serve_in_thread(
             self.inner, code_leaves_connections=True, variables=variables

@@ -21,6 +21,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import interrupt
+from openai import DefaultAsyncHttpxClient
 
 from agentctl import RunContext
 
@@ -59,8 +60,10 @@ async def look_up(config: RunnableConfig) -> str:
 
 
 def build_chat(model: str) -> Any:
+    # LangChain would share its connections with the servers of other event loops in this process.
+    client = DefaultAsyncHttpxClient()
     options: dict[str, Any] = {"base_url": URL, "api_key": "not-needed"}
-    return ChatOpenAI(model=model, **options)
+    return ChatOpenAI(model=model, http_async_client=client, **options)
 
 
 @wrap_tool_call

@@ -62,7 +62,6 @@ class ThreadedServer:
         """Stop the server as a signal does: its runs may end during the drain."""
         assert self.thread is not None
         self.thread.stop()
-        forget_modules(self.deployment.folder)
 
     def kill(self) -> None:
         """Let the server die, as SIGKILL does: it ends nothing and stores nothing any more.
@@ -71,7 +70,6 @@ class ThreadedServer:
         """
         assert self.thread is not None
         self.thread.kill()
-        forget_modules(self.deployment.folder)
 
 
 @contextlib.contextmanager
