@@ -80,6 +80,12 @@ def choose_interface(kind: str, column: str) -> str:
 
 
 def choose_engine(kind: str, column: str) -> str:
+    """Return the engine of a cell: both for each kind, except for Google ADK.
+
+    Its agents need a process for each engine, and no library knows the engine.
+    """
+    if kind == "adk":
+        return "sqlite"
     place = _ORDER.index(kind) + list(COLUMNS).index(column)
     return ENGINES[(place // len(INTERFACES) + _ORDER.index(kind)) % len(ENGINES)]
 

@@ -1,16 +1,15 @@
 """The servers of the conformance tests: one for each engine, shared by all tests.
 
-The agents of Google ADK need another environment, and so other servers.
+The agents of Google ADK need another environment, and so a process; other servers are threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, wraps
 from pathlib import Path
@@ -29,10 +28,12 @@ from tests.conformance.server import (
 )
 from tests.conformance.table import KINDS
 from tests.contract.engines import Engine
+from tests.gated.site import Server, kill
 from tests.kit.deployment import Deployment
 from tests.kit.environments import find_adk
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import ServerProcess, serve_config
+from tests.server.threaded_server import forget_modules, serve_in_thread
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -84,10 +85,9 @@ class Site:
                     runs[kind] = await run_component(operations, "agent", f"{kind}-pay", message)
             return runs
 
-        with serve(self.deployment, self.endpoint, "other.log", self.kinds[0]) as process:
-            started = ConformanceServer(process.url, self.deployment)
-            runs = asyncio.run(start_all(started))
-            process.stop(signal.SIGKILL)
+        with open_server(self.kinds, self.deployment, self.endpoint, "other.log") as other:
+            runs = asyncio.run(start_all(ConformanceServer(other.url, self.deployment)))
+            kill(other)
         return runs
 
 
@@ -111,8 +111,8 @@ def open_site(
                 deployment = create_adk_deployment(folder, model_url, databases)
             else:
                 deployment = create_conformance_deployment(folder, model_url, databases, kinds)
-            served = serve(deployment, model_endpoint, "server.log", kinds[0])
-            server = ConformanceServer(stack.enter_context(served).url, deployment)
+            opened = open_server(kinds, deployment, model_endpoint, "server.log")
+            server = ConformanceServer(stack.enter_context(opened).url, deployment)
             return Site(kinds, engine, deployment, model_endpoint, server)
 
         yield start
@@ -156,6 +156,23 @@ def server(site: Site) -> ConformanceServer:
 @pytest.fixture
 def paused_runs(site: Site) -> dict[str, Record]:
     return site.paused_runs
+
+
+@contextmanager
+def open_server(
+    kinds: tuple[str, ...], deployment: Deployment, endpoint: ModelEndpoint, log: str
+) -> Iterator[Server]:
+    """Run a server of the deployment, in a thread unless its kinds need another environment."""
+    if kinds == (ADK,):
+        with serve(deployment, endpoint, log, ADK) as process:
+            yield process
+        return
+
+    # A checkpointer in memory is not in the other server.
+    forget_modules(deployment.folder)
+    variables = {"MODEL_URL": endpoint.base_url}
+    with serve_in_thread(deployment, code_leaves_connections=True, variables=variables) as server:
+        yield server
 
 
 def serve(

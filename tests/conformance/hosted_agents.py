@@ -30,7 +30,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import RunContext as PydanticContext
 from pydantic_ai import Tool as PydanticTool
@@ -239,8 +239,22 @@ async def factory_pay() -> Any:
 # LangGraph
 
 
+def build_chat(model: str) -> Any:
+    """Build a model with its own connections.
+
+    LangChain would share those of all models of a process, in which each server has an event loop.
+    """
+    return ChatOpenAI(
+        model=model,
+        base_url=URL,
+        api_key="not-needed",
+        stream_usage=True,
+        http_async_client=DefaultAsyncHttpxClient(),
+    )
+
+
 def build_graph(model: str, *tools: BaseTool, checkpointer: Any = None) -> Any:
-    chat: Any = ChatOpenAI(model=model, base_url=URL, api_key="not-needed", stream_usage=True)
+    chat = build_chat(model)
     if tools:
         chat = chat.bind_tools(tools)
 
@@ -291,8 +305,7 @@ langchain_pay = langchain_tool(pay)
 
 
 def build_paying_graph(model: str, checkpointer: Any = None) -> Any:
-    options: dict[str, Any] = {"base_url": URL, "api_key": "not-needed"}
-    chat = ChatOpenAI(model=model, stream_usage=True, **options)
+    chat = build_chat(model)
     middleware: Any = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
     return create_agent(
         chat, tools=[langchain_pay], middleware=[middleware], checkpointer=checkpointer

@@ -159,7 +159,7 @@ class WaitingDeployment:
 
     @contextlib.contextmanager
     def serve_in_thread(self) -> Iterator[WaitingServer]:
-        """Run a server in this process, which imports the modules of the agents anew."""
+        """Run a server in this process, which imports the modules of the agents again."""
         forget_modules(self.inner.folder)
         variables = {"MODEL_URL": self.model_url}
         with serve_in_thread(
