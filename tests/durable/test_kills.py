@@ -99,6 +99,8 @@ def lost(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
     with site.serve_in_thread() as server:
         team, turning, *runs = asyncio.run(start_all(site, server))
         server.kill()
+    # It has neither ended its runs nor handed them over.
+    assert asyncio.run(site.statuses(turning)) == ["RUNNING"]
     hold.unlink()
     with site.serve_in_thread() as server:
         yield Lost(site, server, runs, team, turning)

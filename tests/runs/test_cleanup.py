@@ -8,6 +8,7 @@ import time
 from agentctl.records.times import now
 from agentctl.runs.jobs.cleanup import delete_expired
 from agentctl.runs.workers.liveness import WorkerLock
+from agentctl.runs.workers.worker import Worker
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import events, idempotency, runs
@@ -84,6 +85,8 @@ async def test_stale_lock_files_are_removed(shared: SharedDatabases) -> None:
         folder = databases.system.lock_folder
         WorkerLock.acquire(folder, "stray").release()
         os.utime(folder / "stray.lock", times=(time.time() - 3600,) * 2)
-        other = shared.start_worker()
+        worker = Worker(databases)
+        await worker.register()
         await delete_expired(databases)
-        assert shared.lock_names == [f"{other.worker_id}.lock"]
+        assert shared.lock_names == [f"{worker.id}.lock"]
+        await worker.unregister()

@@ -24,6 +24,7 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import Heartbeat, WorkerRow
 from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.deaths import kill_worker
 from tests.kit.process_states import is_alive
 from tests.runs.shared_databases import SharedDatabases, wait_for_heartbeats
 
@@ -56,14 +57,6 @@ async def register_worker(databases: Databases) -> AsyncIterator[Worker]:
     await worker.unregister()
 
 
-async def test_live_worker_is_not_dead(shared: SharedDatabases) -> None:
-    async with shared.open() as databases:
-        other = shared.start_worker()
-        monitor = WorkerMonitor(databases)
-        assert await monitor.check_owner(other.worker_id) is None
-        assert await monitor.check_all() == {other.worker_id: None}
-
-
 async def test_missing_owner_and_worker_without_row_are_dead(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         monitor = WorkerMonitor(databases)
@@ -71,10 +64,12 @@ async def test_missing_owner_and_worker_without_row_are_dead(shared: SharedDatab
         assert await monitor.check_owner("unknown") is WorkerDeath.EXITED
 
 
-async def test_killed_worker_is_dead_at_once(shared: SharedDatabases) -> None:
+async def test_worker_is_alive_until_it_is_killed(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         monitor = WorkerMonitor(databases)
         other = shared.start_worker()
+        assert await monitor.check_owner(other.worker_id) is None
+        assert await monitor.check_all() == {other.worker_id: None}
         other.kill()
         assert await monitor.check_owner(other.worker_id) is WorkerDeath.EXITED
 
@@ -92,10 +87,10 @@ async def test_killed_worker_is_dead_although_its_parent_does_not_reap_it(
 
 async def test_unregistered_worker_is_dead_and_leaves_no_lock(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
-        other = shared.start_worker()
-        other.send("retire")
-        assert other.read_line() == "retired"
-        assert await WorkerMonitor(databases).check_owner(other.worker_id) is WorkerDeath.EXITED
+        worker = Worker(databases)
+        worker_id = await worker.register()
+        await worker.unregister()
+        assert await WorkerMonitor(databases).check_owner(worker_id) is WorkerDeath.EXITED
         assert shared.lock_names == []
 
 
@@ -121,16 +116,17 @@ async def test_free_lock_shows_death_of_a_process_in_another_container(
     """Simulate another container: the same kernel, other pids and another host name."""
     async with shared.open() as databases:
         # A heartbeat would find that its row is missing, and give the worker another id.
-        other = shared.start_worker(heartbeat_seconds=4 * PATIENCE)
-        row = await databases.system.read(workers.get(other.worker_id))
+        other = Worker(databases, heartbeat_seconds=4 * PATIENCE)
+        await other.register()
+        row = await databases.system.read(workers.get(other.id))
         assert row is not None
         await databases.system.write(workers.remove(row.worker_id))
         far = replace(row, host="container", boot_id="boot/2", pid=1)
         await databases.system.write(workers.register(far))
         monitor = WorkerMonitor(databases)
-        assert await monitor.check_owner(other.worker_id) is None
-        other.kill()
-        assert await monitor.check_owner(other.worker_id) is WorkerDeath.EXITED
+        assert await monitor.check_owner(other.id) is None
+        kill_worker(other)
+        assert await monitor.check_owner(other.id) is WorkerDeath.EXITED
 
 
 async def test_pid_decides_without_a_lock_file(shared: SharedDatabases) -> None:

@@ -7,7 +7,8 @@ It prints its worker id and executes the commands on its stdin:
     start               start a program that survives; prints its pid
     block SECONDS       block the event loop
     end ID DATABASE     store the end of a run; prints True if it was accepted
-    retire              unregister and exit
+
+At the end of its stdin it unregisters and exits.
 """
 
 from __future__ import annotations
@@ -57,7 +58,6 @@ async def obeyed(line: str, worker: Worker, databases: Databases) -> bool:
             time.sleep(float(seconds))
         case _:
             await worker.unregister()
-            say("retired")
             return False
     return True
 
