@@ -11,7 +11,8 @@ import ast
 import contextlib
 import random
 import re
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -81,18 +82,23 @@ class Fault(NamedTuple):
         old: that line, without spaces around it.
         new: the line in its place.
         source: the changed source.
+        function: the function or class around the line, such as `Reader.read`; empty for none.
+        repetition: how many faults of the function with the same `old` and `new` are above it.
     """
 
     line: int
     old: str
     new: str
     source: str
+    function: str = ""
+    repetition: int = 0
 
 
 def find_faults(source: str) -> list[Fault]:
     """Return every fault of a source, in the order of its lines."""
     data = source.encode()
-    original = ast.dump(ast.parse(source))
+    tree = ast.parse(source)
+    original = ast.dump(tree)
     faults: dict[str, Fault] = {}
     for start, end, new in _Finder(source).changes:
         changed = (data[:start] + new.encode() + data[end:]).decode()
@@ -101,7 +107,37 @@ def find_faults(source: str) -> list[Fault]:
                 lines = enumerate(zip(source.splitlines(), changed.splitlines(), strict=False), 1)
                 line, old, new = next((n, a, b) for n, (a, b) in lines if a != b)
                 faults[changed] = Fault(line, old.strip(), new.strip(), changed)
-    return sorted(faults.values())
+    return _add_places(sorted(faults.values()), _find_functions(tree))
+
+
+def _find_functions(tree: ast.Module) -> dict[int, str]:
+    """Return the qualified name of the innermost function or class of each line that has one."""
+    names: dict[int, str] = {}
+
+    def add(node: ast.AST, outer: str) -> None:
+        name = outer
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{outer}.{node.name}".lstrip(".")
+            # An inner one is visited later, and replaces the names of its lines.
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                names[line] = name
+        for child in ast.iter_child_nodes(node):
+            add(child, name)
+
+    add(tree, "")
+    return names
+
+
+def _add_places(faults: list[Fault], functions: Mapping[int, str]) -> list[Fault]:
+    """Add the function of each fault, and its number among equal ones there."""
+    seen = Counter[tuple[str, str, str]]()
+    placed = []
+    for fault in faults:
+        function = functions.get(fault.line, "")
+        key = (function, fault.old, fault.new)
+        placed.append(fault._replace(function=function, repetition=seen[key]))
+        seen[key] += 1
+    return placed
 
 
 def choose_faults(

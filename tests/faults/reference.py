@@ -37,6 +37,10 @@ class KnownFault:
     new: str
     tests: Failures = field(default_factory=dict)
     """The tests that noticed the fault; empty if none did."""
+    function: str = ""
+    """The function or class around the line, such as `Reader.read`; empty for none."""
+    repetition: int = 0
+    """How many faults of the function with the same `old` and `new` are above it."""
     stuck: str | None = None
     """The test that did not end with the fault, which counts as noticed."""
     excused: str | None = None
@@ -49,10 +53,17 @@ class KnownFault:
     def find(self, faults: Iterable[Fault]) -> Fault | None:
         """Return this fault among those of the present source; None if the line is gone.
 
-        Of several equal lines, it is the nearest one.
+        Of several equal lines, it is the one at the same place of the same function. If that is
+        gone, it is the nearest line of the function, or of the module if the function is gone.
         """
-        equal = [each for each in faults if (each.old, each.new) == (self.old, self.new)]
-        return min(equal, key=lambda fault: abs(fault.line - self.line), default=None)
+        equal = [fault for fault in faults if (fault.old, fault.new) == (self.old, self.new)]
+        in_function = [fault for fault in equal if fault.function == self.function]
+        for fault in in_function:
+            if fault.repetition == self.repetition:
+                return fault
+
+        candidates = in_function or equal
+        return min(candidates, key=lambda fault: abs(fault.line - self.line), default=None)
 
     def list_functions(self) -> list[str]:
         """Return the test functions that noticed the fault, such as `tests/a.py::test_a`.
@@ -99,7 +110,13 @@ class Reference:
         if before is not None:
             self.faults.remove(before)
         known = KnownFault(
-            fault.line, fault.old, fault.new, describe_failures(result.failed), result.stuck
+            fault.line,
+            fault.old,
+            fault.new,
+            describe_failures(result.failed),
+            fault.function,
+            fault.repetition,
+            result.stuck,
         )
         self.faults.append(known)
         self.faults.sort(key=lambda each: (each.line, each.old, each.new))
@@ -109,7 +126,7 @@ class Reference:
     def follow(
         self, faults: Sequence[Fault], equivalents: Collection[tuple[str, str]] = ()
     ) -> None:
-        """Give each fault the number that its line has now, and forget those that are gone.
+        """Give each fault the place that it has now, and forget those that are gone.
 
         Args:
             faults: all faults of the present source.
@@ -120,7 +137,10 @@ class Reference:
             fault = known.find(faults)
             if fault is not None and (fault.old, fault.new) not in equivalents:
                 key = (fault.line, fault.old, fault.new)
-                present.setdefault(key, replace(known, line=fault.line))
+                moved = replace(
+                    known, line=fault.line, function=fault.function, repetition=fault.repetition
+                )
+                present.setdefault(key, moved)
         self.faults = [present[key] for key in sorted(present)]
 
     def keep_tests(self, paths: Collection[str]) -> None:
@@ -173,7 +193,12 @@ def describe_failures(failed: Iterable[str]) -> Failures:
 
 
 def _leave_out_empty(fault: KnownFault) -> Mapping[str, Any]:
-    values = {"line": fault.line, "old": fault.old, "new": fault.new, "tests": fault.tests}
+    values: dict[str, Any] = {"line": fault.line}
+    if fault.function:
+        values["function"] = fault.function
+    if fault.repetition:
+        values["repetition"] = fault.repetition
+    values |= {"old": fault.old, "new": fault.new, "tests": fault.tests}
     if fault.stuck is not None:
         values["stuck"] = fault.stuck
     if fault.excused is not None:

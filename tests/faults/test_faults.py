@@ -17,7 +17,7 @@ from tests.faults.__main__ import KNOWN_TESTS, list_known_tests
 from tests.faults.copies import REPOSITORY
 from tests.faults.forks import CONFTEST, Forks, Outcome
 from tests.faults.history import HISTORY, PATCHES
-from tests.faults.mutations import choose_faults, find_faults
+from tests.faults.mutations import Fault, choose_faults, find_faults
 from tests.faults.reference import KnownFault, Reference, describe_failures
 from tests.faults.trials import (
     EQUIVALENT,
@@ -289,6 +289,58 @@ def test_fault_of_the_reference_is_found_after_its_line_has_moved() -> None:
     assert known.find(find_faults(SOURCE.replace("append", "extend"))) is None
 
 
+READS = """class Reader:
+    def read(self, rows):
+        self.count = 0
+        rows.close()
+
+    def skip(self, rows):
+        rows.close()
+        self.count = 1
+        rows.close()
+"""
+
+CHECKS = """class Reader:
+    def check(self, rows):
+        rows.close()
+
+"""
+
+
+def list_closes(source: str) -> list[Fault]:
+    """Return the faults that leave out a line `rows.close()`."""
+    return [fault for fault in find_faults(source) if fault.old == "rows.close()"]
+
+
+def record_all(faults: list[Fault]) -> list[KnownFault]:
+    return [
+        KnownFault(
+            fault.line, fault.old, fault.new, function=fault.function, repetition=fault.repetition
+        )
+        for fault in faults
+    ]
+
+
+def test_moved_fault_is_found_in_its_function_among_equal_lines() -> None:
+    recorded = record_all(list_closes(READS))
+    assert [known.function for known in recorded] == ["Reader.read", "Reader.skip", "Reader.skip"]
+
+    # A new method moves each line to where another equal one was.
+    moved = list_closes(READS.replace("class Reader:\n", CHECKS))
+    assert [fault.function for fault in moved[:2]] == ["Reader.check", "Reader.read"]
+    assert [known.find(moved) for known in recorded] == moved[1:]
+
+
+def test_fault_whose_place_is_gone_is_found_at_the_nearest_line() -> None:
+    _, first, second = record_all(list_closes(READS))
+
+    without_second = list_closes(READS.replace("= 1\n        rows.close()", "= 1"))
+    assert second.find(without_second) == without_second[1]
+
+    under_another_name = list_closes(READS.replace("skip", "leave"))
+    assert first.find(under_another_name) == under_another_name[1]
+
+
 def test_few_test_functions_try_the_faults_of_a_changed_module() -> None:
     here = "tests/faults/test_faults.py"
     first = "test_each_kind_of_fault_is_found"
@@ -296,7 +348,7 @@ def test_few_test_functions_try_the_faults_of_a_changed_module() -> None:
     gone = {"tests/faults/test_gone.py": {"test_a": 1}, here: {"test_gone": 1}}
     noticed = [
         KnownFault(1, "a", "b", {here: {second: 1}}),
-        KnownFault(2, "a", "b", {here: {first: 4, second: 1}}, f"{here}::{first}[1]"),
+        KnownFault(2, "a", "b", {here: {first: 4, second: 1}}, stuck=f"{here}::{first}[1]"),
         KnownFault(3, "a", "b", gone),
         KnownFault(4, "a", "b"),
     ]
