@@ -447,13 +447,11 @@ async def test_ids_in_entries_are_quoted_and_truncated(deployment: Deployment) -
 
 @pytest.mark.parametrize("broken", BREAKS)
 async def test_change_is_refused_without_its_entry(deployment: Deployment, broken: str) -> None:
-    """A broken audit log prevents every change in any database, and nothing else."""
     async with open_service(deployment) as service:
         operations = user(service)
         for where in (None, "second"):
-            await operations.sessions.create(
-                NewSession(session_id="s1", session_name="old", db_id=where)
-            )
+            session = NewSession(session_id="s1", session_name="old", db_id=where)
+            await operations.sessions.create(session)
         before = await _read_state(service)
 
         start = streamed_run(operations, "agent", "hang", message="x", session_id="busy")
@@ -471,17 +469,31 @@ async def test_change_is_refused_without_its_entry(deployment: Deployment, broke
                     detail = refused.value.detail
                     assert detail.startswith("The audit log cannot be written"), number
 
-                # Reads continue, and denials stay denials.
-                with pytest.raises(errors.Forbidden):
-                    await service.operations_for(Principal("me")).sessions.get("s1")
-                with pytest.raises(errors.NotFound):
-                    await operations.sessions.rename("none", "x")
                 still = (await operations.runs.get(run["run_id"])).value
                 assert (still["status"], still["cancel_requested_at"]) == ("RUNNING", None)
 
             await operations.sessions.delete("busy", cancel=True)
 
         assert await _read_state(service) == before
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+async def test_broken_audit_log_prevents_no_reads_and_no_denials(
+    deployment: Deployment, broken: str
+) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        await operations.sessions.create(NewSession(session_id="s1", session_name="old"))
+
+        with broken_audit_log(deployment, broken):
+            session = (await operations.sessions.get("s1")).value
+            assert session["session_name"] == "old"
+            with pytest.raises(errors.Forbidden):
+                await service.operations_for(Principal("me")).sessions.get("s1")
+            with pytest.raises(errors.NotFound):
+                await operations.sessions.rename("none", "x")
+
+        # The log works again, and so do changes.
         await operations.sessions.rename("s1", "new")
         assert (await read_entries(service))[-1]["operation"] == "rename_session"
 

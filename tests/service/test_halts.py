@@ -380,9 +380,10 @@ async def test_process_that_cannot_read_the_halts_starts_nothing(
     async with open_service(deployment) as service:
         halts = service.hosting.gate.halts
         running = asyncio.create_task(
-            user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 2}'))
+            user(service).runs.create("agent", "tool-wait", RunRequest(LONG_CALL))
         )
         live = await wait_for_live_run(service)
+        await wait_for_timer(CALL_SECONDS)
 
         async def fail() -> None:
             raise errors.Unavailable("The database is not available")
@@ -390,6 +391,8 @@ async def test_process_that_cannot_read_the_halts_starts_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(halts, "refresh", fail)
             patch.setattr(halts, "_clock", lambda: float("inf"))
+            # The call of the tool ends, and the next step of the run is held.
+            await pass_time(CALL_SECONDS)
             await wait_until(lambda: live.is_held)
             with pytest.raises(errors.Unavailable):
                 await user(service).runs.create("agent", "echo", RunRequest("hello"))
@@ -406,15 +409,17 @@ async def test_process_with_an_old_heartbeat_starts_nothing(
     async with open_service(deployment) as service:
         halts = service.hosting.gate.halts
         running = asyncio.create_task(
-            user(service).runs.create("agent", "tool-wait", RunRequest('{"seconds": 2}'))
+            user(service).runs.create("agent", "tool-wait", RunRequest(LONG_CALL))
         )
         live = await wait_for_live_run(service)
+        await wait_for_timer(CALL_SECONDS)
 
         with monkeypatch.context() as patch:
             worker = service._worker
             patch.setattr(halts, "_clock", lambda: worker.alive_at + ALIVE_SECONDS + 1)
             # The halts can be read all the time.
             await halts.refresh()
+            await pass_time(CALL_SECONDS)
             await wait_until(lambda: live.is_held)
             new_run = asyncio.create_task(
                 user(service).runs.create("agent", "echo", RunRequest("hello"))

@@ -8,10 +8,10 @@ import hashlib
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,6 +25,8 @@ from agentctl.service.service import Service
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.service.callers import admin, open_service, user
+
+T = TypeVar("T")
 
 SESSIONS = 10_000 if os.environ.get("AGENTCTL_TEST_LONG") else 24
 """Of them, some are on each side."""
@@ -130,6 +132,14 @@ def test_session_on_the_new_side_stays_there_when_percent_grows(config_file: Pat
     assert {seen[-1] for seen in sides.values()} == {True}
 
 
+async def in_tens(work: Callable[[str], Awaitable[T]], names: list[str]) -> list[T]:
+    """Do some work for all names, ten at a time; return the results in the order of the names."""
+    results = list[T]()
+    for start in range(0, len(names), 10):
+        results += await asyncio.gather(*(work(name) for name in names[start : start + 10]))
+    return results
+
+
 @dataclass
 class Servers:
     """Services of one database, of which each request takes one at random."""
@@ -150,16 +160,15 @@ class Servers:
             runs.append(dict(document.value))
         return runs
 
-    async def pay(self, session_id: str) -> None:
-        """Let the payer pause on one service, and go on as the same version on another."""
+    async def pay(self, session_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Let a run of the payer pause on one service, and continue it on another.
+
+        Return the run as it paused and as it ended.
+        """
         request = RunRequest('{"a": 1, "b": 2}', session_id=session_id)
         document = await user(self.choose()).runs.create("agent", "payer", request)
         paused = dict(document.value)
-        assert paused["status"] == "PAUSED"
-
-        ended = await approve(self.choose(), paused)
-        assert ended["status"] == "COMPLETED", ended["error"]
-        assert (ended["version"], ended["version_changes"]) == (paused["version"], [])
+        return paused, await approve(self.choose(), paused)
 
 
 @contextlib.asynccontextmanager
@@ -181,36 +190,40 @@ async def test_sessions_keep_their_side_over_servers_of_two_configurations(
     world: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
     model_endpoint.forget()
+    names = [f"session-{number}" for number in range(SESSIONS)]
     async with serve_three_times(world) as servers:
         new = await read_current(servers.services[0], "writer-v2")
         old = await read_old_side(servers.services[0], new)
-        expected_counts = Counter[str]()
 
-        async def use(number: int) -> None:
-            session_id = f"session-{number}"
-            expected = new if is_on_new_side("writer", session_id) else old
-            for run in await servers.talk(session_id):
-                assert (run["status"], run["agent_id"]) == ("COMPLETED", "writer")
-                assert run["version"] == expected
-                expected_counts[expected] += 1
-            if number % 6 == 0:
-                await servers.pay(f"paying-{number}")
-
-        for start in range(0, SESSIONS, 10):
-            together = range(start, min(start + 10, SESSIONS))
-            await asyncio.gather(*(use(number) for number in together))
+        runs_of_sessions = await in_tens(servers.talk, names)
 
         await servers.services[0].hosting.sums.add_ended_runs()
         wanted = UsageFilter(by=("version",), component_id="writer")
         usage: Any = await admin(servers.services[1]).usage.get(wanted)
 
+    for name, runs in zip(names, runs_of_sessions, strict=True):
+        version = new if is_on_new_side("writer", name) else old
+        answers = [(run["status"], run["agent_id"], run["version"]) for run in runs]
+        assert answers == [("COMPLETED", "writer", version)] * 2
+
     counts = {row["version"]: row["runs"] for row in usage.value["data"]}
-    assert counts == expected_counts
+    assert counts == Counter(run["version"] for runs in runs_of_sessions for run in runs)
     assert counts.keys() == {old, new}
     instructions = Counter(
         body["messages"][0]["content"] for body in model_endpoint.requests("echo")
     )
     assert instructions == {"Old side.": counts[old], "New side.": counts[new]}
+
+
+async def test_paused_runs_keep_their_version_over_servers_of_two_configurations(
+    world: Deployment,
+) -> None:
+    async with serve_three_times(world) as servers:
+        names = [f"paying-{number}" for number in range(0, SESSIONS, 6)]
+        for paused, ended in await in_tens(servers.pay, names):
+            assert paused["status"] == "PAUSED"
+            assert ended["status"] == "COMPLETED", ended["error"]
+            assert (ended["version"], ended["version_changes"]) == (paused["version"], [])
 
 
 async def test_run_of_the_new_side_goes_on_after_the_way_back(world: Deployment) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ from agentctl.errors import Forbidden, ValidationFailed
 from agentctl.interface.requests import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.interface.requests.administration import OverviewFilter, UsageFilter
 from agentctl.records.times import DAY, HOUR, now, parse_rfc3339
+from agentctl.runs.jobs.sweep import SWEEP_SECONDS
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.repositories import usage, usage_reads
 from agentctl.store.repositories.usage import EndedRunUsage
+from tests.kit.clock import pass_time_until
 from tests.kit.command import stay_in_hour
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment, create_deployment
@@ -233,7 +235,7 @@ async def test_a_serving_process_adds_ended_runs_to_the_sums(deployment: Deploym
             rows = await database.read(_count_rows())
             return rows["usage_ends"] == 0 and rows["usage_daily"] == 3
 
-        await wait_until(is_added)
+        await pass_time_until(is_added, SWEEP_SECONDS)
 
 
 async def test_all_ended_runs_are_added_in_small_transactions(
@@ -372,68 +374,99 @@ async def read_users(service: Service, before: int | None) -> tuple[Counter[str]
         before = parse_rfc3339(report["next_before"])
 
 
-async def test_report_of_many_users_continues_before_its_beginning(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def end_run(user_id: str | None, *, days_ago: int) -> EndedRunUsage:
+    """Return the usage of a run of some user, with a token more than the days since its end."""
+    at = now() - days_ago * DAY
+    return EndedRunUsage(
+        is_root=1,
+        user_id=user_id,
+        component_type="agent",
+        component_id="echo",
+        status="COMPLETED",
+        error_code=None,
+        created_at=at,
+        finished_at=at,
+        first_token_at=None,
+        model="m",
+        model_calls=1,
+        metrics=f'{{"total_tokens": {days_ago + 1}}}',
+        model_metrics=None,
+        version=None,
+    )
+
+
+ENDED_DAYS_AGO = range(0, 300, 7)
+"""The days on which six users have a run each."""
+
+
+def list_users(days_ago: int) -> tuple[str | None, ...]:
+    """Return the users of a day: three of every day, and three of this one."""
+    return (None, "ann", "bob", *(f"user-{days_ago + number}" for number in range(3)))
+
+
+@unit
+def add_ended_runs() -> Steps[None]:
     columns = ", ".join(EndedRunUsage._fields)
     values = ", ".join(f":{name}" for name in EndedRunUsage._fields)
     add = Sql(f"INSERT INTO usage_ends ({columns}) VALUES ({values})")
+    for days_ago in ENDED_DAYS_AGO:
+        for user_id in list_users(days_ago):
+            yield Statement(add, end_run(user_id, days_ago=days_ago)._asdict())
 
-    @unit
-    def add_ended() -> Steps[None]:
-        for day in range(0, 300, 7):
-            for user_id in (None, "ann", "bob", *(f"user-{day + n}" for n in range(3))):
-                at = now() - day * DAY
-                metrics = f'{{"total_tokens": {day + 1}}}'
-                run = EndedRunUsage(
-                    1,
-                    user_id,
-                    "agent",
-                    "echo",
-                    "COMPLETED",
-                    None,
-                    at,
-                    at,
-                    None,
-                    "m",
-                    1,
-                    metrics,
-                    None,
-                    None,
-                )
-                yield Statement(add, run._asdict())
 
+@contextlib.asynccontextmanager
+async def open_with_ended_runs(deployment: Deployment) -> AsyncIterator[Service]:
+    """Open a service whose sums have a run of each user of `ENDED_DAYS_AGO`."""
     async with open_service(deployment) as service:
-        database = service.hosting.databases["main"]
-        await database.write(add_ended())
+        await service.hosting.databases["main"].write(add_ended_runs())
         await service.hosting.sums.add_ended_runs()
+        yield service
+
+
+async def test_report_of_many_users_continues_before_its_beginning(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_with_ended_runs(deployment) as service:
         whole, ends = await read_users(service, None)
         assert ends == [None]
+
         monkeypatch.setattr(usage_reads, "MAXIMUM_SUMS", 25)
-        parts, ends = await read_users(service, None)
-        assert parts == whole
+        of_parts, ends = await read_users(service, None)
+        assert of_parts == whole
         assert len(ends) > 10
 
         # A day with more sums than a part has is read as a whole.
         monkeypatch.setattr(usage_reads, "MAXIMUM_SUMS", 2)
-        assert (await read_users(service, None))[0] == whole
-        overview = (
-            await admin(service).usage.get_overview(
-                OverviewFilter(step="day", by="user", since=now() - 100 * DAY)
-            )
-        ).value
-        assert {row["user_id"] for row in overview["data"]} <= {
-            None,
-            "ann",
-            "bob",
-            "user-0",
-            "user-1",
-            "user-2",
-        }
-        assert overview["next_before"] == overview["points"][-1]["at"]
-        assert overview["total"]["runs"] == 15 * 6
+        of_days, _ = await read_users(service, None)
+        assert of_days == whole
 
+
+async def test_overview_of_many_users_continues_before_its_beginning(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_reads, "MAXIMUM_SUMS", 2)
+    async with open_with_ended_runs(deployment) as service:
+        wanted = OverviewFilter(step="day", by="user", since=now() - 100 * DAY)
+        overview: Any = (await admin(service).usage.get_overview(wanted)).value
+
+    # The part has the users of its only day with runs, which is today.
+    assert {row["user_id"] for row in overview["data"]} <= set(list_users(0))
+    assert overview["next_before"] == overview["points"][-1]["at"]
+    # The total has those of all days: fifteen weeks with six users.
+    assert overview["total"]["runs"] == 15 * 6
+
+
+async def test_sums_of_an_anonymised_user_are_those_of_nobody(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_with_ended_runs(deployment) as service:
+        expected, _ = await read_users(service, None)
+        expected[""] += expected.pop("ann")
+
+        monkeypatch.setattr(usage_reads, "MAXIMUM_SUMS", 2)
+        database = service.hosting.databases["main"]
         while any((await database.write(usage.anonymise("ann"))).values()):
             pass
-        whole[""] += whole.pop("ann")
-        assert (await read_users(service, None))[0] == whole
+
+        found, _ = await read_users(service, None)
+        assert found == expected
