@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import os
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from agentctl import errors
@@ -66,7 +68,7 @@ async def spend(message, context):
 async def spend_at_once(message, context):
     for _ in range(50):
         context.usage(input_tokens=100)
-    await asyncio.sleep(1)
+    await asyncio.sleep(200)
     return "done"
 
 
@@ -258,55 +260,77 @@ def databases(request: pytest.FixtureRequest) -> Iterator[Mapping[str, str]]:
         yield schemas
 
 
+async def execute_random_runs(opened: list[Service]) -> list[dict[str, Any] | None]:
+    """Execute runs of all users, each on some service, a few at a time.
+
+    A run that is refused since its budget is used up is None.
+    """
+    chance = random.Random(7)
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def execute(
+        service: Service, user_id: str, agent: str, message: str
+    ) -> dict[str, Any] | None:
+        async with slots:
+            try:
+                return await run_agent(user(service, user_id), agent, message)
+            except errors.BudgetExceeded:
+                return None
+
+    work = []
+    for number in range(RUNS):
+        words = "word " * chance.randrange(1, 20)
+        agent, message = chance.choice([("tool-add", CALL), ("echo", words)])
+        work.append(execute(chance.choice(opened), f"user-{number % USERS}", agent, message))
+    return await asyncio.gather(*work)
+
+
+@contextlib.asynccontextmanager
+async def adding_ended_runs(service: Service) -> AsyncIterator[None]:
+    """Add ended runs to the sums within the block, as the server that sweeps does."""
+
+    async def add_all() -> None:
+        while True:
+            await service.hosting.sums.add_ended_runs()
+            await asyncio.sleep(0.2)
+
+    adding = asyncio.create_task(add_all())
+    try:
+        yield
+    finally:
+        adding.cancel()
+
+
+def find_largest_call(runs: list[dict[str, Any]]) -> int:
+    """Return the tokens of the model call that used the most."""
+    calls = [span for run in runs for span in run["spans"] if span["kind"] == "model"]
+    return max((call["input_tokens"] or 0) + (call["output_tokens"] or 0) for call in calls)
+
+
 async def test_no_overshoot_above_one_call_per_live_run(
     tmp_path: Path, model_endpoint: ModelEndpoint, databases: Mapping[str, str]
 ) -> None:
     limit = 10 * RUNS // USERS
     extra = budget(per="user", tokens=limit, on_exceed="stop")
     deployment = deploy(tmp_path, model_endpoint, extra, databases=databases)
-    chance = random.Random(7)
-    slots = asyncio.Semaphore(AT_ONCE)
-    refused = 0
-    runs = []
     async with servers(deployment) as opened:
-
-        async def execute(service: Service, name: str, agent: str, message: str) -> None:
-            nonlocal refused
-            async with slots:
-                try:
-                    runs.append(await run_agent(user(service, name), agent, message))
-                except errors.BudgetExceeded:
-                    refused += 1
-
-        async def fold() -> None:
-            # As the server that sweeps does.
-            while True:
-                await opened[0].hosting.sums.add_ended_runs()
-                await asyncio.sleep(0.2)
-
-        folding = asyncio.create_task(fold())
-        work = []
-        for number in range(RUNS):
-            agent = chance.choice([("tool-add", CALL), ("echo", "word " * chance.randrange(1, 20))])
-            work.append(execute(chance.choice(opened), f"user-{number % USERS}", *agent))
-        await asyncio.gather(*work)
-        folding.cancel()
+        async with adding_ended_runs(opened[0]):
+            results = await execute_random_runs(opened)
         rows = await list_budgets(admin(opened[0]))
-    largest = max(
-        (span["input_tokens"] or 0) + (span["output_tokens"] or 0)
-        for run in runs
-        for span in run["spans"]
-        if span["kind"] == "model"
-    )
-    used: dict[str, int] = {}
+
+    runs = [run for run in results if run is not None]
+    refused = len(results) - len(runs)
+    used = Counter[str]()
     for run in runs:
-        used[run["user_id"]] = used.get(run["user_id"], 0) + run["metrics"]["total_tokens"]
+        used[run["user_id"]] += run["metrics"]["total_tokens"]
+    largest = find_largest_call(runs)
+    print(f"{RUNS} runs, {refused} refused, limit {limit}, largest call {largest}, used {used}")
+
     assert {row["user_id"]: row["used"] for row in rows} == used
     assert all(row["live"] == 0 for row in rows)
     assert refused > 0
     assert max(used.values()) >= limit
     assert all(tokens < limit + AT_ONCE * largest for tokens in used.values()), (limit, largest)
-    print(f"{RUNS} runs, {refused} refused, limit {limit}, largest call {largest}, used {used}")
 
 
 def test_command_lists_budgets(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
@@ -353,7 +377,10 @@ async def test_reports_of_code_share_their_checks(
 ) -> None:
     extra = budget(per="server", tokens=1_000_000, on_exceed="stop")
     async with open_service(deploy(tmp_path, model_endpoint, extra)) as service:
-        assert (await run_agent(user(service), "burst"))["status"] == "COMPLETED"
+        running = asyncio.create_task(run_agent(user(service), "burst"))
+        await wait_until(lambda: reports and reports[-1] == (5_000, 0))
+        await pass_time(200)
+        assert (await running)["status"] == "COMPLETED"
     assert len(reports) <= 2
     assert reports[-1][0] == 5_000
 
@@ -413,29 +440,45 @@ tools = ["spending:wait_for_file"]
 """
 
 
+ADDING = {"message": CALL, "stream": False}
+"""A request to the agent `asks`, whose run pauses."""
+
+
+def start_lasting_run(ann: httpx2.Client, folder: Path) -> str:
+    """Start a run that waits for the file `go`, and return its id once its call has begun."""
+    lasting = {"message": '{"name": "go"}', "background": True, "stream": False}
+    run_id = ann.post("/agents/waits/runs", json=lasting).json()["run_id"]
+    wait_for((folder / "begun").exists)
+    return str(run_id)
+
+
+def approve(ann: httpx2.Client, paused: dict[str, Any]) -> dict[str, Any]:
+    """Approve the only call of a paused run of `asks`, and return its record when it has ended."""
+    (asked,) = paused["approvals"]
+    ruling = {name: asked[name] for name in ("approval_id", "arguments_hash")}
+    body = {"decisions": [{**ruling, "decision": "approve"}], "stream": False}
+    return dict(ann.post(f"/agents/asks/runs/{paused['run_id']}/continue", json=body).json())
+
+
 def test_runs_that_wait_count_and_go_on_when_the_budget_is_used_up(
     tmp_path: Path, process_endpoint: ModelEndpoint
 ) -> None:
     process_endpoint.forget()
     waiting = WAITING.replace("URL", process_endpoint.base_url)
-    deployment = deploy(
-        tmp_path, process_endpoint, waiting + budget(per="user", tokens=1, period="month")
-    )
+    extra = waiting + budget(per="user", tokens=1, period="month")
+    deployment = deploy(tmp_path, process_endpoint, extra)
     scopes = (*ALL, "usage:read")
-    adding = {"message": CALL, "stream": False}
 
     with (
         serve_in_thread(deployment) as server,
         deployment.client(server.url, "ann", *scopes) as ann,
     ):
-        lasting = {"message": '{"name": "go"}', "background": True, "stream": False}
-        lasting_id = ann.post("/agents/waits/runs", json=lasting).json()["run_id"]
-        wait_for((tmp_path / "begun").exists)
-        paused = ann.post("/agents/asks/runs", json=adding).json()
+        lasting_id = start_lasting_run(ann, tmp_path)
+        paused = ann.post("/agents/asks/runs", json=ADDING).json()
         assert paused["status"] == "PAUSED"
         assert ann.get("/budgets").json()[0]["live"] == paused["total_tokens"] > 0
         for _ in range(3):
-            refused = ann.post("/agents/asks/runs", json=adding)
+            refused = ann.post("/agents/asks/runs", json=ADDING)
             assert (refused.status_code, refused.json()["error_code"]) == (429, "BUDGET_EXCEEDED")
         assert len(process_endpoint.requests("tool:add")) == 1
         server.kill()
@@ -445,17 +488,13 @@ def test_runs_that_wait_count_and_go_on_when_the_budget_is_used_up(
         serve_in_thread(deployment) as server,
         deployment.client(server.url, "ann", *scopes) as ann,
     ):
-        find_end = lambda: ann.get(f"/runs/{lasting_id}").json()  # noqa: E731
-        ended = wait_for(lambda: (run := find_end())["finished_at"] and run)
+        wait_for(lambda: ann.get(f"/runs/{lasting_id}").json()["finished_at"])
+        ended = ann.get(f"/runs/{lasting_id}").json()
         assert (ended["status"], ended["content"]) == ("COMPLETED", "found"), ended["error"]
-        (asked,) = paused["approvals"]
-        ruling = {name: asked[name] for name in ("approval_id", "arguments_hash")}
-        body = {"decisions": [{**ruling, "decision": "approve"}], "stream": False}
-        run = ann.post(f"/agents/asks/runs/{paused['run_id']}/continue", json=body).json()
+        run = approve(ann, paused)
         assert (run["status"], run["content"]) == ("COMPLETED", "3"), run["error"]
-        used = ended["total_tokens"] + run["total_tokens"]
         (row,) = ann.get("/budgets").json()
-        assert (row["live"], row["used"]) == (0, used)
+        assert (row["live"], row["used"]) == (0, ended["total_tokens"] + run["total_tokens"])
 
 
 async def test_live_run_reports_its_exact_cost(

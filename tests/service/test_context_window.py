@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,6 +16,7 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, ForkRequest, RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.runtime.transcript.requests import MAXIMUM_WORDS
+from agentctl.service.service import Service
 from tests.gated.shown import count_sent, describe_record, read_calls
 from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.deployment import Deploy, Deployment
@@ -217,43 +218,79 @@ async def test_first_call_is_estimated_from_the_last_count(
 STEPS = 24
 
 
+class LongRun(NamedTuple):
+    """A run of many steps whose first steps are summarized."""
+
+    record: dict[str, Any]
+
+    calls: list[dict[str, Any]]
+    """The records of its model calls, those of summaries included."""
+
+    requests: list[dict[str, Any]]
+    """The requests of its own that the endpoint got: without those of summaries."""
+
+    @property
+    def compactions(self) -> list[dict[str, Any]]:
+        messages = self.record["messages"]
+        return [message["compacted"] for message in messages if "compacted" in message]
+
+    def list_summarized(self) -> range:
+        """Return the numbers of the steps that the last summary replaces."""
+        omissions = {omission["kind"]: omission for omission in self.compactions[-1]["omissions"]}
+        assert omissions.keys() == {"tool_result", "summarized"}
+        return range(1, omissions["summarized"]["count"] + 1)
+
+
+async def execute_long_run(service: Service, endpoint: ModelEndpoint) -> LongRun:
+    endpoint.forget()
+    request = RunRequest(f"work {STEPS} 9 150", session_id="stepping")
+    run = (await user(service).runs.create("agent", "fit_stepping", request)).value
+    assert run["status"] == "COMPLETED", run["error"]
+    calls = await read_calls(user(service), run["run_id"])
+    requests = [body for body in endpoint.requests() if "tools" in body]
+    return LongRun(dict(run), calls, requests)
+
+
 async def test_first_steps_of_a_long_run_are_summarized(
     deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
-    model_endpoint.forget()
     async with open_service(deployment) as service:
-        request = RunRequest(f"work {STEPS} 9 150", session_id="stepping")
-        run = (await user(service).runs.create("agent", "fit_stepping", request)).value
-        calls = await read_calls(user(service), run["run_id"])
-    assert (run["status"], run["content"].endswith("done")) == ("COMPLETED", True), run["error"]
-    requests = [body for body in model_endpoint.requests() if "tools" in body]
-    # The summary of the session, after the run, is not one of its calls.
-    assert Counter(map(describe_record, calls)) <= count_sent(model_endpoint)
-    assert not any("refused" in body for body in model_endpoint.requests())
-    assert {call["state"] for call in calls} == {"complete"}
+        run = await execute_long_run(service, model_endpoint)
 
-    compacted = [each["compacted"] for each in run["messages"] if "compacted" in each]
-    stated = {each["kind"]: each for each in compacted[-1]["omissions"]}
-    assert stated.keys() == {"tool_result", "summarized"}
-    steps = range(1, stated["summarized"]["count"] + 1)
+    assert run.record["content"].endswith("done")
+    steps = run.list_summarized()
     assert len(steps) > STEPS // 2
+
     # The instructions name all steps that are left out.
-    system = requests[-1]["messages"][0]["content"]
+    system = run.requests[-1]["messages"][0]["content"]
     assert all(f"step {number}" in system.split("facts, not")[-1] for number in steps)
-    summaries = [each["summary"] for each in compacted if each["summary"]]
+    summaries = [each["summary"] for each in run.compactions if each["summary"]]
     assert 1 < len(summaries) <= STEPS // 2
     assert all(f"step {number}" in summaries[-1] for number in steps)
+
     # The answers keep their text and are shown with the results of their calls, or not at all.
-    shown = [each for each in requests[-1]["messages"] if each["role"] == "tool"]
-    called = [
-        call["id"] for each in requests[-1]["messages"] for call in each.get("tool_calls", ())
-    ]
-    assert [each["tool_call_id"] for each in shown] == called
+    messages = run.requests[-1]["messages"]
+    called = [call["id"] for message in messages for call in message.get("tool_calls", ())]
+    results = [message for message in messages if message["role"] == "tool"]
+    assert [message["tool_call_id"] for message in results] == called
     assert len(called) == STEPS - len(steps)
 
-    assert len(requests) == STEPS + 1
-    assert [call["model"] for call in calls].count("narrow") == len(calls) - len(requests)
-    assert run["metrics"]["input_tokens"] == sum(call["input_tokens"] for call in calls)
+
+async def test_calls_of_a_long_run_are_recorded_with_those_of_summaries(
+    deployment: Deployment, model_endpoint: ModelEndpoint
+) -> None:
+    async with open_service(deployment) as service:
+        run = await execute_long_run(service, model_endpoint)
+
+    # The summary of the session, after the run, is not one of its calls.
+    assert Counter(map(describe_record, run.calls)) <= count_sent(model_endpoint)
+    assert not any("refused" in body for body in model_endpoint.requests())
+    assert {call["state"] for call in run.calls} == {"complete"}
+
+    assert len(run.requests) == STEPS + 1
+    of_summaries = [call for call in run.calls if call["model"] == "narrow"]
+    assert len(of_summaries) == len(run.calls) - len(run.requests)
+    assert run.record["metrics"]["input_tokens"] == sum(call["input_tokens"] for call in run.calls)
 
 
 async def test_cancel_ends_the_summary_of_first_steps(

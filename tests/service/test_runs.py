@@ -427,43 +427,59 @@ async def test_large_documents_are_built_outside_of_the_event_loop(
     assert threading.get_ident() not in set[int]().union(*builders.values())
 
 
+class FirstCommit:
+    """A database that can be written once, and not read from then on."""
+
+    def __init__(self, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_made = False
+        self._read = database.read
+        self._write = database.write
+        monkeypatch.setattr(database, "write", self._commit)
+        monkeypatch.setattr(database, "read", self._refuse)
+
+    async def _commit(self, work: Any, **options: Any) -> Any:
+        result = await self._write(work, **options)
+        self.is_made = True
+        return result
+
+    async def _refuse(self, work: Any, **options: Any) -> Any:
+        if self.is_made:
+            raise errors.Unavailable("The database is busy")
+        return await self._read(work, **options)
+
+
+LINED = """
+[limits]
+concurrent_runs = 1
+
+[[agents]]
+id = "lined"
+model = "echo"
+on_busy = "enqueue"
+"""
+
+
 @pytest.mark.parametrize("is_queued", [False, True])
 async def test_start_is_not_refused_after_its_commit(
     tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch, is_queued: bool
 ) -> None:
-    extra = '[limits]\nconcurrent_runs = 1\n[[agents]]\nid = "lined"\n'
-    extra += 'model = "echo"\non_busy = "enqueue"'
-    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=extra)
+    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=LINED)
     async with open_service(deployment) as service:
         operations = user(service)
-        database = service.hosting.databases.system
         if is_queued:
             request = RunRequest("wait", "s0", background=True)
             first = (await operations.runs.create("agent", "hang", request)).value
             await wait_for_running(operations, session_id="s0")
-        read = database.read
-        write = database.write
-        is_committed = False
-
-        async def commit(work: Any, **options: Any) -> Any:
-            nonlocal is_committed
-            result = await write(work, **options)
-            is_committed = True
-            return result
-
-        async def refuse(work: Any, **options: Any) -> Any:
-            if is_committed:
-                raise errors.Unavailable("The database is busy")
-            return await read(work, **options)
 
         with monkeypatch.context() as refusing:
-            refusing.setattr(database, "write", commit)
-            refusing.setattr(database, "read", refuse)
+            commit = FirstCommit(service.hosting.databases.system, refusing)
             refusing.setattr(event_loop, "RETRY_LIMIT_SECONDS", 0)
             request = RunRequest("hello", "s1", background=not is_queued)
             started = (await operations.runs.create("agent", "lined", request)).value
-        assert is_committed
+        assert commit.is_made
         assert (started["status"], started["input"]) == ("PENDING", "hello")
+
+        # The stored run goes on when the database can be read again.
         if is_queued:
             await operations.runs.cancel("agent", "hang", first["run_id"], CancelRequest("s0"))
         await wait_for_run(operations, started["run_id"], "COMPLETED")

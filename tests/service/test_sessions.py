@@ -22,9 +22,10 @@ from agentctl.interface.requests import (
 )
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import SessionHead
+from agentctl.runs.engine.cancel import Canceller
 from agentctl.runs.workers.liveness import identify_this_process
 from agentctl.service.operations import sessions as service_sessions
-from agentctl.service.service import ServiceOperations
+from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import runs, workers
 from agentctl.store.repositories.workers import WorkerRow
 from tests.kit.clock import pass_time_until
@@ -301,38 +302,51 @@ async def test_session_with_a_live_run_is_not_deleted(deployment: Deployment) ->
             await operations.runs.get(run["run_id"])
 
 
+async def start_runs_of_a_deaf_worker(service: Service, session_id: str) -> list[str]:
+    """Store four runs of a live worker that ends no run; return their ids."""
+    run_ids = ["r1", "r2", "r3", "r4"]
+    database = service.hosting.databases["main"]
+    deaf = WorkerRow("deaf", *identify_this_process(), beat=1, started_at=1)
+    await database.write(workers.register(deaf))
+    for run_id in run_ids:
+        run = a_run(run_id, session_id, user_id="me", owner="deaf")
+        await database.write(runs.create(run))
+        await database.write(runs.claim(run_id, 1, "deaf", run.created_at))
+    return run_ids
+
+
+@pytest.fixture
+def cancel_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The begins and ends of all cancels of runs."""
+    steps = list[str]()
+    cancel = Canceller.cancel
+
+    async def record_steps(*arguments: Any, **options: Any) -> Any:
+        steps.append("begin")
+        try:
+            return await cancel(*arguments, **options)
+        finally:
+            steps.append("end")
+
+    monkeypatch.setattr(Canceller, "cancel", record_steps)
+    return steps
+
+
 async def test_deletion_waits_for_all_runs_together(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, cancel_steps: list[str]
 ) -> None:
     """The deletion waits once for all runs of a live worker that does not end them."""
     monkeypatch.setattr(service_sessions, "DELETION_WAIT", 10.0)
     async with open_service(deployment) as service:
         operations = user(service)
         await operations.sessions.create(NewSession(session_id="s1"))
-        database = service.hosting.databases["main"]
-        await database.write(
-            workers.register(WorkerRow("deaf", *identify_this_process(), beat=1, started_at=1))
-        )
-        for run_id in ("r1", "r2", "r3", "r4"):
-            run = a_run(run_id, "s1", user_id="me", owner="deaf")
-            await database.write(runs.create(run))
-            await database.write(runs.claim(run_id, 1, "deaf", run.created_at))
-        canceller = service.hosting.canceller
-        steps = list[str]()
-        cancel = canceller.cancel
+        run_ids = await start_runs_of_a_deaf_worker(service, "s1")
 
-        async def record_steps(*arguments: Any, **options: Any) -> Any:
-            steps.append("begin")
-            try:
-                return await cancel(*arguments, **options)
-            finally:
-                steps.append("end")
-
-        monkeypatch.setattr(canceller, "cancel", record_steps)
         deletion = asyncio.create_task(operations.sessions.delete("s1", cancel=True))
-        await wait_until(lambda: steps == ["begin"] * 4)
+        await wait_until(lambda: cancel_steps == ["begin"] * 4)
         await pass_time_until(deletion.done, 1.0)
-        with pytest.raises(errors.Conflict, match="r1, r2, r3, r4"):
+
+        with pytest.raises(errors.Conflict, match=", ".join(run_ids)):
             await deletion
         stored = (await operations.sessions.list_runs("s1")).value
         assert {run["cancel_reason"] for run in stored} == {"The session is deleted"}

@@ -16,7 +16,7 @@ from agentctl.errors import FourEyes, NotFound, ValidationFailed
 from agentctl.interface.requests import ForkRequest, RetryRequest, RunRequest, RunView
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.service.service import Service
-from tests.kit.conditions import wait_until
+from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.service.callers import admin, open_service, user, wait_for_running
@@ -68,7 +68,7 @@ on_change = "RULE"
 
 KINDS = ("configured", "function", "library", "graph")
 
-MESSAGES = {"configured": '{"a": 1, "b": 2}', "library": '{"amount": 5}'}
+MESSAGES = {"configured": '{"a": 1, "b": 2}', "library": '{"amount": 5}', "queued": "hi"}
 
 
 class World:
@@ -589,44 +589,64 @@ def user_with_approvals(service: Service) -> Any:
     return service.operations_for(Principal("me", scopes=scopes))
 
 
-@pytest.mark.parametrize("rule", ["continue", "ask", "fail"])
-async def test_queued_run_keeps_its_version_or_says_so(world: World, rule: str) -> None:
+async def change_below_queued_run(world: World, rule: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Queue a run behind a paused one of its session, and change what both execute.
+
+    Return the paused run and the queued one.
+    """
     configure(world, rule)
     async with open_service(world.deployment) as service:
         await service.prepare()
         service.hosting.engine.claims.is_serving = False
-        blocking: Any = (
-            await user(service).runs.create(
-                "agent", "configured", RunRequest('{"a": 1, "b": 2}', session_id="busy")
-            )
-        ).value
-        waiting: Any = (
-            await user(service).runs.create(
-                "agent",
-                "queued",
-                RunRequest("hi", session_id="busy", background=True, session_state={"a": 1}),
-            )
-        ).value
-        assert waiting["status"] == "PENDING"
+        blocking = await start(service, "configured", session_id="busy")
+        queued = await start(
+            service, "queued", session_id="busy", background=True, session_state={"a": 1}
+        )
+        assert (blocking["status"], queued["status"]) == ("PAUSED", "PENDING")
     world.change()
+    return blocking, queued
+
+
+async def wait_for_queued(service: Service, run_id: str) -> dict[str, Any]:
+    """Wait until a queued run has ended or waits for a person, and return its record."""
+    return await wait_for_run(user(service), run_id, "COMPLETED", "ERROR", "CANCELLED", "PAUSED")
+
+
+async def check_continued_in_its_session(
+    service: Service, queued: dict[str, Any], run: dict[str, Any]
+) -> None:
+    check_changed(queued, run)
+    session: Any = (await user(service).sessions.get("busy")).value
+    assert session["session_state"] == {"a": 1}
+    assert len(await read_notices(service, run["run_id"])) == 1
+
+
+async def test_queued_run_begins_with_the_new_version(world: World) -> None:
+    blocking, queued = await change_below_queued_run(world, "continue")
     async with open_service(world.deployment) as service:
         await service.prepare()
         await decide(service, blocking)
-        if rule == "ask":
-            await decide(service, blocking)
+        run = await wait_for_queued(service, queued["run_id"])
+        await check_continued_in_its_session(service, queued, run)
 
-        async def is_settled() -> Any:
-            run: Any = (await user(service).runs.get(waiting["run_id"])).value
-            return run if run["status"] not in ("PENDING", "RUNNING") else None
 
-        run = await wait_until(is_settled)
-        if rule == "ask":
-            assert run["status"] == "PAUSED"
-            run = await decide(service, run)
-        if rule == "fail":
-            assert (run["status"], run["error"]["code"]) == ("ERROR", "VERSION_CHANGED")
-        else:
-            check_changed(waiting, run)
-            session: Any = (await user(service).sessions.get("busy")).value
-            assert session["session_state"] == {"a": 1}
-            assert len(await read_notices(service, run["run_id"])) == 1
+async def test_queued_run_asks_before_it_begins_with_another_version(world: World) -> None:
+    blocking, queued = await change_below_queued_run(world, "ask")
+    async with open_service(world.deployment) as service:
+        await service.prepare()
+        await decide(service, blocking)
+        # The paused run asks about its own change, too.
+        await decide(service, blocking)
+        waiting = await wait_for_queued(service, queued["run_id"])
+        assert waiting["status"] == "PAUSED"
+        run = await decide(service, waiting)
+        await check_continued_in_its_session(service, queued, run)
+
+
+async def test_queued_run_of_another_version_fails(world: World) -> None:
+    blocking, queued = await change_below_queued_run(world, "fail")
+    async with open_service(world.deployment) as service:
+        await service.prepare()
+        await decide(service, blocking)
+        run = await wait_for_queued(service, queued["run_id"])
+        assert (run["status"], run["error"]["code"]) == ("ERROR", "VERSION_CHANGED")
