@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
@@ -34,46 +36,59 @@ ALL = 100_000
 WRITERS = 4
 
 
-def test_a_backup_is_a_snapshot_with_all_acknowledged_writes(
+class Writers:
+    """Tasks that create sessions without end, and the numbers of those that they have created."""
+
+    def __init__(self, sqlite: SqliteDatabase) -> None:
+        self.acknowledged: list[int] = []
+        self._sqlite = sqlite
+        self._written = threading.Condition()
+
+    @contextlib.asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        """Write within the block."""
+        tasks = [asyncio.create_task(self._write(first)) for first in range(WRITERS)]
+        yield
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks)
+
+    async def _write(self, first: int) -> None:
+        for number in range(first, ALL, WRITERS):
+            await self._sqlite.write(pair(number))
+            with self._written:
+                self.acknowledged.append(number)
+                self._written.notify_all()
+
+    def list_sessions(self) -> set[str]:
+        return {f"s{number}" for number in self.acknowledged}
+
+    def wait_for_a_later_write(self, what: str, done: int, total: int) -> None:
+        """Wait for a write that has begun after this call; it is a report of a backup."""
+        with self._written:
+            # Each writer may have one write that has begun before.
+            enough = len(self.acknowledged) + WRITERS + 1
+            is_enough = lambda: len(self.acknowledged) >= enough  # noqa: E731
+            assert self._written.wait_for(is_enough, timeout=PATIENCE)
+
+
+async def test_a_backup_is_a_snapshot_with_all_acknowledged_writes(
     sqlite: SqliteDatabase, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentctl.store.sqlite.backup.PAGES", 50)
-    acknowledged: list[int] = []
-    written = threading.Condition()
+    writers = Writers(sqlite)
+    async with writers.writing():
+        for number in range(4):
+            await wait_until(lambda number=number: len(writers.acknowledged) >= 50 * (number + 1))
+            before = writers.list_sessions()
 
-    async def write(first: int) -> None:
-        for number in range(first, ALL, WRITERS):
-            await sqlite.write(pair(number))
-            with written:
-                acknowledged.append(number)
-                written.notify_all()
+            copy = path.with_name(f"copy{number}.db")
+            made = await back_up(path, copy, writers.wait_for_a_later_write)
 
-    def wait_for_a_later_write(what: str, done: int, total: int) -> None:
-        """Continue the backup after a write that has begun since the last step."""
-        with written:
-            # Each writer may have one write that has begun before.
-            enough = len(acknowledged) + WRITERS + 1
-            assert written.wait_for(lambda: len(acknowledged) >= enough, timeout=PATIENCE)
-
-    async def compare_backup(turn: int) -> None:
-        await wait_until(lambda: len(acknowledged) >= 50 * (turn + 1))
-        before = {f"s{number}" for number in acknowledged}
-        copy = path.with_name(f"copy{turn}.db")
-        made = await back_up(path, copy, wait_for_a_later_write)
-        found = check(made.path, made.digest)
-        assert before <= found
-        assert {f"s{number}" for number in acknowledged} - found
-
-    async def main() -> None:
-        writers = [asyncio.create_task(write(first)) for first in range(WRITERS)]
-        for turn in range(4):
-            await compare_backup(turn)
-        for writer in writers:
-            writer.cancel()
-        await asyncio.wait(writers)
-        assert all(writer.cancelled() for writer in writers)
-
-    asyncio.run(main())
+            found = check(made.path, made.digest)
+            assert before <= found
+            assert writers.list_sessions() - found
     assert not list(path.parent.glob("*.part*"))
 
 

@@ -27,7 +27,7 @@ from agentctl.store.migrating import migrate, read_version
 from agentctl.store.postgres.schema import find_schema_differences
 from agentctl.store.schema import SCHEMA_VERSION, Migration, StoredVersion, load_migrations
 from agentctl.store.sqlite import schema
-from tests.kit.conditions import PATIENCE
+from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.process import without_coverage
 from tests.store.old_databases import old_file, old_schema
 
@@ -248,6 +248,13 @@ SELECT pid FROM pg_locks WHERE NOT granted AND pid IN (
 """
 
 
+_WAITS_FOR_WRITER = """
+SELECT waiting.pid FROM pg_stat_activity AS waiting, pg_locks AS held
+WHERE held.relation = to_regclass('runs') AND held.mode = 'RowExclusiveLock'
+  AND held.pid = ANY (pg_blocking_pids(waiting.pid))
+"""
+
+
 @asynccontextmanager
 async def a_writer(entry: settings.Database) -> AsyncIterator[asyncpg.transaction.Transaction]:
     """Open a transaction for whose end each build of an index of runs waits."""
@@ -263,48 +270,54 @@ async def a_writer(entry: settings.Database) -> AsyncIterator[asyncpg.transactio
 
 
 async def wait_for_builder(watch: asyncpg.Connection) -> None:  # type: ignore[type-arg]
-    async with asyncio.timeout(PATIENCE):
-        while not await watch.fetch(_BUILDER):
-            await asyncio.sleep(0.02)
+    """Wait until a build of an index of runs waits for the end of a transaction."""
+    await wait_until(lambda: watch.fetch(_BUILDER))
 
 
-def test_an_index_is_built_beside_writers_and_after_a_kill(postgres_url: str) -> None:
-    async def main() -> None:
-        async with old_postgres(postgres_url) as (entry, connection):
-            await migrate(entry, lambda _: None)
-            await connection.execute(
-                "DROP INDEX runs_by_finished, runs_by_created; CREATE INDEX runs_type_created"
-                " ON runs (component_type, created_at, run_id)"
-            )
-            async with a_writer(entry) as transaction:
-                migrating = asyncio.create_task(migrate(entry, lambda _: None))
-                await wait_for_builder(connection)
-                await connection.execute(f"SET lock_timeout = '20s'; {ANOTHER_RUN}")
-                (row,) = await connection.fetch(_BUILDER)
-                await connection.execute("SELECT pg_terminate_backend($1::int)", row[0])
-                await asyncio.wait([migrating], timeout=PATIENCE)
-                assert isinstance(migrating.exception(), errors.Unavailable)
-                left = (await read_database_status(entry)).pending
-                assert left == [
-                    "index runs_by_created",
-                    "index runs_by_finished",
-                    "removal of index runs_type_created",
-                ]
-                assert "index runs_by_created is disabled" in await find_schema_differences(
-                    connection, SCHEMA_VERSION
-                )
-                looked = [each.what async for each in examine(entry)]
-                slow = "its migration is not complete, lists or writes are slower: "
-                assert slow + ", ".join(left) in looked
-                await open_database(entry, create=False).check()
-                both = [asyncio.create_task(migrate(entry, lambda _: None)) for _ in range(2)]
-                await asyncio.wait(both, timeout=0.3)
-                await transaction.rollback()
-                await asyncio.wait_for(asyncio.gather(*both), PATIENCE)
-                assert await find_schema_differences(connection, SCHEMA_VERSION) == []
-                assert (await read_database_status(entry)).pending == []
+async def kill_builder(entry: settings.Database, connection: asyncpg.Connection) -> None:  # type: ignore[type-arg]
+    """Begin a migration, write a run while it builds an index, and kill its connection."""
+    migrating = asyncio.create_task(migrate(entry, lambda _: None))
+    await wait_for_builder(connection)
+    await connection.execute(f"SET lock_timeout = '20s'; {ANOTHER_RUN}")
+    (row,) = await connection.fetch(_BUILDER)
+    await connection.execute("SELECT pg_terminate_backend($1::int)", row[0])
+    await asyncio.wait([migrating], timeout=PATIENCE)
+    assert isinstance(migrating.exception(), errors.Unavailable)
 
-    asyncio.run(main())
+
+OTHER_INDEXES = """
+DROP INDEX runs_by_finished, runs_by_created;
+CREATE INDEX runs_type_created ON runs (component_type, created_at, run_id)
+"""
+"""Let two indexes be missing that the schema has, and one exist that it has no longer."""
+
+
+async def test_an_index_is_built_beside_writers_and_after_a_kill(postgres_url: str) -> None:
+    async with old_postgres(postgres_url) as (entry, connection):
+        await migrate(entry, lambda _: None)
+        await connection.execute(OTHER_INDEXES)
+        async with a_writer(entry) as transaction:
+            await kill_builder(entry, connection)
+            left = (await read_database_status(entry)).pending
+            assert left == [
+                "index runs_by_created",
+                "index runs_by_finished",
+                "removal of index runs_type_created",
+            ]
+            differences = await find_schema_differences(connection, SCHEMA_VERSION)
+            assert "index runs_by_created is disabled" in differences
+            findings = [finding.what async for finding in examine(entry)]
+            slow = "its migration is not complete, lists or writes are slower: "
+            assert slow + ", ".join(left) in findings
+            await open_database(entry, create=False).check()
+
+            # Two processes migrate at once: one builds, the other one waits for it.
+            both = [asyncio.create_task(migrate(entry, lambda _: None)) for _ in range(2)]
+            await wait_until(lambda: connection.fetch(_WAITS_FOR_WRITER))
+            await transaction.rollback()
+            await asyncio.wait_for(asyncio.gather(*both), PATIENCE)
+            assert await find_schema_differences(connection, SCHEMA_VERSION) == []
+            assert (await read_database_status(entry)).pending == []
 
 
 MIGRATE = """
@@ -345,42 +358,52 @@ def test_indexes_are_completed_after_a_killed_client(postgres_url: str) -> None:
     asyncio.run(main())
 
 
-def test_postgres_is_inspected_migrated_and_checked(postgres_url: str) -> None:
-    async def checked(entry: settings.Database) -> list[str]:
-        found = check_integrity(entry, lambda *_: None)
-        return [finding.what async for finding in found if finding.verdict == "wrong"]
+async def list_damage(entry: settings.Database) -> list[str]:
+    findings = check_integrity(entry, lambda *_: None)
+    return [finding.what async for finding in findings if finding.verdict == "wrong"]
 
-    async def main() -> None:
-        async with old_postgres(postgres_url) as (entry, connection):
-            status = await read_database_status(entry)
-            assert (status.state, status.schema, status.pending) == ("old", 1, NEWER)
-            assert (status.sessions, status.runs, status.wal_bytes) == (1, 1, None)
-            assert status.failure is not None
-            assert status.failure.hint == "agentctl db migrate"
-            with pytest.raises(errors.SchemaMismatch):
-                await open_database(entry, create=True).check()
-            plan = await plan_migration(entry)
-            assert [step.name for step in plan.migrations] == NEWER
-            await migrate(entry, lambda _: None)
-            assert (await read_database_status(entry)).state == "ok"
-            assert await checked(entry) == []
-            await connection.execute("UPDATE sessions SET run_count = 2")
-            await connection.execute("DROP INDEX runs_by_created")
-            assert await checked(entry) == [
-                "index runs_by_created is missing",
-                "run_count differs from the number of runs: 1, for example s1",
-            ]
-            absent = replace(entry, search_path=f"{entry.search_path}_absent")
-            assert (await read_database_status(absent)).state == "missing"
-            looked = [each async for each in examine(entry)]
-            # Settings that the server of the tests changes for speed.
-            expected = ("is off", "its upgrade is not finished", "migration is not complete")
-            safe = [each for each in looked if not any(text in each.what for text in expected)]
-            assert {each.verdict for each in safe} == {"ok"}
-            away = replace(entry, url="postgresql:///x?host=/nowhere&user=u")
-            status = await read_database_status(away)
-            assert (status.state, isinstance(status.failure, errors.Unavailable)) == (
-                "unavailable", True
-            )  # fmt: skip
 
-    asyncio.run(main())
+async def test_old_postgres_is_inspected_and_migrated(postgres_url: str) -> None:
+    async with old_postgres(postgres_url) as (entry, _):
+        status = await read_database_status(entry)
+        assert (status.state, status.schema, status.pending) == ("old", 1, NEWER)
+        assert (status.sessions, status.runs, status.wal_bytes) == (1, 1, None)
+        assert status.failure is not None
+        assert status.failure.hint == "agentctl db migrate"
+        with pytest.raises(errors.SchemaMismatch):
+            await open_database(entry, create=True).check()
+        plan = await plan_migration(entry)
+        assert [step.name for step in plan.migrations] == NEWER
+
+        await migrate(entry, lambda _: None)
+        assert (await read_database_status(entry)).state == "ok"
+        assert await list_damage(entry) == []
+
+
+async def test_damage_of_postgres_is_found_by_the_check_alone(postgres_url: str) -> None:
+    async with old_postgres(postgres_url) as (entry, connection):
+        await migrate(entry, lambda _: None)
+        await connection.execute("UPDATE sessions SET run_count = 2")
+        await connection.execute("DROP INDEX runs_by_created")
+        assert await list_damage(entry) == [
+            "index runs_by_created is missing",
+            "run_count differs from the number of runs: 1, for example s1",
+        ]
+
+        # The doctor reads no rows. Of its findings, three are expected: two of the settings that
+        # the server of the tests has for speed, and the missing index.
+        findings = [finding async for finding in examine(entry)]
+        expected = ("is off", "its upgrade is not finished", "migration is not complete")
+        others = [each for each in findings if not any(text in each.what for text in expected)]
+        assert {finding.verdict for finding in others} == {"ok"}
+
+
+async def test_postgres_that_is_absent_or_away_has_a_state(postgres_url: str) -> None:
+    async with old_postgres(postgres_url) as (entry, _):
+        absent = replace(entry, search_path=f"{entry.search_path}_absent")
+        assert (await read_database_status(absent)).state == "missing"
+
+        away = replace(entry, url="postgresql:///x?host=/nowhere&user=u")
+        status = await read_database_status(away)
+        assert status.state == "unavailable"
+        assert isinstance(status.failure, errors.Unavailable)

@@ -428,43 +428,54 @@ ANALYZE runs
 BOUNDS = {"created_after": 8000, "created_before": 10_000}
 
 
+async def explain_with_many_runs(
+    postgres: PostgresUnderTest, statements: Iterable[tuple[Sql, Mapping[str, Value]]]
+) -> list[str]:
+    """Return the plans of some statements in a database with `MANY_RUNS`."""
+    plans = []
+    async with postgres.connected() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(MANY_RUNS)
+        for sql, parameters in statements:
+            text, names = compile_for_postgres(sql)
+            values = [parameters[name] for name in names]
+            rows = await connection.fetch(f"EXPLAIN {text}", *values)
+            plans.append("\n".join(row[0] for row in rows))
+        await transaction.rollback()
+    return plans
+
+
+LIVE_RUNS: tuple[dict[str, Any], ...] = (
+    {"live": True},
+    {"live": True, "user_id": "u-1"},
+    {"live": True} | BOUNDS,
+)
+
+RUNS_OF_A_TIME: tuple[dict[str, Any], ...] = (BOUNDS, {"user_id": "u-1"} | BOUNDS)
+
+
+@pytest.mark.parametrize(
+    ("filters", "step"),
+    [
+        (LIVE_RUNS, r"(using|on) runs_live\w* "),
+        (RUNS_OF_A_TIME, r"Index Cond: .*created_at (>= '8000|< '10000)'"),
+    ],
+    ids=["live", "time"],
+)
 def test_postgres_finds_live_runs_and_runs_of_a_time_with_an_index(
-    postgres: PostgresUnderTest,
+    postgres: PostgresUnderTest, filters: tuple[dict[str, Any], ...], step: str
 ) -> None:
-    asked: list[dict[str, Any]] = [
-        {"live": True},
-        {"live": True, "user_id": "u-1"},
-        {"live": True} | BOUNDS,
-        BOUNDS,
-        {"user_id": "u-1"} | BOUNDS,
-    ]
-    wanted = [
-        (filters, statement)
-        for filters in asked
+    statements = [
+        statement
+        for each in filters
         for after in (None, (9000, "r-9000"))
-        for statement in statements_of(list_runs(**filters, after=after), 1)
+        for statement in statements_of(list_runs(**each, after=after), 1)
     ]
-
-    async def plans() -> list[str]:
-        found = []
-        async with postgres.connected() as connection:
-            transaction = connection.transaction()
-            await transaction.start()
-            await connection.execute(MANY_RUNS)
-            for _, (sql, parameters) in wanted:
-                text, names = compile_for_postgres(sql)
-                given = [parameters[name] for name in names]
-                rows = await connection.fetch(f"EXPLAIN {text}", *given)
-                found.append("\n".join(row[0] for row in rows))
-            await transaction.rollback()
-        return found
-
-    for (filters, (sql, _)), steps in zip(wanted, asyncio.run(plans()), strict=True):
-        assert "Seq Scan" not in steps, (sql, steps)
-        if "live" in filters:
-            assert re.search(r"(using|on) runs_live\w* ", steps), (sql, steps)
-        else:
-            assert re.search(r"Index Cond: .*created_at (>= '8000|< '10000)'", steps), (sql, steps)
+    plans = asyncio.run(explain_with_many_runs(postgres, statements))
+    for (sql, _), plan in zip(statements, plans, strict=True):
+        assert "Seq Scan" not in plan, (sql, plan)
+        assert re.search(step, plan), (sql, plan)
 
 
 def test_postgres_plans_the_read_of_a_short_session_once(postgres: PostgresUnderTest) -> None:

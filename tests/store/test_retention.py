@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from agentctl import errors
-from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
+from agentctl.store.database import Database, Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.repositories import retention, run_reads, runs, sessions
 from agentctl.store.visibility import EVERYONE
 from tests.store.conftest import Store
@@ -156,42 +156,58 @@ def test_removal_leaves_sessions_that_are_held_busy_or_used(store: Store) -> Non
     assert store.write(retention.remove_sessions(names))["removed"] == ["held", "used"]
 
 
+@unit
+def start_run(session_id: str) -> Steps[None]:
+    """Start a run in a session, which is created if it does not exist."""
+    at = START + 200
+    yield from sessions.get_or_create_for_run(a_session(session_id, now=at), EVERYONE)
+    yield from runs.create(a_run(f"new-{session_id}", session_id, created_at=at))
+
+
+@unit
+def hold(session_id: str) -> Steps[bool]:
+    """Hold a session; return False if it does not exist."""
+    row = yield from sessions.get_for_update(session_id, EVERYONE)
+    if row is not None:
+        yield from retention.set_hold(session_id, "{}")
+    return row is not None
+
+
+async def store_ended_run(database: Database, session_id: str) -> None:
+    run_id = f"old-{session_id}"
+    await database.write(a_session_with_run(run_id, session_id))
+    await database.write(runs.claim(run_id, 1, "w1", START))
+    await database.write(runs.finish(an_end(run_id)))
+
+
 def test_race_of_a_removal_with_a_start_or_a_hold_loses_nothing(store: Store) -> None:
-    @unit
-    def start_run(name: str) -> Steps[None]:
-        at = START + 200
-        yield from sessions.get_or_create_for_run(a_session(name, now=at), EVERYONE)
-        yield from runs.create(a_run(f"new-{name}", name, created_at=at))
-
-    @unit
-    def hold(name: str) -> Steps[bool]:
-        row = yield from sessions.get_for_update(name, EVERYONE)
-        if row is not None:
-            yield from retention.set_hold(name, "{}")
-        return row is not None
-
-    async def race() -> None:
+    async def race(number: int) -> None:
         database = store.database
-        for number in range(RACES):
-            name = f"s{number}"
-            other = f"h{number}"
-            for each in (name, other):
-                await database.write(a_session_with_run(f"old-{each}", each))
-                await database.write(runs.claim(f"old-{each}", 1, "w1", START))
-                await database.write(runs.finish(an_end(f"old-{each}")))
-            removal = retention.remove_sessions([name, other], idle_before=START + 100)
-            works = [removal, start_run(name), hold(other)]
-            results = await asyncio.gather(*(database.write(each) for each in works))
-            removed = set(results[0]["removed"])
-            assert await database.read(run_reads.get_state(f"new-{name}")) is not None
-            for each in (name, other):
-                left = await database.read(run_reads.get_state(f"old-{each}"))
-                assert (left is None) == (each in removed)
-            assert results[2] != (other in removed)
-            held = await database.read(sessions.get(other, EVERYONE))
-            assert (held is None) == (other in removed)
+        started = f"s{number}"
+        held = f"h{number}"
+        for session_id in (started, held):
+            await store_ended_run(database, session_id)
 
-    store.run(race())
+        removal, _, is_held = await asyncio.gather(
+            database.write(retention.remove_sessions([started, held], idle_before=START + 100)),
+            database.write(start_run(started)),
+            database.write(hold(held)),
+        )
+
+        removed = set(removal["removed"])
+        assert await database.read(run_reads.get_state(f"new-{started}")) is not None
+        for session_id in (started, held):
+            left = await database.read(run_reads.get_state(f"old-{session_id}"))
+            assert (left is None) == (session_id in removed)
+        assert is_held != (held in removed)
+        session = await database.read(sessions.get(held, EVERYONE))
+        assert (session is None) == (held in removed)
+
+    async def race_often() -> None:
+        for number in range(RACES):
+            await race(number)
+
+    store.run(race_often())
 
 
 def test_many_sessions_are_removed_and_counted(store: Store) -> None:

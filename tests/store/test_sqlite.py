@@ -425,10 +425,9 @@ def test_a_foreign_lock_is_reported_and_ends(
     asyncio.run(main())
 
 
-def test_writer_waits_for_a_lock_until_the_deadline_of_its_units(
-    sqlite: SqliteDatabase, holder: apsw.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The wait of SQLite is shorter by the time for which a unit has waited for the thread."""
+@pytest.fixture
+def allowed_waits(holder: apsw.Connection, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds for which SQLite may wait for the lock of `holder`, which is released then."""
     allowed: list[float] = []
 
     class ReleasingHandler(BusyHandler):
@@ -438,25 +437,43 @@ def test_writer_waits_for_a_lock_until_the_deadline_of_its_units(
             return True
 
     monkeypatch.setattr(database, "BusyHandler", ReleasingHandler)
+    return allowed
+
+
+def test_writer_waits_for_a_lock_until_the_deadline_of_its_units(
+    sqlite: SqliteDatabase,
+    holder: apsw.Connection,
+    allowed_waits: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The wait of SQLite is shorter by the time for which a unit has waited for the thread."""
     monkeypatch.setattr(database, "WAIT_SECONDS", 60.0)
     holder.execute("BEGIN IMMEDIATE")
     sqlite.write_blocking(sessions.create(a_session()))
-    (seconds,) = allowed
+    (seconds,) = allowed_waits
     assert 0 < seconds < 60
 
 
-def test_writer_waits_until_the_first_deadline_of_a_group(
-    sqlite: SqliteDatabase, holder: apsw.Connection, monkeypatch: pytest.MonkeyPatch
+def lock_before_group(holder: apsw.Connection, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the lock of the file just before the writer begins a group of some units."""
+    begin = Writer._begin
+
+    def begin_locked(writer: Writer, connection: apsw.Connection, group: list[Any]) -> None:
+        if len(group) == size:
+            holder.execute("BEGIN IMMEDIATE")
+        begin(writer, connection, group)
+
+    monkeypatch.setattr(Writer, "_begin", begin_locked)
+
+
+async def test_writer_waits_until_the_first_deadline_of_a_group(
+    sqlite: SqliteDatabase,
+    holder: apsw.Connection,
+    allowed_waits: list[float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    allowed: list[float] = []
     held = threading.Event()
     gate = threading.Event()
-
-    class ReleasingHandler(BusyHandler):
-        def __call__(self, attempts: int) -> bool:
-            allowed.append(self.seconds)
-            holder.execute("ROLLBACK")
-            return True
 
     @unit
     def hold() -> Steps[int]:
@@ -464,29 +481,21 @@ def test_writer_waits_until_the_first_deadline_of_a_group(
         gate.wait(PATIENCE)
         return (yield from take())
 
-    async def main() -> None:
-        writes = [asyncio.ensure_future(sqlite.write(hold()))]
-        await asyncio.to_thread(held.wait, PATIENCE)
-        for seconds in (3_600.0, 60.0, 3_600.0):
-            monkeypatch.setattr(database, "WAIT_SECONDS", seconds)
-            writes.append(asyncio.ensure_future(sqlite.write(take())))
-            await asyncio.sleep(0)
-        gate.set()
-        await asyncio.gather(*writes)
+    await sqlite.write(sessions.create(a_session()))
+    lock_before_group(holder, 3, monkeypatch)
 
-    monkeypatch.setattr(database, "BusyHandler", ReleasingHandler)
-    sqlite.write_blocking(sessions.create(a_session()))
-    begin = Writer._begin
+    # Three units come while the writer executes another one: they are its next group.
+    writes = [asyncio.ensure_future(sqlite.write(hold()))]
+    await asyncio.to_thread(held.wait, PATIENCE)
+    for seconds in (3_600.0, 60.0, 3_600.0):
+        monkeypatch.setattr(database, "WAIT_SECONDS", seconds)
+        writes.append(asyncio.ensure_future(sqlite.write(take())))
+        await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*writes)
 
-    def begin_locked(writer: Writer, connection: apsw.Connection, group: list[Any]) -> None:
-        if len(group) == 3:
-            holder.execute("BEGIN IMMEDIATE")
-        begin(writer, connection, group)
-
-    monkeypatch.setattr(Writer, "_begin", begin_locked)
-    asyncio.run(main())
-    (seconds,) = allowed
-    assert 0 < seconds <= 60
+    (allowed_seconds,) = allowed_waits
+    assert 0 < allowed_seconds <= 60
 
 
 def test_writer_without_its_file_fails_its_units_until_the_file_is_back(
