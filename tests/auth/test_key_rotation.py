@@ -227,17 +227,14 @@ class Killed(BaseException):
 STEPS = ("write_with_mode_of", "replace_file", "link_old_file", "move_file")
 
 
-@every_layout
-@pytest.mark.parametrize("survived", range(9))
-def test_interrupted_rotation_can_be_repeated(
-    layout: Layout, survived: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed before or after any change of a file, the keys work and a repeat completes."""
-    settings = layout(tmp_path)
-    old = mint.mint_token(settings, "me")
+def rotate_until_killed(settings: Settings, survived: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Rotate as a process that is killed after some changes of files.
+
+    Return True if the rotation is complete, since it has no more changes than that.
+    """
     left = survived
 
-    def mortal(step: Callable[..., None]) -> Callable[..., None]:
+    def make_mortal(step: Callable[..., None]) -> Callable[..., None]:
         def run(*arguments: Any) -> None:
             nonlocal left
             if not left:
@@ -249,28 +246,41 @@ def test_interrupted_rotation_can_be_repeated(
 
     with monkeypatch.context() as patched:
         for name in STEPS:
-            patched.setattr(replacing, name, mortal(getattr(replacing, name)))
+            patched.setattr(replacing, name, make_mortal(getattr(replacing, name)))
         try:
             rotate(settings)
-            done = True
         except Killed:
-            done = False
+            return False
+    return True
+
+
+@every_layout
+@pytest.mark.parametrize("survived", range(9))
+def test_interrupted_rotation_can_be_repeated(
+    layout: Layout, survived: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before or after any change of a file, the keys work and a repeat completes."""
+    settings = layout(tmp_path)
+    old = mint.mint_token(settings, "me")
+
+    is_complete = rotate_until_killed(settings, survived, monkeypatch)
     assert is_accepted(settings, old)
     assert is_accepted(settings, mint.mint_token(settings, "me"))
-    if not done:
+
+    if not is_complete:
         with open_rotation(settings) as rotation:
             if not rotation.removable:
                 assert rotation.unfinished == (survived > 0)
                 rotation.publish_new_key(LATER + 1)
                 rotation.activate_new_key(keep=True)
+
     with open_rotation(settings) as rotation:
         assert len(rotation.removable) == 1
         assert not rotation.unfinished
         rotation.remove_old_keys()
-    last = mint.mint_token(settings, "me")
-    assert is_accepted(settings, last)
+    assert is_accepted(settings, mint.mint_token(settings, "me"))
     assert not is_accepted(settings, old)
-    assert len([name for name in files(tmp_path) if name.endswith((".new", ".next"))]) == 0
+    assert not [name for name in files(tmp_path) if name.endswith((".new", ".next"))]
 
 
 def rotate(settings: Settings) -> None:

@@ -103,45 +103,49 @@ def test_unknown_events_change_nothing() -> None:
     assert reader.runs[TEAM].items == []
 
 
+OMISSION = {"kind": "runs", "count": 3, "first": "r1", "last": "r3", "size": 900}
+
+FAILED_CALL = CALL | {"result": "2", "tool_call_error": True}
+
+AT = "2026-11-20T08:18:10.000000Z"
+
+RECORD: dict[str, Any] = {
+    "run_id": TEAM,
+    "team_id": "desk",
+    "status": "COMPLETED",
+    "content": "No.",
+    "reasoning_content": "Hm.",
+    "tools": [FAILED_CALL],
+    "spans": [{"kind": "tool", "id": "c1", "started_at": AT, "finished_at": AT}],
+    "messages": [
+        {"role": "user", "content": "?"},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "c1", "name": "add"}],
+            "compacted": {"omissions": [OMISSION], "window": None},
+        },
+        {"role": "tool", "content": "2"},
+        {"role": "assistant", "content": "No."},
+    ],
+}
+"""A run that thinks, calls a tool that fails, and answers."""
+
+
 def test_record_and_events_have_the_same_items() -> None:
     reader = RunReader()
     read(reader, "TeamRunStarted")
     read(reader, "TeamReasoningContentDelta", reasoning_content="Hm.")
-    omission = {"kind": "runs", "count": 3, "first": "r1", "last": "r3", "size": 900}
     # The first request was refused as too large.
-    for omissions in ([omission | {"count": 1}], [omission]):
+    for omissions in ([OMISSION | {"count": 1}], [OMISSION]):
         read(reader, "TeamContextCompacted", omissions=omissions)
     read(reader, "TeamToolCallStarted", tool=CALL | {"result": None})
-    ended = CALL | {"result": "2", "tool_call_error": True}
-    read(reader, "TeamToolCallCompleted", tool=ended)
+    read(reader, "TeamToolCallCompleted", tool=FAILED_CALL)
     read(reader, "TeamRunContent", content="No.")
     read(reader, "TeamRunCompleted", content="No.")
-    at = "2026-11-20T08:18:10.000000Z"
-    span = {"kind": "tool", "id": "c1", "started_at": at, "finished_at": at}
-    record = {
-        "run_id": TEAM,
-        "team_id": "desk",
-        "status": "COMPLETED",
-        "content": "No.",
-        "reasoning_content": "Hm.",
-        "tools": [ended],
-        "spans": [span],
-        "messages": [
-            {"role": "user", "content": "?"},
-            {
-                "role": "assistant",
-                "tool_calls": [{"id": "c1", "name": "add"}],
-                "compacted": {"omissions": [omission], "window": None},
-            },
-            {"role": "tool", "content": "2"},
-            {"role": "assistant", "content": "No."},
-        ],
-    }
-    assert build_items(record) == reader.runs[TEAM].items
-    assert (
-        build_items(record)[1]["text"]
-        == "not shown whole to the model: earlier runs: 3 (900 bytes)"
-    )
+
+    items = build_items(RECORD)
+    assert items == reader.runs[TEAM].items
+    assert items[1]["text"] == "not shown whole to the model: earlier runs: 3 (900 bytes)"
 
 
 def test_long_texts_are_cut_and_thinking_is_not() -> None:

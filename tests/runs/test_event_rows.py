@@ -268,32 +268,38 @@ async def read_rows(service: Service, run_id: str) -> list[EventRow]:
     return await main_database(service).read(events.list_after(run_id, -1, 1_000))
 
 
+async def test_server_of_an_earlier_release_prevents_the_end_of_the_upgrade(
+    migrated: Deployment,
+) -> None:
+    old = WorkerRow("old", *identify_this_process(), beat=now(), started_at=1)
+    async with open_service(migrated) as service:
+        system = service.hosting.databases.system
+        await system.write(workers.register(old))
+        with pytest.raises(errors.Conflict, match="earlier version") as refused:
+            await check_servers(migrated.settings)
+        assert refused.value.cause == f"pid {old.pid} on {old.host}"
+
+        await system.write(workers.remove("old"))
+        await check_servers(migrated.settings)
+
+
 async def test_events_stay_json_until_the_upgrade_is_finished(
     migrated: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server of an earlier release prevents the end of the upgrade; followers see no change."""
+    """The followers of a run see no change when its rows become text."""
     monkeypatch.setattr(stream_module, "VERSION_SECONDS", 0.05)
-    old = WorkerRow("old", *identify_this_process(), beat=now(), started_at=1)
     async with two_services(migrated) as services:
         owner, _ = services
-        system = owner.hosting.databases.system
-        await system.write(workers.register(old))
         start = streamed_run(user(owner), "agent", "trickle", message="x", session_id="s1")
         async with start as (run, streamed):
             run_id = run["run_id"]
             early = follow(services, run_id, -1, 3, 9)
             live = await wait_for_live_run(owner, run_id)
-
-            with pytest.raises(errors.Conflict, match="earlier version") as refused:
-                await check_servers(migrated.settings)
-            assert refused.value.cause == f"pid {old.pid} on {old.host}"
             await wait_until(lambda: live.stream.next > 20)
             rows = await read_rows(owner, run_id)
             assert len(rows) > 1
             assert "[[" not in "".join(row.events for row in rows)
 
-            await system.write(workers.remove("old"))
-            await check_servers(migrated.settings)
             await finish_upgrade(migrated.settings, "main")
 
             async def has_text_row() -> bool:

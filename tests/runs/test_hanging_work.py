@@ -34,6 +34,9 @@ RUN_SECONDS = 200.0
 """A time limit of runs, which the test lets pass when they hang."""
 
 MODELS = ("hang", "drip", "half", "trickle")
+ANSWERING = {"half": "one two three", "trickle": ""}
+"""The models that hang within their answer, with its begin."""
+
 TOOLS = ("polite", "blocked", "stubborn")
 LEFT = ("blocked", "stubborn")
 """Tools that do not stop on a cancel."""
@@ -124,42 +127,65 @@ async def check_session_continues(port: ServiceOperations, *roles: str) -> None:
     assert told == ["system", *roles, "user"]
 
 
-@pytest.mark.parametrize("agent", [*MODELS, *TOOLS])
-async def test_cancelled_run_is_final_in_time_and_records_stopped_at(
+async def cancel(port: ServiceOperations, agent: str, run_id: str) -> dict[str, Any]:
+    """Cancel a run that hangs, and return its record."""
+    request = CancelRequest("s1", wait=CANCEL_SECONDS, reason="enough")
+    answer = (await port.runs.cancel("agent", agent, run_id, request)).value
+    assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
+    assert answer["cancel_requested_by"] == "me"
+
+    run = await read_record(port, run_id)
+    stop = ("stopped_at", "holding")
+    assert {name: run[name] for name in stop} == {name: answer[name] for name in stop}
+    return run
+
+
+@pytest.mark.parametrize("agent", MODELS)
+async def test_run_whose_model_hangs_has_stopped_with_its_cancel(
     tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
-    async with open_prepared_service(
-        create_hanging_deployment(tmp_path, model_endpoint)
-    ) as service:
+    deployment = create_hanging_deployment(tmp_path, model_endpoint)
+    async with open_prepared_service(deployment) as service:
         port = user(service)
         run_id = await start_hanging_run(service, agent)
-        request = CancelRequest("s1", wait=CANCEL_SECONDS, reason="enough")
-        answer = (await port.runs.cancel("agent", agent, run_id, request)).value
-        assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
-        assert (answer["cancel_requested_by"], answer["holding"]) == (
-            "me",
-            [agent] if agent in LEFT else [],
-        )
-        assert (answer["stopped_at"] is None) is (agent in LEFT)
 
-        if agent in MODELS:
-            await asyncio.to_thread(model_endpoint.wait_for_open, 0)
-        run = await read_record(port, run_id)
-        said = {"half": "one two three", "trickle": run["content"]}.get(agent, "")
-        assert run["content"] == said
-        if agent in TOOLS:
-            assert run["metrics"]["total_tokens"] > 0
-            assert [call["result"] for call in run["tools"]] == ["cancelled"]
-            await check_session_continues(port, "user", "assistant", "tool")
-        elif said:
+        run = await cancel(port, agent, run_id)
+        assert run["holding"] == []
+        assert run["stopped_at"] == run["finished_at"] is not None
+        assert run["late_result"] is None
+        await asyncio.to_thread(model_endpoint.wait_for_open, 0)
+
+        if agent in ANSWERING:
+            assert run["content"].startswith(ANSWERING[agent])
+            # Only the model `half` counts its tokens before it hangs.
             assert run["metrics"]["total_tokens"] == (8 if agent == "half" else 0)
             await check_session_continues(port, "user", "assistant")
         else:
+            assert run["content"] == ""
             await check_session_continues(port, "user")
+
+
+@pytest.mark.parametrize("agent", TOOLS)
+async def test_run_whose_tool_hangs_is_final_in_time(
+    tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
+) -> None:
+    deployment = create_hanging_deployment(tmp_path, model_endpoint)
+    async with open_prepared_service(deployment) as service:
+        port = user(service)
+        run_id = await start_hanging_run(service, agent)
+
+        run = await cancel(port, agent, run_id)
+        assert run["content"] == ""
+        assert run["metrics"]["total_tokens"] > 0
+        assert [call["result"] for call in run["tools"]] == ["cancelled"]
+        await check_session_continues(port, "user", "assistant", "tool")
+
         if agent in LEFT:
             await check_stops_late(port, await read_record(port, run_id), agent)
         else:
-            assert (run["stopped_at"], run["late_result"]) == (run["finished_at"], None)
+            assert run["holding"] == []
+            assert run["stopped_at"] == run["finished_at"] is not None
+            assert run["late_result"] is None
 
 
 @pytest.mark.parametrize("agent", ["drip", "trickle", "blocked", "stubborn"])
@@ -288,40 +314,51 @@ async def _stopped(port: ServiceOperations, run_id: str) -> bool:
     return (await read_record(port, run_id))["stopped_at"] is not None
 
 
-async def test_lists_tell_a_stop_from_the_end_of_its_work(
+async def read_last_run(port: ServiceOperations) -> dict[str, Any]:
+    """Return the last run of the session s1, as the session and the list of sessions show it."""
+    (listed,) = (await port.sessions.list(SessionFilter())).value["data"]
+    head: Any = (await port.sessions.get("s1", view="summary")).value
+    assert head["last_run"] == listed["last_run"]
+    return dict(listed["last_run"] or {})
+
+
+async def test_sessions_tell_a_stop_from_the_end_of_its_work(
     tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> None:
-    async with open_prepared_service(
-        create_hanging_deployment(tmp_path, model_endpoint)
-    ) as service:
+    deployment = create_hanging_deployment(tmp_path, model_endpoint)
+    async with open_prepared_service(deployment) as service:
         port = user(service)
-
-        async def read_last_run() -> dict[str, Any]:
-            (listed,) = (await port.sessions.list(SessionFilter())).value["data"]
-            head: Any = (await port.sessions.get("s1", view="summary")).value
-            assert head["last_run"] == listed["last_run"]
-            return dict(listed["last_run"] or {})
-
         run_id = await start_hanging_run(service, "blocked")
-        live = await read_last_run()
+        live = await read_last_run(port)
         assert (live["run_id"], live["status"], live["finished_at"]) == (run_id, "RUNNING", None)
         assert live["phase"]["words"] == "running"
 
-        request = CancelRequest("s1", wait=CANCEL_SECONDS)
-        run = (await port.runs.cancel("agent", "blocked", run_id, request)).value
-        held = await read_last_run()
+        run = await cancel(port, "blocked", run_id)
+        held = await read_last_run(port)
         assert (held["phase"]["words"], held["phase"]["warning"]) == ("stopped", "work goes on")
         assert "tool blocked has not returned" in held["phase"]["sentence"]
         names = ("status", "cancel_requested_at", "finished_at", "stopped_at", "holding")
         assert {name: held[name] for name in names} == {name: run[name] for name in names}
+
+        await check_stops_late(port, run, "blocked")
+        freed = await read_last_run(port)
+        assert (freed["phase"]["warning"], freed["holding"]) == ("", [])
+        assert freed["stopped_at"] > freed["finished_at"]
+
+
+async def test_run_is_listed_as_at_work_until_its_work_ends(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    deployment = create_hanging_deployment(tmp_path, model_endpoint)
+    async with open_prepared_service(deployment) as service:
+        port = user(service)
+        run_id = await start_hanging_run(service, "blocked")
+        run = await cancel(port, "blocked", run_id)
         at_work = (await port.runs.list(RunFilter(at_work=True))).value
         assert [each["run_id"] for each in at_work["data"]] == [run_id]
         assert at_work["meta"]["total_count"] == 1
 
-        await check_stops_late(port, await read_record(port, run_id), "blocked")
-        freed = await read_last_run()
-        assert (freed["phase"]["warning"], freed["holding"]) == ("", [])
-        assert freed["stopped_at"] > freed["finished_at"]
+        await check_stops_late(port, run, "blocked")
         assert (await port.runs.list(RunFilter(at_work=True))).value["data"] == []
-        ended = RunFilter(finished_after=parse_rfc3339(str(freed["finished_at"])))
+        ended = RunFilter(finished_after=parse_rfc3339(str(run["finished_at"])))
         assert (await port.runs.list(ended)).value["meta"]["total_count"] == 1

@@ -279,6 +279,14 @@ async def test_files_and_rows_of_earlier_boots_are_removed(shared: SharedDatabas
         assert [left.worker_id for left in await list_workers(databases)] == ["old"]
 
 
+async def create_remote_sweeper(databases: Databases, at: int) -> None:
+    """Store a sweeper on another machine with a live run, whose last heartbeat was at a time."""
+    system = databases.system
+    await system.write(workers.register(build_remote_worker(beat=at)))
+    await create_live_run(databases["main"], "far")
+    assert await system.write(workers.acquire_sweep("far", at))
+
+
 async def test_dead_sweeper_is_replaced_and_its_run_ended_within_ten_passes(
     shared: SharedDatabases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,17 +295,11 @@ async def test_dead_sweeper_is_replaced_and_its_run_ended_within_ten_passes(
     Each pass is `SWEEP_SECONDS` after the one before, so ten are 20 seconds.
     """
     clock = Clock()
-
-    def read_microseconds() -> int:
-        return int(clock.now * 1_000_000)
-
+    read_microseconds = lambda: int(clock.now * 1_000_000)  # noqa: E731
     monkeypatch.setattr(worker_module, "now", read_microseconds)
     async with shared.open() as databases:
         system = databases.system
-        far = build_remote_worker(beat=read_microseconds())
-        await system.write(workers.register(far))
-        await create_live_run(databases["main"], "far")
-        assert await system.write(workers.acquire_sweep("far", read_microseconds()))
+        await create_remote_sweeper(databases, read_microseconds())
 
         # Without its thread, whose heartbeats would have the times of another clock.
         worker = Worker(databases)

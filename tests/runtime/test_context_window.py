@@ -201,10 +201,8 @@ def test_size_that_was_accepted_is_no_longer_refused() -> None:
     assert keep_report(Compaction(maximum_bytes=1), 700, 200).maximum_bytes == 700
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_random_conversations_fit_and_stay_pairs(seed: int) -> None:
-    """With any part left out calls have their results, and the same numbers show the same texts."""
-    chance = random.Random(seed)
+def build_random_runs(chance: random.Random) -> tuple[Messages, list[tuple[int, str]]]:
+    """Return the messages of some runs, and the index of the first one of each with its id."""
     messages: Messages = []
     runs = []
     for number in range(chance.randrange(6)):
@@ -214,6 +212,21 @@ def test_random_conversations_fit_and_stay_pairs(seed: int) -> None:
             sizes = [chance.randrange(9_000) for _ in range(chance.randrange(1, 4))]
             messages += build_turn(number * 10 + turn, ["é" * size for size in sizes])
         messages.append({"role": "assistant", "content": "a" * chance.randrange(3_000)})
+    return messages, runs
+
+
+def check_pairs(messages: Sequence[dict[str, Any]]) -> None:
+    """Check that each call has its result, and each result its call."""
+    asked = [call["id"] for message in messages for call in message.get("tool_calls", ())]
+    answered = [message["tool_call_id"] for message in messages if message["role"] == "tool"]
+    assert asked == answered
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_conversations_fit_and_stay_pairs(seed: int) -> None:
+    """With any part left out calls have their results, and the same numbers show the same texts."""
+    chance = random.Random(seed)
+    messages, runs = build_random_runs(chance)
     own = len(messages)
     messages.append({"role": "user", "content": "now" * chance.randrange(300)})
     context = ContextMessages(messages, own, runs)
@@ -223,17 +236,17 @@ def test_random_conversations_fit_and_stay_pairs(seed: int) -> None:
         shown = list(fitted.messages)
         assert messages[own] in shown
         assert shown[0]["role"] == "user"
-        asked = [call["id"] for message in shown for call in message.get("tool_calls", ())]
-        answered = [message["tool_call_id"] for message in shown if message["role"] == "tool"]
-        assert asked == answered
+        check_pairs(shown)
         assert fitted.estimated_tokens <= 3_000 * 0.8
         assert fitted.size >= sum(map(measure_message, shown)) + 100
+
         # The numbers do not fall, and another process shows the same.
         before = compaction._asdict()
         after = fitted.compaction._asdict()
         assert all(after[name] >= before[name] for name in list(before)[:3])
         again = ContextMessages([*messages], own, runs)
         assert fit_messages(again, 3_000, compaction, other_bytes=100) == fitted
+
         compaction = keep_report(fitted.compaction, fitted.size, fitted.size // 4)
         sizes = [chance.randrange(5_000) for _ in range(chance.randrange(1, 4))]
         messages += build_turn(100 + turn, ["z" * size for size in sizes])
@@ -286,40 +299,62 @@ def test_last_report_of_the_same_model_is_found(
     assert find_report([], "m") == (0, 0)
 
 
-async def test_every_process_fits_the_requests_of_a_library_in_the_same_way() -> None:
-    from pydantic_ai import messages as library
-    from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
-    from pydantic_ai.models.test import TestModel
-    from pydantic_ai.usage import RequestUsage
+class LibraryRun:
+    """The requests of a run of pydantic_ai, with random sizes."""
 
-    from agentctl.runtime.runners.pydantic_ai_fitting import RequestFitter
+    def __init__(self, seed: int) -> None:
+        # The imports take seconds.
+        from pydantic_ai import messages
+        from pydantic_ai.models.test import TestModel
 
-    model = TestModel(model_name="test", profile={"context_window": 3_000})
-    chance = random.Random(4)
-    messages: list[library.ModelMessage] = []
+        self._library = messages
+        self._model = TestModel(model_name="test", profile={"context_window": 3_000})
+        self._chance = random.Random(seed)
+        self.messages: list[Any] = []
 
-    async def fit(fitter: RequestFitter) -> list[library.ModelMessage]:
+    def add_request(self, number: int) -> None:
+        """Add the result of the call before; every twentieth time, a new prompt."""
+        prompt: Any = self._library.UserPromptPart(f"{number}")
+        if number % 20:
+            text = "r" * self._chance.randrange(1_500)
+            prompt = self._library.ToolReturnPart("look", text, tool_call_id=f"c{number - 1}")
+        self.messages.append(self._library.ModelRequest([prompt]))
+
+    def add_answer(self, number: int) -> None:
+        """Add a call; before a new prompt, an answer."""
+        from pydantic_ai.usage import RequestUsage
+
+        arguments = {"at": "x" * self._chance.randrange(90)}
+        part: Any = self._library.ToolCallPart("look", arguments, f"c{number}")
+        if not (number + 1) % 20:
+            part = self._library.TextPart("done")
+        usage = RequestUsage(input_tokens=self._chance.randrange(500, 2_000))
+        answer = self._library.ModelResponse([part], usage=usage, model_name="test-1")
+        self.messages.append(answer)
+
+    async def fit(self, fitter: Any) -> list[Any]:
+        """Return the messages of the next request that a `RequestFitter` shows."""
+        from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
+
         request = ModelRequestContext(
-            model=model,
-            messages=[*messages],
+            model=self._model,
+            messages=[*self.messages],
             model_settings=None,
             model_request_parameters=ModelRequestParameters(),
         )
-        return (await fitter.fit(None, request)).messages
+        return list((await fitter.fit(None, request)).messages)
+
+
+async def test_every_process_fits_the_requests_of_a_library_in_the_same_way() -> None:
+    from agentctl.runtime.runners.pydantic_ai_fitting import RequestFitter
 
     run = Mock(take_turn=AsyncMock())
     run.environment.wait_while_halted = AsyncMock()
+    requests = LibraryRun(seed=4)
     first = RequestFitter(run)
     for number in range(60):
-        prompt: library.ModelRequestPart = library.UserPromptPart(f"{number}")
-        if number % 20:
-            text = "r" * chance.randrange(1_500)
-            prompt = library.ToolReturnPart("look", text, tool_call_id=f"c{number - 1}")
-        messages.append(library.ModelRequest([prompt]))
-        shown = await fit(first)
-        assert shown == await fit(RequestFitter(run))
-        call = library.ToolCallPart("look", {"at": "x" * chance.randrange(90)}, f"c{number}")
-        parts = [call] if (number + 1) % 20 else [library.TextPart("done")]
-        usage = RequestUsage(input_tokens=chance.randrange(500, 2_000))
-        messages.append(library.ModelResponse(parts, usage=usage, model_name="test-1"))
-    assert len(shown) < len(messages) // 2
+        requests.add_request(number)
+        shown = await requests.fit(first)
+        assert shown == await requests.fit(RequestFitter(run))
+        requests.add_answer(number)
+    assert len(shown) < len(requests.messages) // 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,42 +83,67 @@ async def call_with_tenacity(
     return number
 
 
-def test_attempts_are_those_of_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    waits = list[float]()
-    fraction = [0.0]
-    cancelled_wait = [0]
+class Simulation:
+    """The clock, the waits and the random numbers of both sides."""
 
-    async def pause(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == cancelled_wait[0]:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.waits = list[float]()
+        self.fraction = 0.0
+        """The random number of each jitter, between 0 and 1."""
+        self.cancelled_wait = 0
+        """The number of the wait that is cancelled; 0 for none."""
+
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr(own_part, "time", clock)
+        monkeypatch.setattr(own_part, "asyncio", SimpleNamespace(sleep=self.pause))
+        monkeypatch.setattr(own_part, "jitter", self.uniform)
+        monkeypatch.setattr(tenacity, "time", clock)
+
+    async def pause(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        if len(self.waits) == self.cancelled_wait:
             raise asyncio.CancelledError
-        clock[0] += seconds
+        self.now += seconds
 
-    async def work(_: float) -> None:
-        return None
+    def uniform(self, low: float, high: float) -> float:
+        return low + (high - low) * self.fraction
 
-    def uniform(low: float, high: float) -> float:
-        return low + (high - low) * fraction[0]
-
-    now = SimpleNamespace(monotonic=lambda: clock[0])
-    monkeypatch.setattr(own_part, "time", now)
-    monkeypatch.setattr(own_part, "asyncio", SimpleNamespace(sleep=pause))
-    monkeypatch.setattr(own_part, "jitter", uniform)
-    monkeypatch.setattr(tenacity, "time", now)
-
-    async def observe(calling: Any) -> Outcome:
-        clock[0] = 0.0
-        waits.clear()
+    async def observe(self, calling: Awaitable[int | None]) -> Outcome:
+        """Return the result of a call, and its waits."""
+        self.now = 0.0
+        self.waits.clear()
+        result: int | str | None
         try:
             result = await calling
         except asyncio.CancelledError:
             result = "cancelled"
-        return Outcome((result, [round(wait, 9) for wait in waits]))
+        return Outcome((result, [round(wait, 9) for wait in self.waits]))
 
-    async def compare(comparison: Comparison) -> None:
+
+def build_failures(chance: Random) -> Failures:
+    """Return the failures of a call, the last of whose attempts succeeds."""
+    failures: list[ModelFailure | None] = [
+        ModelFailure(
+            chance.choice((*TEMPORARY, *TEMPORARY, "MODEL_REJECTED")),
+            "no",
+            retry_after=chance.choice((None, None, 0.0, 0.3, 1.7, 30.0)),
+            is_repeatable=chance.random() < 0.95,
+        )
+        for _ in range(chance.randrange(9))
+    ]
+    return [*failures, None]
+
+
+async def do_nothing(_: float) -> None:
+    """Take the place of the work of an attempt."""
+
+
+async def test_attempts_are_those_of_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation(monkeypatch)
+    seen = set[object]()
+    with Comparison("retries of model calls") as comparison:
         chance = comparison.chance
-        seen = set[object]()
         for _ in comparison.rounds(300):
             retries = chance.randrange(7)
             seconds = chance.choice((3.0, 20.0, 90.0))
@@ -125,25 +151,16 @@ def test_attempts_are_those_of_tenacity(monkeypatch: pytest.MonkeyPatch) -> None
             attempts = build_attempts(retries)
             # The same object for several calls: nothing of a cancelled one is left for the next.
             for _ in range(3):
-                failures: list[ModelFailure | None] = [
-                    ModelFailure(
-                        chance.choice((*TEMPORARY, *TEMPORARY, "MODEL_REJECTED")),
-                        "no",
-                        retry_after=chance.choice((None, None, 0.0, 0.3, 1.7, 30.0)),
-                        is_repeatable=chance.random() < 0.95,
+                failures = build_failures(chance)
+                simulation.fraction = chance.random()
+                simulation.cancelled_wait = chance.choice((0, 0, 1, 2, 3))
+
+                ours = await simulation.observe(call(attempts, failures, do_nothing))
+                theirs = await simulation.observe(
+                    call_with_tenacity(
+                        retries, seconds, failures, simulation.pause, simulation.uniform
                     )
-                    for _ in range(chance.randrange(9))
-                ]
-                failures.append(None)
-                fraction[0] = chance.random()
-                cancelled_wait[0] = chance.choice((0, 0, 1, 2, 3))
-                ours = await observe(call(attempts, failures, work))
-                theirs = await observe(
-                    call_with_tenacity(retries, seconds, failures, pause, uniform)
                 )
                 seen.add(ours.value[0])
                 comparison.compare((retries, seconds, failures), ours, theirs)
-        assert {None, "cancelled", 1, 2, 3} <= seen
-
-    with Comparison("retries of model calls") as comparison:
-        asyncio.run(compare(comparison))
+    assert {None, "cancelled", 1, 2, 3} <= seen

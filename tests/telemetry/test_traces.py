@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -117,17 +117,35 @@ async def test_runs_are_one_tree_below_the_caller(
         assert parent is None or parent.start <= span.start <= span.end <= parent.end
 
 
-async def test_spans_have_the_attributes_of_the_conventions(
-    deployment: Deployment, collector: Collector, model_endpoint: ModelEndpoint
-) -> None:
-    endpoint = urlsplit(model_endpoint.base_url)
+class TracedRun(NamedTuple):
+    """A run of the agent `tool-add`, and its spans."""
+
+    record: dict[str, Any]
+    own: ReceivedSpan
+    call: ReceivedSpan
+    tool: ReceivedSpan
+    answer: ReceivedSpan
+
+    @property
+    def shared_attributes(self) -> dict[str, Any]:
+        return {"gen_ai.conversation.id": "s1", "agentctl.run.id": self.record["run_id"]}
+
+
+async def trace_run(deployment: Deployment, collector: Collector) -> TracedRun:
     async with open_service(deployment) as service:
         record = await run(user(service), "agent", "tool-add", '{"a": 1, "b": 2}', session_id="s1")
     call, tool, answer, own = sorted(collector.spans, key=lambda s: (s.parent_id == "", s.start))
-    assert (own.kind, call.kind, tool.kind) == (SERVER, CLIENT, INTERNAL)
-    shared = {"gen_ai.conversation.id": "s1", "agentctl.run.id": record["run_id"]}
-    assert own.attributes == {
-        **shared,
+    return TracedRun(record, own, call, tool, answer)
+
+
+async def test_span_of_a_run_has_the_attributes_of_the_conventions(
+    deployment: Deployment, collector: Collector
+) -> None:
+    traced = await trace_run(deployment, collector)
+    record = traced.record
+    assert traced.own.kind == SERVER
+    assert traced.own.attributes == {
+        **traced.shared_attributes,
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.id": "tool-add",
         "gen_ai.agent.name": "Tool:Add",
@@ -137,11 +155,23 @@ async def test_spans_have_the_attributes_of_the_conventions(
         "agentctl.run.status": "completed",
         "agentctl.run.leg": 1,
     }
+    hexadecimal_id = record["run_id"].replace("-", "")
+    assert (traced.own.trace_id, traced.own.span_id) == (hexadecimal_id, hexadecimal_id[16:])
+    assert traced.own.trace_id == record["trace_id"]
+
+
+async def test_span_of_a_model_call_has_the_attributes_of_the_conventions(
+    deployment: Deployment, collector: Collector, model_endpoint: ModelEndpoint
+) -> None:
+    traced = await trace_run(deployment, collector)
+    call = traced.call
+    assert call.kind == CLIENT
     seconds = call.attributes.pop("gen_ai.response.time_to_first_chunk")
     assert 0 <= seconds <= (call.end - call.start) / 1e9
-    metrics = record["messages"][2]["metrics"]
+    metrics = traced.record["messages"][2]["metrics"]
+    endpoint = urlsplit(model_endpoint.base_url)
     assert call.attributes == {
-        **shared,
+        **traced.shared_attributes,
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",
         "gen_ai.request.model": "tool:add",
@@ -153,19 +183,21 @@ async def test_spans_have_the_attributes_of_the_conventions(
         "server.address": endpoint.hostname,
         "server.port": endpoint.port,
     }
-    assert answer.attributes["gen_ai.response.finish_reasons"] == ["stop"]
-    assert tool.attributes == {
-        **shared,
+    assert traced.answer.attributes["gen_ai.response.finish_reasons"] == ["stop"]
+
+
+async def test_span_of_a_tool_call_has_the_attributes_of_the_conventions(
+    deployment: Deployment, collector: Collector
+) -> None:
+    traced = await trace_run(deployment, collector)
+    assert traced.tool.kind == INTERNAL
+    assert traced.tool.attributes == {
+        **traced.shared_attributes,
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "add",
         "gen_ai.tool.type": "function",
-        "gen_ai.tool.call.id": record["tools"][0]["tool_call_id"],
+        "gen_ai.tool.call.id": traced.record["tools"][0]["tool_call_id"],
     }
-    assert (own.trace_id, own.span_id) == (
-        record["run_id"].replace("-", ""),
-        record["run_id"].replace("-", "")[16:],
-    )
-    assert own.trace_id == record["trace_id"]
 
 
 async def test_tokens_are_counted_once_and_workflows_are_chains(
