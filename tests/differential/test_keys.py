@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -239,45 +240,55 @@ SECRET_RULES = {
 }
 
 
+KEY_TEXTS = [
+    *(pair.pem.encode() for pair in PAIRS.values()),
+    *(pair.private_pem.encode() for pair in PAIRS.values()),
+    *(pair.spki(serialization.Encoding.DER) for pair in PAIRS.values()),
+    *(json.dumps(public_jwk(pair.public)).encode() for pair in PAIRS.values()),
+    b"ssh-ed25519 " + base64.b64encode(SECRET * 2),
+]
+"""Keys of other algorithms, which somebody may take for a shared secret."""
+
+ENCODINGS: list[Callable[[bytes], bytes]] = [
+    bytes,
+    bytes,
+    bytes,
+    base64.b64encode,
+    bytes.strip,
+    lambda data: data.hex().encode(),
+    lambda data: b" " + data,
+    lambda data: data + b"\n",
+    lambda data: data[:-1],
+]
+
+
+def random_secret(chance: Random) -> bytes:
+    """Return random bytes, bytes that are easy to guess, or a key, in some encoding."""
+    data = chance.randbytes(chance.choice([8, 31, 32, 48, 64]))
+    plain = chance.choice([data, bytes(40), b"ab" * 20, b"{}" + data, *KEY_TEXTS])
+    return chance.choice(ENCODINGS)(plain)
+
+
+def accept(secret: bytes) -> bytes:
+    check_secret(secret, ALGORITHMS["HS256"], "S")
+    return secret
+
+
+def accept_with_pyjwt(secret: bytes) -> bytes:
+    algorithm = HMACAlgorithm(HMACAlgorithm.SHA256)
+    key = algorithm.prepare_key(secret)
+    if message := algorithm.check_key_length(key):
+        raise InvalidKeyError(message)
+    return key
+
+
 def test_every_accepted_secret_is_accepted_by_pyjwt() -> None:
-    library = HMACAlgorithm(HMACAlgorithm.SHA256)
-    der = serialization.Encoding.DER
-    keys = [
-        *(pair.pem.encode() for pair in PAIRS.values()),
-        *(pair.private_pem.encode() for pair in PAIRS.values()),
-        *(pair.spki(der) for pair in PAIRS.values()),
-        *(json.dumps(public_jwk(pair.public)).encode() for pair in PAIRS.values()),
-        b"ssh-ed25519 " + base64.b64encode(SECRET * 2),
-    ]
-    encodings: list[Callable[[bytes], bytes]] = [
-        bytes,
-        bytes,
-        bytes,
-        base64.b64encode,
-        bytes.strip,
-        lambda data: data.hex().encode(),
-        lambda data: b" " + data,
-        lambda data: data + b"\n",
-        lambda data: data[:-1],
-    ]
     with Comparison("shared secrets", stricter=SECRET_RULES) as comparison:
-        chance = comparison.chance
         for _ in comparison.rounds(3_000):
-            random = chance.randbytes(chance.choice([8, 31, 32, 48, 64]))
-            plain = chance.choice([random, bytes(40), b"ab" * 20, b"{}" + random, *keys])
-            secret = chance.choice(encodings)(plain)
-
-            def own(secret: bytes = secret) -> bytes:
-                check_secret(secret, ALGORITHMS["HS256"], "S")
-                return secret
-
-            def by_library(secret: bytes = secret) -> bytes:
-                key = library.prepare_key(secret)
-                if message := library.check_key_length(key):
-                    raise InvalidKeyError(message)
-                return key
-
+            secret = random_secret(comparison.chance)
             comparison.compare(
-                secret, attempt(own, InvalidKey), attempt(by_library, InvalidKeyError)
+                secret,
+                attempt(partial(accept, secret), InvalidKey),
+                attempt(partial(accept_with_pyjwt, secret), InvalidKeyError),
             )
         assert comparison.accepted > 300

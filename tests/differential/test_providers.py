@@ -184,44 +184,66 @@ def test_every_accepted_url_has_the_parts_of_pydantic() -> None:
             comparison.compare(text, attempt(own, ValueError), attempt(library, *refusals))
 
 
+class RandomSignIns:
+    """Ends of a sign-in, each with an ID token that the provider gives for its code.
+
+    Attributes:
+        id_token: the token of the last end.
+        claims: the claims that it was made of.
+    """
+
+    def __init__(self, chance: Random, issuer: str, start: oidc.SignInStart) -> None:
+        self.id_token: Any = None
+        self.claims: dict[str, Any] = {}
+        self._chance = chance
+        self._issuer = issuer
+        self._start = start
+
+    def end(self) -> oidc.SignInEnd:
+        """Return the end of a sign-in, for which there is a token of random claims then."""
+        start = self._start
+        choices: dict[str, list[Any]] = {
+            "iss": [self._issuer] * 9 + [self._issuer + "/", None, [self._issuer]],
+            "aud": ["console"] * 9 + [["other", "console"], "other", [], None, {"console": 1}],
+            "exp": [time.time() + 600] * 9 + [time.time() - 1, None, True, math.inf],
+            "nonce": [start.nonce] * 9 + ["None", "", None, 1],
+        }
+        self.claims = {name: self._chance.choice(values) for name, values in choices.items()}
+        self._text = f"{b64(b'{}')}.{b64(compact(self.claims))}.{b64(b'x')}"
+        others = [None, "", "a.b.c", self._text[:-9], self.claims]
+        self.id_token = self._chance.choice([self._text] * 12 + others)
+        nonce = self._chance.choice([start.nonce] * 9 + ["None", ""])
+        return oidc.SignInEnd("c", start.code_verifier, nonce, "https://here/console")
+
+    async def exchange(self, url: str, fields: Any, **options: Any) -> dict[str, Any]:
+        """Answer as the provider does; it takes the place of `oidc.post_form`."""
+        return {"id_token": self.id_token, "access_token": "a"}
+
+    def expect(self, end: oidc.SignInEnd) -> Outcome:
+        """Return what the rules of OpenID Connect Core 1.0, 3.1.3.7, make of the claims."""
+        expiry = self.claims["exp"]
+        is_right = (
+            self.id_token == self._text
+            and self.claims["iss"] == self._issuer
+            and self.claims["aud"] in ("console", ["other", "console"])
+            and type(expiry) is float
+            and time.time() < expiry < math.inf
+            and self.claims["nonce"] == end.nonce
+        )
+        return Outcome("a") if is_right else Outcome(refusal="refused")
+
+
 def test_every_accepted_id_token_is_for_the_sign_in(
     server: KeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rules of OpenID Connect Core 1.0, 3.1.3.7, on the members that the token was made of."""
     client = OidcClient(Console(oidc_issuer=server.url, oidc_client_id="console"))
     start = asyncio.run(client.start("https://here/console"))
-    tokens: list[Any] = []
-
-    async def exchange(url: str, fields: Any) -> dict[str, Any]:
-        return {"id_token": tokens[-1], "access_token": "a"}
-
-    monkeypatch.setattr(oidc, "post_form", exchange)
-    choices: dict[str, list[Any]] = {
-        "iss": [server.url] * 9 + [server.url + "/", None, [server.url]],
-        "aud": ["console"] * 9 + [["other", "console"], "other", [], None, {"console": 1}],
-        "exp": [time.time() + 600] * 9 + [time.time() - 1, None, True, math.inf],
-        "nonce": [start.nonce] * 9 + ["None", "", None, 1],
-    }
-    rules = {
-        "iss": lambda value: value == server.url,
-        "aud": lambda value: value in ("console", ["other", "console"]),
-        "exp": lambda value: type(value) is float and time.time() < value < math.inf,
-    }
     with Comparison("ID tokens") as comparison:
-        chance = comparison.chance
+        sign_ins = RandomSignIns(comparison.chance, server.url, start)
+        monkeypatch.setattr(oidc, "post_form", sign_ins.exchange)
         for _ in comparison.rounds(400):
-            claims = {name: chance.choice(values) for name, values in choices.items()}
-            text = f"{b64(b'{}')}.{b64(compact(claims))}.{b64(b'x')}"
-            tokens.append(chance.choice([text] * 12 + [None, "", "a.b.c", text[:-9], claims]))
-            nonce = chance.choice([start.nonce] * 9 + ["None", ""])
-            end = oidc.SignInEnd("c", start.code_verifier, nonce, "https://here/console")
-            is_right = tokens[-1] == text and claims["nonce"] == nonce
-            is_right = is_right and all(rule(claims[name]) for name, rule in rules.items())
-            comparison.compare(
-                (tokens[-1], claims, nonce),
-                attempt(lambda end=end: asyncio.run(client.finish(end)).token, BadRequest),  # type: ignore[misc]
-                Outcome("a")
-                if is_right and claims["nonce"] == nonce
-                else Outcome(refusal="refused"),
-            )
+            end = sign_ins.end()
+            expected = sign_ins.expect(end)
+            found = attempt(lambda end=end: asyncio.run(client.finish(end)).token, BadRequest)  # type: ignore[misc]
+            comparison.compare((sign_ins.id_token, sign_ins.claims, end.nonce), found, expected)
         assert comparison.accepted > 50

@@ -98,13 +98,9 @@ def pick_states(chance: Random) -> list[str]:
     return [chance.choice(texts) for _ in range(chance.randrange(1, 4))]
 
 
-def test_states_arrive_as_those_of_libsystemd(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    library = Libsystemd()
-    addresses = (
+def list_addresses(receiver: Receiver, folder: Path) -> tuple[str | None, ...]:
+    """Return addresses that states arrive at, and those that nothing can be sent to."""
+    return (
         None,
         "",
         "@",
@@ -112,38 +108,63 @@ def test_states_arrive_as_those_of_libsystemd(
         receiver.abstract,
         receiver.path,
         receiver.abstract,
-        str(tmp_path / "absent"),
-        str(tmp_path),
+        str(folder / "absent"),
+        str(folder),
         "/" + "x" * 200,
         "@" + "x" * 200,
     )
+
+
+def pick_variables(
+    chance: Random, addresses: tuple[str | None, ...], number: str
+) -> dict[str, str | None]:
+    return {
+        "NOTIFY_SOCKET": chance.choice(addresses),
+        "WATCHDOG_USEC": chance.choice((None, number)),
+        "WATCHDOG_PID": chance.choice((None, str(os.getpid()), "1", "", "x")),
+    }
+
+
+def notify(values: dict[str, str | None], states: list[str]) -> float | None:
+    """Send states as the server does; return the seconds of the watchdog."""
+    set_environment(values, VARIABLES)
+    manager = ServiceManager.from_environment()
+    manager.notify(*states)
+    assert list_left(VARIABLES) == []
+    return manager.watchdog_seconds
+
+
+def notify_with_libsystemd(
+    library: Libsystemd, values: dict[str, str | None], states: list[str]
+) -> float | None:
+    set_environment(values, VARIABLES)
+    microseconds = library.read_watchdog()
+    library.notify("\n".join(states).encode())
+    assert list_left(VARIABLES) == []
+    return microseconds and microseconds / 1e6
+
+
+def test_states_arrive_as_those_of_libsystemd(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    library = Libsystemd()
+    addresses = list_addresses(receiver, tmp_path)
     with Comparison("service manager: states", stricter=RULES) as comparison:
         gc.collect()  # Earlier tests may have left files that a collection closes.
         before = count_descriptors()
         chance = comparison.chance
         for _ in comparison.rounds(400):
             number = chance.choice((*NUMBERS, *LAX_NUMBERS, str(chance.randrange(10**12))))
-            values = {
-                "NOTIFY_SOCKET": chance.choice(addresses),
-                "WATCHDOG_USEC": chance.choice((None, number)),
-                "WATCHDOG_PID": chance.choice((None, str(os.getpid()), "1", "", "x")),
-            }
+            values = pick_variables(chance, addresses, number)
             states = pick_states(chance)
-            set_environment(values, VARIABLES)
-            manager = ServiceManager.from_environment()
-            manager.notify(*states)
-            assert list_left(VARIABLES) == []
+
+            own_seconds = notify(values, states)
             own = receiver.take()
-            set_environment(values, VARIABLES)
-            library_seconds = library.read_watchdog()
-            library.notify("\n".join(states).encode())
-            assert list_left(VARIABLES) == []
+            library_seconds = notify_with_libsystemd(library, values, states)
             comparison.compare((values, states), Outcome(own), Outcome(receiver.take()))
-            comparison.compare(
-                values,
-                refuse(manager.watchdog_seconds, number),
-                refuse(library_seconds and library_seconds / 1e6, number),
-            )
+            comparison.compare(values, refuse(own_seconds, number), refuse(library_seconds, number))
         assert count_descriptors() == before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 from unittest import mock
@@ -208,43 +209,50 @@ def random_payload(chance: Random) -> bytes:
     return changed_bytes(chance, payload) if chance.random() < 0.15 else payload
 
 
+def random_rules(chance: Random) -> ClaimRules:
+    """Return rules without leeway, because that of PyJWT counts for `exp` too."""
+    return ClaimRules(
+        audience=chance.choice([None, "here"]),
+        issuer=chance.choice([None, "us"]),
+        require_exp=chance.random() < 0.3,
+        require_sub=chance.random() < 0.3,
+        leeway=0,
+    )
+
+
+def read_claims(payload: bytes, rules: ClaimRules) -> Any:
+    claims = check_claims(payload, rules, NOW)
+    return claims.subject, claims.session_id, claims.expires_at
+
+
+def read_claims_with_pyjwt(text: str, rules: ClaimRules) -> Any:
+    options: Any = {
+        "require": [name for name in ("exp", "sub") if getattr(rules, f"require_{name}")],
+        "verify_aud": rules.audience is not None,
+    }
+    claims = jwt.decode(
+        text,
+        key=SECRET,
+        algorithms=["HS256"],
+        audience=rules.audience,
+        issuer=rules.issuer,
+        options=options,
+    )
+    return claims.get("sub"), claims.get("session_id"), claims.get("exp")
+
+
+@mock.patch("jwt.api_jwt.datetime", _Clock)
 def test_every_accepted_claim_is_accepted_by_pyjwt() -> None:
-    """Compare without leeway, because that of PyJWT counts for `exp` too."""
-    key = {"key": SECRET, "algorithms": ["HS256"]}
-    with (
-        Comparison("claims of tokens", stricter=CLAIM_RULES, wider=WIDER_CLAIMS) as comparison,
-        mock.patch("jwt.api_jwt.datetime", _Clock),
-    ):
+    refusals = (jwt.PyJWTError, OverflowError, ValueError, TypeError)
+    with Comparison("claims of tokens", stricter=CLAIM_RULES, wider=WIDER_CLAIMS) as comparison:
         for _ in comparison.rounds(4_000):
-            chance = comparison.chance
-            payload = random_payload(chance)
-            rules = ClaimRules(
-                audience=chance.choice([None, "here"]),
-                issuer=chance.choice([None, "us"]),
-                require_exp=chance.random() < 0.3,
-                require_sub=chance.random() < 0.3,
-                leeway=0,
-            )
-            required = [name for name in ("exp", "sub") if getattr(rules, f"require_{name}")]
+            payload = random_payload(comparison.chance)
+            rules = random_rules(comparison.chance)
             text = token({"alg": "HS256"}, payload, hs(SECRET))
-            options: Any = {"require": required, "verify_aud": rules.audience is not None}
-
-            def by_library(
-                text: str = text, rules: ClaimRules = rules, options: Any = options
-            ) -> Any:
-                claims = jwt.decode(
-                    text, audience=rules.audience, issuer=rules.issuer, options=options, **key
-                )
-                return claims.get("sub"), claims.get("session_id"), claims.get("exp")
-
-            def by_us(payload: bytes = payload, rules: ClaimRules = rules) -> Any:
-                claims = check_claims(payload, rules, NOW)
-                return claims.subject, claims.session_id, claims.expires_at
-
             comparison.compare(
                 (payload, rules),
-                attempt(by_us, InvalidToken),
-                attempt(by_library, jwt.PyJWTError, OverflowError, ValueError, TypeError),
+                attempt(partial(read_claims, payload, rules), InvalidToken),
+                attempt(partial(read_claims_with_pyjwt, text, rules), *refusals),
             )
         assert comparison.accepted > 100
 
@@ -277,48 +285,66 @@ def identify(verifier: Verifier, header: str) -> Outcome:
     return attempt(lambda: verifier.identify_jwt(header), InvalidToken)
 
 
-def test_cached_verifications_are_those_of_a_new_verifier() -> None:
-    """Tokens of several keys and users, at moving times, before and after changes of the keys.
+CONFIGURED = [
+    Settings(authorization=Authorization(algorithm="HS256", **rules))  # type: ignore[arg-type]
+    for rules in (
+        {"verification_keys": (SECRET.decode(),)},
+        {"verification_keys": (SECRET.decode()[::-1],)},
+        {"verification_keys": (SECRET.decode(),), "issuer": "us"},
+    )
+]
+"""The settings of three verifiers."""
 
-    Three verifiers work in turn; each answer is compared with that of one that knows no token.
-    """
-    settings = [
-        Settings(authorization=Authorization(algorithm="HS256", **given))  # type: ignore[arg-type]
-        for given in (
-            {"verification_keys": (SECRET.decode(),)},
-            {"verification_keys": (SECRET.decode()[::-1],)},
-            {"verification_keys": (SECRET.decode(),), "issuer": "us"},
+
+def build_headers() -> list[str]:
+    """Return headers with tokens of several keys and users, which expire at different times."""
+    return [
+        f"Bearer {token({'alg': 'HS256'}, claims, hs(secret))}"
+        for secret in (SECRET, SECRET[::-1])
+        for user in ("ann", "bob")
+        for claims in (
+            {"sub": user},
+            {"sub": user, "iss": "us", "exp": NOW + 40},
+            {"sub": user, "exp": NOW + 5.5, "scopes": ["agents:read"]},
+            {"sub": user, "nbf": NOW + 20, "iss": "us"},
         )
     ]
-    moment = [float(NOW)]
-    clocks: Any = {"clock": lambda: moment[0], "monotonic": lambda: moment[0] - NOW}
+
+
+class Moment:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = float(NOW)
+
+    def open_verifier(self, settings: Settings) -> Verifier:
+        return Verifier(settings, clock=lambda: self.now, monotonic=lambda: self.now - NOW)
+
+
+def test_cached_verifications_are_those_of_a_new_verifier() -> None:
+    """Three verifiers work in turn; each answer is compared with that of one without a cache.
+
+    Now and then the time goes back to its begin, and all verifiers are new.
+    """
+    moment = Moment()
+    headers = build_headers()
+    kept = [moment.open_verifier(settings) for settings in CONFIGURED]
     with Comparison("cache of verified tokens") as comparison:
         chance = comparison.chance
-        kept = [Verifier(each, **clocks) for each in settings]
-        tokens = [
-            f"Bearer {token({'alg': 'HS256'}, claims, hs(secret))}"
-            for secret in (SECRET, SECRET[::-1])
-            for user in ("ann", "bob")
-            for claims in (
-                {"sub": user},
-                {"sub": user, "iss": "us", "exp": NOW + 40},
-                {"sub": user, "exp": NOW + 5.5, "scopes": ["agents:read"]},
-                {"sub": user, "nbf": NOW + 20, "iss": "us"},
-            )
-        ]
         for _ in comparison.rounds(1_500):
-            moment[0] += chance.choice([0, 0, 0, 0.1, 0.4])
+            moment.now += chance.choice([0, 0, 0, 0.1, 0.4])
             if chance.random() < 0.002:
-                moment[0] = NOW
-                kept = [Verifier(each, **clocks) for each in settings]
+                moment.now = NOW
+                kept = [moment.open_verifier(settings) for settings in CONFIGURED]
             place = chance.randrange(len(kept))
-            header = chance.choice(tokens)
+            header = chance.choice(headers)
             if chance.random() < 0.1:
                 header = header[:-2] + chance.choice(["AA", "BA", "", "=="])
+
             own = identify(kept[place], header)
-            fresh = identify(Verifier(settings[place], **clocks), header)
+            fresh = identify(moment.open_verifier(CONFIGURED[place]), header)
             if own.value is not None:
                 assert isinstance(own.value, Principal)
                 assert json.loads(own.value.claims)["sub"] == own.value.subject
-            comparison.compare((place, header, moment[0]), own, fresh)
+            comparison.compare((place, header, moment.now), own, fresh)
         assert comparison.accepted > 100

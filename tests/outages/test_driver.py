@@ -369,43 +369,53 @@ async def test_a_database_that_cannot_store_every_text_gets_no_tables(
     assert "createdb --encoding UTF8" in str(raised.value.hint)
 
 
+class Watch:
+    """The topics of two runs and of two workers, in a process that follows them."""
+
+    def __init__(self, there: Faulty) -> None:
+        self._there = there
+        topics = (run_topic("a"), run_topic("b"), worker_topic("w1"), worker_topic("w2"))
+        self._numbers = {topic: there.database.watch(topic) for topic in topics}
+        self._last = there.database.watch("run last")
+
+    async def wait_for_listener(self) -> None:
+        """Wait until the process listens: a new listener announces every topic."""
+        await wait_until(lambda: all(number() for number in self._numbers.values()))
+
+    async def find_woken(self, statement: str) -> list[str]:
+        """Execute a statement; return the topics that it wakes."""
+        before = {topic: number() for topic, number in self._numbers.items()}
+        await self._there.direct(statement)
+
+        # Notifications arrive in their order.
+        seen = self._last()
+        await self._there.notify("run last")
+        await wait_until(lambda: self._last() != seen)
+        return [topic for topic, number in self._numbers.items() if number() != before[topic]]
+
+
+WOKEN = {
+    # Its process announces it after the commit, if another one has requested that.
+    "INSERT INTO run_events (run_id, first_seq, last_seq, events) VALUES ('b', 0, 0, 'x')": [],
+    "UPDATE runs SET cancel_requested_at = 1 WHERE run_id = 'a'": ["worker w1"],
+    "UPDATE runs SET status = 'CANCELLED' WHERE run_id = 'a'": ["run a"],
+    "UPDATE runs SET status = 'PAUSED' WHERE run_id = 'b'": ["run b"],
+    "UPDATE sessions SET run_count = 3": [],
+}
+"""The topics that each statement wakes, in their order."""
+
+
 async def test_notifications_wake_only_those_whom_they_concern(server: PostgresServer) -> None:
     async with faulty(server) as there:
         await there.create("s1")
         for run_id in ("a", "b"):
             run = a_run(run_id, owner="w1", background=False)
             assert await there.database.write(runs.create(run))
-        watch = there.database.watch
-        topics = (run_topic("a"), run_topic("b"), worker_topic("w1"), worker_topic("w2"))
-        numbers = {topic: watch(topic) for topic in topics}
-        # A new listener announces every topic.
-        await wait_until(lambda: all(number() for number in numbers.values()))
+        watch = Watch(there)
+        await watch.wait_for_listener()
 
-        async def find_woken(statement: str) -> list[str]:
-            before = {topic: number() for topic, number in numbers.items()}
-            await there.direct(statement)
-
-            # Notifications arrive in their order.
-            last = watch("run last")
-            seen = last()
-            await there.notify("run last")
-            await wait_until(lambda: last() != seen)
-            return [topic for topic, number in numbers.items() if number() != before[topic]]
-
-        # Its process announces it after the commit, if another one has requested that.
-        insert = "INSERT INTO run_events (run_id, first_seq, last_seq, events)"
-        assert await find_woken(f"{insert} VALUES ('b', 0, 0, 'x')") == []
-
-        cancel = "UPDATE runs SET cancel_requested_at = 1 WHERE run_id = 'a'"
-        assert await find_woken(cancel) == ["worker w1"]
-
-        end = "UPDATE runs SET status = 'CANCELLED' WHERE run_id = 'a'"
-        assert await find_woken(end) == ["run a"]
-
-        pause = "UPDATE runs SET status = 'PAUSED' WHERE run_id = 'b'"
-        assert await find_woken(pause) == ["run b"]
-
-        assert await find_woken("UPDATE sessions SET run_count = 3") == []
+        woken = {statement: await watch.find_woken(statement) for statement in WOKEN}
+        assert woken == WOKEN
 
 
 class Announcements:

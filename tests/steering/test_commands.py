@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,35 @@ def server(site: Deployment) -> Iterator[ThreadedServer]:
         yield served
 
 
-@pytest.mark.parametrize("place", ["local", "remote"])
-def test_command_sends_a_message_that_the_run_answers(
-    site: Deployment,
-    server: ThreadedServer,
-    models: SteppingModels,
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
-    tmp_path: Path,
-) -> None:
+Command = Callable[..., Result]
+
+
+@pytest.fixture(params=["local", "remote"])
+def agentctl(
+    request: pytest.FixtureRequest, site: Deployment, server: ThreadedServer, tmp_path: Path
+) -> Command:
+    """`agentctl` for an administrator of the site, on its database or through its server."""
+    door = ("--config", str(site.path))
+    if request.param == "remote":
+        token_file = tmp_path / "token"
+        token_file.write_text(site.token("me", ADMIN))
+        door = ("--url", server.url, "--token-file", str(token_file))
+
+    def run(*arguments: str) -> Result:
+        return run_command(*arguments, *door, environment={"HOME": str(tmp_path)}, folder=tmp_path)
+
+    return run
+
+
+@pytest.fixture
+def client(site: Deployment, server: ThreadedServer) -> Iterator[Client]:
+    with Client(server.url, site.token("me", ADMIN)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def noticed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Is set when a run of this process has learned of a message."""
     noticed = threading.Event()
     note_messages = LiveRun.note_messages
 
@@ -44,93 +65,101 @@ def test_command_sends_a_message_that_the_run_answers(
         noticed.set()
 
     monkeypatch.setattr(LiveRun, "note_messages", note_and_tell)
-    token = site.token("me", ADMIN)
-    (tmp_path / "token").write_text(token)
-    door = ("--config", str(site.path))
-    if place == "remote":
-        door = ("--url", server.url, "--token-file", str(tmp_path / "token"))
+    return noticed
 
-    def agentctl(*arguments: str) -> Result:
-        return run_command(*arguments, *door, environment={"HOME": str(tmp_path)}, folder=tmp_path)
 
+def start_held_run(client: Client, models: SteppingModels, steps: int) -> str:
+    """Start a run of some steps, which waits for the first answer of its model; return its id."""
     models.hold()
-    with Client(server.url, token) as client:
-        run = client.runs.start(agent="worker", message="work 3 a", background=True)
-        wait_for(lambda: bool(models.requests))
-        sent = agentctl("runs", "send", run["run_id"], "only primes", "-o", "json")
-        assert sent.code == 0, sent.stderr
-        record = json.loads(sent.stdout)
-        assert (record["status"], record["content"]) == ("waiting", "only primes")
-        assert f"sent to run {run['run_id']}" in sent.stderr
-
-        # A server learns of the message of a command a moment later: the run might end before.
-        wait_for(noticed.is_set)
-        models.let_go()
-        wait_for(lambda: client.runs.get(run["run_id"])["status"] == "COMPLETED")
-        assert "only primes" in client.runs.get(run["run_id"])["content"]
-
-        listed = agentctl("runs", "messages", run["run_id"], "-o", "json")
-        assert json.loads(listed.stdout) == client.runs.messages(run["run_id"])["messages"]
-        table = agentctl("runs", "messages", run["run_id"], "-o", "table").stdout
-        assert table.split()[:3] == ["ID", "STATUS", "CONTENT"]
-        assert "delivered  only primes" in table
-        assert agentctl("runs", "messages", "nothing").code != 0
-
-        late = agentctl("runs", "send", run["run_id"], "x", "--late", "refuse")
-        assert late.code != 0
-        assert "the run had ended as COMPLETED" in late.stderr
+    run = client.runs.start(agent="worker", message=f"work {steps} a", background=True)
+    wait_for(lambda: bool(models.requests))
+    return str(run["run_id"])
 
 
-def test_client_sends_a_message_to_a_run(
-    site: Deployment, server: ThreadedServer, models: SteppingModels
+def finish(client: Client, models: SteppingModels, run_id: str) -> dict[str, Any]:
+    """Let a run end, and return its record."""
+    models.let_go()
+    wait_for(lambda: client.runs.get(run_id)["status"] == "COMPLETED")
+    return dict(client.runs.get(run_id))
+
+
+def test_command_sends_a_message_that_the_run_answers(
+    client: Client, models: SteppingModels, noticed: threading.Event, agentctl: Command
 ) -> None:
-    models.hold()
-    with Client(server.url, site.token("me", ADMIN)) as client:
-        run = client.runs.start(agent="worker", message="work 1 a", background=True)
-        wait_for(lambda: bool(models.requests))
-        sent = client.runs.send(run, "only primes")
-        models.let_go()
-        wait_for(lambda: client.runs.get(run["run_id"])["status"] == "COMPLETED")
-        (listed,) = client.runs.messages(run["run_id"])["messages"]
-        assert (listed["message_id"], listed["status"]) == (sent["message_id"], "delivered")
+    run_id = start_held_run(client, models, steps=3)
+    sent = agentctl("runs", "send", run_id, "only primes", "-o", "json")
+    assert sent.code == 0, sent.stderr
+    record = json.loads(sent.stdout)
+    assert (record["status"], record["content"]) == ("waiting", "only primes")
+    assert f"sent to run {run_id}" in sent.stderr
+
+    # A server learns of the message of a command a moment later: the run might end before.
+    wait_for(noticed.is_set)
+    assert "only primes" in finish(client, models, run_id)["content"]
 
 
+def test_command_lists_the_messages_of_a_run(
+    client: Client, models: SteppingModels, agentctl: Command
+) -> None:
+    run_id = start_held_run(client, models, steps=1)
+    client.runs.send(run_id, "only primes")
+    finish(client, models, run_id)
+
+    listed = agentctl("runs", "messages", run_id, "-o", "json")
+    assert json.loads(listed.stdout) == client.runs.messages(run_id)["messages"]
+    table = agentctl("runs", "messages", run_id, "-o", "table").stdout
+    assert table.split()[:3] == ["ID", "STATUS", "CONTENT"]
+    assert "delivered  only primes" in table
+    assert agentctl("runs", "messages", "nothing").code != 0
+
+
+def test_command_refuses_a_late_message_on_request(
+    client: Client, models: SteppingModels, agentctl: Command
+) -> None:
+    run_id = start_held_run(client, models, steps=0)
+    finish(client, models, run_id)
+
+    late = agentctl("runs", "send", run_id, "x", "--late", "refuse")
+    assert late.code != 0
+    assert "the run had ended as COMPLETED" in late.stderr
+
+
+def test_client_sends_a_message_to_a_run(client: Client, models: SteppingModels) -> None:
+    run_id = start_held_run(client, models, steps=1)
+    sent = client.runs.send(client.runs.get(run_id), "only primes")
+    finish(client, models, run_id)
+    (listed,) = client.runs.messages(run_id)["messages"]
+    assert (listed["message_id"], listed["status"]) == (sent["message_id"], "delivered")
+
+
+@pytest.mark.parametrize("agentctl", ["remote"], indirect=True)
 def test_start_in_a_busy_session_is_sent_to_its_run(
-    site: Deployment, server: ThreadedServer, models: SteppingModels, tmp_path: Path
+    client: Client, models: SteppingModels, agentctl: Command
 ) -> None:
-    token = site.token("me", ADMIN)
-    (tmp_path / "token").write_text(token)
-    door = ("--url", server.url, "--token-file", str(tmp_path / "token"))
-    words = ("--agent", "steered", "--session", "s1")
-
-    def start(*arguments: str) -> Result:
-        environment = {"HOME": str(tmp_path)}
-        command = ("runs", "start", *words, *arguments, *door)
-        return run_command(*command, environment=environment, folder=tmp_path)
-
+    start = partial(agentctl, "runs", "start", "--agent", "steered", "--session", "s1")
     models.hold()
-    with Client(server.url, token) as client, ThreadPoolExecutor() as threads:
-        run = client.runs.start(
-            agent="steered", session_id="s1", message="work 2 a", background=True
-        )
-        wait_for(lambda: bool(models.requests))
-        sent = start("--message", "only primes", "--background", "-o", "json")
-        assert sent.code == 0, sent.stderr
-        record = json.loads(sent.stdout)
-        assert record["run_id"] == run["run_id"]
-        assert record["sent_message"]["status"] == "waiting"
-        assert f"sent to run {run['run_id']}" in sent.stderr
+    run = client.runs.start(agent="steered", session_id="s1", message="work 2 a", background=True)
+    wait_for(lambda: bool(models.requests))
 
-        def let_go_when_sent() -> None:
-            wait_for(lambda: client.runs.messages(run["run_id"])["total"] == 2)
-            models.let_go()
+    sent = start("--message", "only primes", "--background", "-o", "json")
+    assert sent.code == 0, sent.stderr
+    record = json.loads(sent.stdout)
+    assert record["run_id"] == run["run_id"]
+    assert record["sent_message"]["status"] == "waiting"
+    assert f"sent to run {run['run_id']}" in sent.stderr
 
+    def let_go_when_sent() -> None:
+        wait_for(lambda: client.runs.messages(run["run_id"])["total"] == 2)
+        models.let_go()
+
+    # The command waits for the end of the run.
+    with ThreadPoolExecutor() as threads:
         sent_both = threads.submit(let_go_when_sent)
         result = start("--message", "and odd")
         sent_both.result()
-        assert result.code == 0, result.stderr
-        assert result.stdout == "done after work 2 a | only primes | and odd\n"
-        assert f"sent to run {run['run_id']}" in result.stderr
+    assert result.code == 0, result.stderr
+    assert result.stdout == "done after work 2 a | only primes | and odd\n"
+    assert f"sent to run {run['run_id']}" in result.stderr
 
 
 def test_stream_of_a_message_is_open_before_its_delivery(
@@ -154,39 +183,38 @@ def test_stream_of_a_message_is_open_before_its_delivery(
     assert (lines[0], lines[-1]) == ("event: MessageDelivered", "event: RunCompleted")
 
 
+def list_notes(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in events if event["type"] == "CUSTOM"]
+
+
 def test_page_with_tools_sends_a_message_to_its_run(
-    site: Deployment, server: ThreadedServer, models: SteppingModels
+    site: Deployment, server: ThreadedServer, client: Client, models: SteppingModels
 ) -> None:
     """Its requests wait in the queue: two streams with a call of its tool would make it twice."""
-    models.hold()
-    token = site.token("me", ADMIN)
+    headers = site.bearer("me", ADMIN)
     tools = [{"name": "show", "description": "Show a text", "parameters": {"type": "object"}}]
 
     def post(message: str) -> list[dict[str, Any]]:
         body = build_page_request(message, message.replace(" ", "-"), tools)
-        response = httpx2.post(
-            f"{server.url}/agui/agents/steered",
-            json=body,
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=PATIENCE,
-        )
+        url = f"{server.url}/agui/agents/steered"
+        response = httpx2.post(url, json=body, headers=headers, timeout=PATIENCE)
         assert response.status_code == 200, response.text
         return read_page_events(response.text)
 
-    with Client(server.url, token) as client, ThreadPoolExecutor() as threads:
+    models.hold()
+    with ThreadPoolExecutor() as threads:
         working = threads.submit(post, "work 2 a")
         wait_for(lambda: bool(models.requests))
         queued = threads.submit(post, "work 0 b")
         wait_for(lambda: len([*client.runs.list(session_id="s1")]) == 2)
         run_id, _ = sorted(run["run_id"] for run in client.runs.list(session_id="s1"))
-        sent = client.runs.send(run_id, "only primes")
-        assert sent["status"] == "waiting"
+        assert client.runs.send(run_id, "only primes")["status"] == "waiting"
         models.let_go()
 
-        notes = [event for event in working.result() if event["type"] == "CUSTOM"]
+        notes = list_notes(working.result())
         assert [note["value"]["content"] for note in notes] == ["only primes"]
         assert read_page_text(working.result()) == "done after work 2 a | only primes"
-        notes = [event for event in queued.result() if event["type"] == "CUSTOM"]
+        notes = list_notes(queued.result())
         assert [note["name"] for note in notes] == ["agentctl.queued"]
         assert read_page_text(queued.result()) == "done after work 0 b"
 
