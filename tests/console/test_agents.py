@@ -11,26 +11,28 @@ from tests.server.threaded_server import ThreadedServer
 pytestmark = needs_browser
 
 
-def test_components_show_their_parts_and_start_in_the_background(
-    server: ThreadedServer, browser: Browser
-) -> None:
+def test_components_show_their_parts(server: ThreadedServer, browser: Browser) -> None:
     start(server, "teams/crew", "configured", "Look up the price")
-    (server.deployment.folder / "x").touch()
     with open_console(browser, server.url, "#/agents", token=token(server)) as shown:
         shown.see("A leader and two members", "Workflows")
         check_view(shown)
+
         shown.go("#/agents/agents/refunds")
         expect(shown.page.locator("[data-instructions]")).to_have_text("Refund what is due.")
         facts = shown.page.locator("[data-configuration]")
         expect(facts).to_contain_text("approverefund user")
         expect(facts).to_contain_text("model tool:refund · provider openai")
         assert "http" not in facts.inner_text()
+
         shown.go("#/agents/teams/crew")
         shown.see("Members", "Hang", "team · model delegate · mode coordinate", "completed")
         shown.go("#/agents/workflows/broken")
         shown.see("Steps", "first")
 
-        shown.go("#/agents")
+
+def test_agent_is_started_in_the_background(server: ThreadedServer, browser: Browser) -> None:
+    (server.deployment.folder / "x").touch()
+    with open_console(browser, server.url, "#/agents", token=token(server)) as shown:
         shown.page.click("a.card:has-text('Hold')")
         shown.see("hold(name)")
         check_view(shown)

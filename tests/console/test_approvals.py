@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -202,61 +202,95 @@ def test_a_question_is_answered_in_the_chat(people: People, browser: Browser) ->
     assert people.wait_for_end(run)["content"] == "Results: left"
 
 
+def expect_decided(shown: ConsolePage, words: str) -> None:
+    expect(shown.page.locator("[data-decided]")).to_contain_text(words)
+
+
+def answer_question(shown: ConsolePage) -> None:
+    """Send a question first without its answer, and then with one of the two that it names."""
+    shown.see("Which way?", "Question")
+    shown.page.click("button[type=submit]")
+    shown.see("The answer is required")
+    shown.page.select_option("select[name=answer-]", label="left")
+    shown.page.click("button[type=submit]")
+    expect_decided(shown, "answered by eve")
+
+
+def fill_form(shown: ConsolePage) -> None:
+    """Send a form first with a text for a number, and then with values of the right types."""
+    shown.see("Which seats?", "as in the passport")
+    shown.page.fill("[name=answer-seats]", "two")
+    shown.page.select_option("[name=answer-window]", label="yes")
+    shown.page.click("button[type=submit]")
+    shown.see("seats must be an integer")
+    shown.page.fill("[name=answer-seats]", "2")
+    shown.page.select_option("[name=answer-class]", label="second")
+    shown.page.click("button[type=submit]")
+    expect_decided(shown, "answered by eve")
+
+
+def report_result_of_open_call(shown: ConsolePage) -> None:
+    """Complete a call that the caller makes: first with broken JSON, and then with an object."""
+    shown.page.fill("textarea[name=result]", "{")
+    shown.page.check("text=The result is JSON")
+    shown.see("Not JSON", "The caller makes this call")
+    shown.page.fill("textarea[name=result]", '{"lines": 3}')
+    shown.page.click("text=Complete")
+    expect_decided(shown, "answered · done by eve")
+
+
+def report_result_of_lost_call(shown: ConsolePage) -> None:
+    """Say what a call has done whose process has died."""
+    shown.see("It is not known whether pay had its effect.", "it has it twice")
+    expect(shown.page.locator("button[type=submit]")).to_be_disabled()
+    shown.page.check("input[value=complete]")
+    shown.page.fill("textarea[name=result]", "paid at noon")
+    shown.page.click("text=Report the result")
+    expect_decided(shown, "answered · done by eve")
+
+
+def reject_call(shown: ConsolePage) -> None:
+    shown.page.fill("input[name=note]", "too much")
+    shown.page.click("button.danger")
+    expect_decided(shown, "✗ rejected by eve")
+
+
+ANSWERS: dict[str, Callable[[ConsolePage], None]] = {
+    "ask": answer_question,
+    "form": fill_form,
+    "open": report_result_of_open_call,
+    "lost": report_result_of_lost_call,
+    "other": reject_call,
+}
+"""The messages of runs of the payer, and what a person does on the page of their requests."""
+
+
 def test_every_kind_of_request_is_answered(people: People, browser: Browser) -> None:
-    words = ("ask", "form", "open", "lost", "other")
-    ask, form, opened, lost, other = (people.start(word, name="ben") for word in words)
-    with open_as(people, browser, "eve", place_of(people, ask)) as shown:
-        page = shown.page
-        shown.see("Which way?", "Question")
-        page.click("button[type=submit]")
-        shown.see("The answer is required")
-        page.select_option("select[name=answer-]", label="left")
-        page.click("button[type=submit]")
-        expect(page.locator("[data-decided]")).to_contain_text("answered by eve")
-        shown.go(place_of(people, form))
-        shown.see("Which seats?", "as in the passport")
-        page.fill("[name=answer-seats]", "two")
-        page.select_option("[name=answer-window]", label="yes")
-        page.click("button[type=submit]")
-        shown.see("seats must be an integer")
-        page.fill("[name=answer-seats]", "2")
-        page.select_option("[name=answer-class]", label="second")
-        page.click("button[type=submit]")
-        expect(page.locator("[data-decided]")).to_contain_text("answered by eve")
-        shown.go(place_of(people, opened))
-        page.fill("textarea[name=result]", "{")
-        page.check("text=The result is JSON")
-        shown.see("Not JSON", "The caller makes this call")
-        page.fill("textarea[name=result]", '{"lines": 3}')
-        page.click("text=Complete")
-        expect(page.locator("[data-decided]")).to_contain_text("answered · done by eve")
-        shown.go(place_of(people, lost))
-        shown.see("It is not known whether pay had its effect.", "it has it twice")
-        expect(page.locator("button[type=submit]")).to_be_disabled()
-        page.check("input[value=complete]")
-        page.fill("textarea[name=result]", "paid at noon")
-        page.click("text=Report the result")
-        expect(page.locator("[data-decided]")).to_contain_text("answered · done by eve")
-        shown.go(place_of(people, other))
-        page.fill("input[name=note]", "too much")
-        page.click("button.danger")
-        expect(page.locator("[data-decided]")).to_contain_text("✗ rejected by eve")
+    runs = {message: people.start(message, name="ben") for message in ANSWERS}
+    with open_as(people, browser, "eve", "#/approvals") as shown:
+        for message, answer in ANSWERS.items():
+            shown.go(place_of(people, runs[message]))
+            answer(shown)
 
         shown.go("#/approvals?user=ben")
         shown.see("No approvals match.")
-        page.click("button:text-is('All')")
-        rows = page.locator("tbody tr[data-approval]")
+        shown.page.click("button:text-is('All')")
+        rows = shown.page.locator("tbody tr[data-approval]")
         expect(rows).to_have_count(5)
         shown.filter("status:rejected")
         expect(rows).to_have_count(1)
         expect(rows).to_contain_text("by eve · pay(")
-    assert people.wait_for_end(ask)["content"] == "Results: left"
-    answer = "{'seats': 2, 'window': True, 'class': 'second'}"
-    assert people.wait_for_end(form)["content"] == f"Results: {answer}"
-    assert people.wait_for_end(opened)["content"] == 'Results: {"lines":3}'
-    approval = people.approvals(lost)[0]
+
+    contents = {
+        message: people.wait_for_end(runs[message])["content"]
+        for message in ("ask", "form", "open", "other")
+    }
+    assert contents["ask"] == "Results: left"
+    assert contents["form"] == "Results: {'seats': 2, 'window': True, 'class': 'second'}"
+    assert contents["open"] == 'Results: {"lines":3}'
+    assert "rejected: too much" in contents["other"]
+    approval = people.approvals(runs["lost"])[0]
     assert (approval["execution"], approval["result"]) == ("done", "paid at noon")
-    assert "rejected: too much" in people.wait_for_end(other)["content"]
 
 
 def test_reader_of_approvals_decides_nothing(people: People, browser: Browser) -> None:

@@ -137,23 +137,39 @@ def wait_for_picture(shown: ConsolePage, place: str) -> None:
     )
 
 
+DROPPED = build_png(8)
+
+PASTED = build_png(9)
+
+
+def attach_in_every_way(shown: ConsolePage) -> None:
+    """Choose a picture, a PDF and a sound, drop a picture, and paste another one."""
+    choose(shown, dot_png=build_png(7), paper_pdf=PDF, beep_wav=WAV)
+    give(shown, "drop", "dropped.png", DROPPED)
+    give(shown, "paste", "image.png", PASTED)
+    wait_for_picture(shown, ".compose")
+
+
+def expect_download(shown: ConsolePage, name: str, content: bytes) -> None:
+    with shown.page.expect_download() as saved:
+        shown.page.get_by_role("button", name=f"Download {name}").click()
+    assert saved.value.suggested_filename == name
+    assert saved.value.path().read_bytes() == content
+
+
 def test_files_without_a_message_are_seen_by_the_model_and_saved(
     site: ThreadedServer, browser: Browser, model_endpoint: ModelEndpoint
 ) -> None:
-    picture = build_png(7)
     with open_page(browser, site, "#/?with=agent:seeing", "ada", "chat") as shown:
         page = shown.page
         send = page.get_by_role("button", name="Send")
         page.wait_for_selector("button.attach")
         expect(send).to_be_disabled()
 
-        choose(shown, dot_png=picture, paper_pdf=PDF, beep_wav=WAV)
-        give(shown, "drop", "dropped.png", build_png(8))
-        give(shown, "paste", "image.png", build_png(9))
+        attach_in_every_way(shown)
         rows = page.locator(".compose .file[data-file]")
         expect(rows).to_have_count(5)
         expect(rows.nth(1)).to_contain_text("paper.pdf PDF · 69 B")
-        wait_for_picture(shown, ".compose")
         page.get_by_role("button", name="Remove dropped.png").click()
         expect(rows).to_have_count(4)
         expect(page.locator("button.attach")).to_be_focused()
@@ -169,14 +185,12 @@ def test_files_without_a_message_are_seen_by_the_model_and_saved(
         expect(page.locator(".asked .file")).to_have_count(4)
         page.reload()
         wait_for_picture(shown, ".asked")
-        with page.expect_download() as saved:
-            page.get_by_role("button", name="Download paper.pdf").click()
-        assert saved.value.suggested_filename == "paper.pdf"
-        assert saved.value.path().read_bytes() == PDF
+        expect_download(shown, "paper.pdf", PDF)
+
     sent = json.dumps(model_endpoint.requests("history")[-1]["messages"])
-    for data in (picture, PDF, build_png(9)):
+    for data in (build_png(7), PDF, PASTED):
         assert base64.b64encode(data).decode() in sent
-    assert base64.b64encode(build_png(8)).decode() not in sent
+    assert base64.b64encode(DROPPED).decode() not in sent
 
 
 def test_a_refused_file_names_the_reason_and_keeps_the_message(

@@ -131,12 +131,11 @@ def test_first_page_is_the_overview_with_the_numbers_of_the_api(
             expect(cells.first).to_have_text(str(group["runs"]))
 
 
-def test_brush_leads_to_the_runs_behind_a_bar_and_a_span(
+def test_key_leads_to_the_runs_behind_a_bar(
     server: ThreadedServer, browser: Browser, seer: str
 ) -> None:
     with open_console(browser, server.url, "#/overview", token=seer) as shown:
         points = _wait_for_points(server, seer, shown)
-        brushed = shown.page.locator("[data-brushed]")
         plot = shown.page.get_by_role("slider", name="Runs: hours")
         plot.focus()
         shown.page.keyboard.press("End")
@@ -145,32 +144,50 @@ def test_brush_leads_to_the_runs_behind_a_bar_and_a_span(
         expect(plot).to_have_attribute("aria-valuetext", re.compile("2 runs, 2 failed"))
         shown.page.keyboard.press("Enter")
         _expect_runs(shown, 2, {"since": [points[-2]["at"]]})
-        shown.page.go_back()
-        _wait_for_points(server, seer, shown)
-        for timeout in (5_000, 10_000, 30_000):  # newer numbers draw the picture again
-            plot.focus()
-            for key in ("Home", "Shift+End", "Shift+ArrowLeft"):
-                shown.page.keyboard.press(key)
-            with contextlib.suppress(AssertionError):
-                expect(brushed).to_contain_text("Show 4 runs", timeout=timeout)
-                break
-        expect(brushed).to_contain_text("Show 4 runs")
+
+
+def _brush_by_keys(shown: ConsolePage, runs: str) -> None:
+    """Select all hours but the last one, until their runs are shown."""
+    plot = shown.page.get_by_role("slider", name="Runs: hours")
+    # Newer numbers draw the picture again, and the selection is gone.
+    for timeout in (5_000, 10_000, 30_000):
+        plot.focus()
+        for key in ("Home", "Shift+End", "Shift+ArrowLeft"):
+            shown.page.keyboard.press(key)
+        with contextlib.suppress(AssertionError):
+            expect(shown.page.locator("[data-brushed]")).to_contain_text(runs, timeout=timeout)
+            return
+    raise AssertionError(f"the selection does not {runs!r}")
+
+
+def _drag_across_last_hours(shown: ConsolePage, title: str, hours: int, shown_hours: int) -> None:
+    """Select hours with the mouse: from the middle of one to the end of the picture."""
+    plot = shown.page.get_by_role("slider", name=title)
+    plot.evaluate("each => each.scrollIntoView({block: 'center'})")
+    box = plot.bounding_box()
+    assert box is not None
+    slot = (box["width"] - 68) / shown_hours
+    middle = box["y"] + 60
+    left = box["x"] + 64 + (shown_hours - hours + 0.5) * slot
+    shown.page.mouse.move(left, middle)
+    shown.page.mouse.down()
+    shown.page.mouse.move(box["x"] + box["width"] - 10, middle, steps=4)
+    shown.page.mouse.up()
+
+
+def test_brush_leads_to_the_runs_of_a_span(
+    server: ThreadedServer, browser: Browser, seer: str
+) -> None:
+    with open_console(browser, server.url, "#/overview", token=seer) as shown:
+        points = _wait_for_points(server, seer, shown)
+        brushed = shown.page.locator("[data-brushed]")
+        _brush_by_keys(shown, "Show 4 runs")
         expect(brushed).to_have_css("position", "sticky")
         shown.page.keyboard.press("Escape")
         expect(brushed).to_contain_text("Drag across a chart")
         expect(brushed).to_have_css("position", "static")
-        # The last three hours, in another picture.
-        cost = shown.page.get_by_role("slider", name="Cost: hours")
-        cost.evaluate("each => each.scrollIntoView({block: 'center'})")
-        box = cost.bounding_box()
-        assert box is not None
-        slot = (box["width"] - 68) / len(points)
-        middle = box["y"] + 60
-        left = box["x"] + 64 + (len(points) - 2.5) * slot
-        shown.page.mouse.move(left, middle)
-        shown.page.mouse.down()
-        shown.page.mouse.move(box["x"] + box["width"] - 10, middle, steps=4)
-        shown.page.mouse.up()
+
+        _drag_across_last_hours(shown, "Cost: hours", 3, len(points))
         expect(brushed).to_contain_text("Show 5 runs")
         expect(shown.page.locator(".causes tbody a")).to_have_text("2")
         brushed.locator("text=Show failed ones").click()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from tests.cli.conftest import Terminal, environment, home, terminal
 from tests.console.browser import expect, needs_browser, open_console
@@ -19,55 +20,78 @@ STATES = {"echo": "✓ completed", "http-500": "✗ failed", "hang": "■ stoppe
 """Agents of the shared server, and the state of a run of each."""
 
 
+MESSAGE = "three little words"
+
+
+def start_runs(server: ThreadedServer, headers: dict[str, str]) -> list[dict[str, str]]:
+    """Start a run of each agent, one more of `echo`, and stop the one of `hang`."""
+    runs = list[dict[str, str]]()
+    for agent in ("echo", *STATES):
+        body = {"message": MESSAGE, "session_id": f"same-{len(runs)}", "stream": False}
+        body |= {"background": agent in ("hang", "half")}
+        started = server.client.post(f"/agents/{agent}/runs", json=body, headers=headers)
+        runs.append(started.json())
+    cancel(server, headers, runs[3])
+    return runs
+
+
+def cancel(server: ThreadedServer, headers: dict[str, str], run: dict[str, str]) -> None:
+    path = f"/agents/{run['agent_id']}/runs/{run['run_id']}/cancel"
+    query = {"session_id": run["session_id"], "wait": 20}
+    assert server.client.post(path, params=query, headers=headers).is_success
+
+
+class Row(NamedTuple):
+    """A run on the page, with the texts of its cells."""
+
+    state: str
+    cells: list[str]
+
+
+def read_rows(page: Page, count: int) -> dict[str, Row]:
+    """Wait for a number of rows, and return them by run."""
+    rows = page.locator("[data-run]")
+    expect(rows).to_have_count(count)
+    return {
+        str(row.get_attribute("data-run")): Row(
+            row.locator(".status").inner_text(), row.locator("td").all_inner_texts()
+        )
+        for row in rows.all()
+    }
+
+
+def check_words(run: dict[str, str], row: Row, words: list[str]) -> None:
+    """Compare a row of the page with the words of a line of the list."""
+    assert row.state == STATES[run["agent_id"]]
+    assert row.state in words
+    # The tokens and the session are cells of their own, the user is below the component.
+    text = "\n".join(row.cells)
+    for part in ("watched", run["session_id"], MESSAGE):
+        assert part in text
+    assert {"watched", run["session_id"]} <= set(words)
+    assert set(words) & {cell for cell in row.cells if cell.isdigit()}
+
+
 def test_page_of_runs_has_the_words_of_runs_list(
     server: ThreadedServer, browser: Browser, terminal: Terminal
 ) -> None:
     headers = server.bearer("watched", *READS, *RUNS)
-    runs = list[dict[str, str]]()
-    for agent in ("echo", *STATES):
-        body = {"message": "three little words", "session_id": f"same-{len(runs)}", "stream": False}
-        body |= {"background": agent in ("hang", "half")}
-        started = server.client.post(f"/agents/{agent}/runs", json=body, headers=headers)
-        runs.append(started.json())
-
-    def cancel(run: dict[str, str]) -> None:
-        path = f"/agents/{run['agent_id']}/runs/{run['run_id']}/cancel"
-        query = {"session_id": run["session_id"], "wait": 20}
-        assert server.client.post(path, params=query, headers=headers).is_success
-
-    cancel(runs[3])
     key = headers["Authorization"].partition(" ")[2]
+    runs = start_runs(server, headers)
     with open_console(browser, server.url, "#/runs", token=key) as shown:
-        page = shown.page
-        expect(page.get_by_text("1 running")).to_be_visible()
-        page.click("button:text-is('Show')")
-        rows = page.locator("[data-run]")
-        expect(rows).to_have_count(len(runs))
-        found = {
-            row.get_attribute("data-run"): (
-                row.locator(".status").inner_text(),
-                row.locator("td").all_inner_texts(),
-            )
-            for row in rows.all()
-        }
-        ended = " ".join(page.locator("[data-ended]").inner_text().split())
+        expect(shown.page.get_by_text("1 running")).to_be_visible()
+        shown.page.click("button:text-is('Show')")
+        rows = read_rows(shown.page, len(runs))
+        ended = " ".join(shown.page.locator("[data-ended]").inner_text().split())
     listed = terminal(
         *("runs", "list", "--url", server.url),
         env={"AGENTCTL_TOKEN": key, "TERM": "xterm", "COLUMNS": "160"},
     )
-    cancel(runs[4])
+    cancel(server, headers, runs[4])
+
     assert listed.code == 0
     assert ended == "Last 5 minutes: 2 completed, 1 failed, 1 stopped"
     lines = [re.split(r"\s{2,}", line) for line in listed.screen.splitlines()]
     words_of_list = {words[0]: words for words in lines}
     for run in runs:
-        state, cells = found[run["run_id"]]
-        assert state == STATES[run["agent_id"]]
-        words = words_of_list[run["run_id"][:13]]
-        assert state in words
-        # The tokens and the session are cells of their own, the user is below the component.
-        text = "\n".join(cells)
-        for part in ("watched", run["session_id"], "three little words"):
-            assert part in text
-        assert {"watched", run["session_id"]} <= set(words)
-        assert set(words) & {cell for cell in cells if cell.isdigit()}
+        check_words(run, rows[run["run_id"]], words_of_list[run["run_id"][:13]])

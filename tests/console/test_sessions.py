@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Browser
 
 from tests.console.browser import check_view, expect, needs_browser, open_console
@@ -16,9 +17,9 @@ REFUSED = (
 )
 
 
-def test_typed_words_and_filters_find_own_sessions(
-    server: ThreadedServer, browser: Browser
-) -> None:
+@pytest.fixture(scope="module")
+def animals(server: ThreadedServer) -> None:
+    """Create sessions about a quokka and about a wombat, and one of another user about both."""
     start(server, "agents/echo", "found", "The quokka arrived; <b>say nothing</b>")
     start(server, "agents/http-500", "failed-one", "The quokka fails")
     start(server, "agents/echo", "not-found", "The wombat arrived")
@@ -28,6 +29,10 @@ def test_typed_words_and_filters_find_own_sessions(
     body = {"message": "My platypus met a quokka", "session_id": "found-by-others", "stream": False}
     other = server.bearer("other", "agents:run")
     assert server.client.post("/agents/echo/runs", json=body, headers=other).is_success
+
+
+@pytest.mark.usefixtures("animals")
+def test_typed_words_find_own_sessions(server: ThreadedServer, browser: Browser) -> None:
     with open_console(browser, server.url, "#/sessions", token=token(server)) as shown:
         rows = shown.page.locator("tbody tr")
         expect(rows.filter(has_text="The wombat arrived")).to_have_count(1)
@@ -35,10 +40,19 @@ def test_typed_words_and_filters_find_own_sessions(
         expect(rows).to_have_count(1)
         expect(rows.locator("mark")).to_have_text(["quok", "arrived"] * 2)
         expect(rows.locator(".found")).to_contain_text("<b>say nothing</b>")
+
         shown.filter("platypus")
         shown.see("No sessions match.", "are found after agentctl db index")
         shown.page.click("text=Clear filters")
+        expect(rows.filter(has_text="The wombat arrived")).to_have_count(1)
 
+
+@pytest.mark.usefixtures("animals")
+def test_filters_find_sessions_and_are_removed_one_by_one(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    with open_console(browser, server.url, "#/sessions", token=token(server)) as shown:
+        rows = shown.page.locator("tbody tr")
         shown.filter('status:failed user:me "quokka"')
         expect(rows).to_have_count(1)
         expect(rows).to_contain_text("The quokka fails")
@@ -46,6 +60,7 @@ def test_typed_words_and_filters_find_own_sessions(
         chips = shown.page.locator("[data-given] .chip")
         expect(chips).to_have_text(["status:failed ✕", "user:me ✕", '"quokka" ✕'])
         check_view(shown)
+
         chips.first.click()
         expect(rows).to_have_count(2)
         field = shown.page.get_by_role("combobox", name="Filters")
