@@ -82,7 +82,7 @@ PREPARATIONS = {
     "transcript": cancel_held_run,
     "approval": edit_arguments,
 }
-"""What is done on a page before its picture."""
+"""The steps on a page before its picture."""
 
 HEIGHTS = {"transcript": 800, "overview": 720, "approval": 740}
 """The heights of pictures in pixels; the others have 600."""

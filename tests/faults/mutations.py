@@ -83,7 +83,7 @@ class Fault(NamedTuple):
         new: the line in its place.
         source: the changed source.
         function: the function or class around the line, such as `Reader.read`; empty for none.
-        repetition: how many faults of the function with the same `old` and `new` are above it.
+        repetition: the number of faults with the same `old` and `new` above it in the function.
     """
 
     line: int

@@ -40,7 +40,7 @@ class KnownFault:
     function: str = ""
     """The function or class around the line, such as `Reader.read`; empty for none."""
     repetition: int = 0
-    """How many faults of the function with the same `old` and `new` are above it."""
+    """The number of faults with the same `old` and `new` above it in the function."""
     stuck: str | None = None
     """The test that did not end with the fault, which counts as noticed."""
     excused: str | None = None
