@@ -45,7 +45,7 @@ PLAIN_AGENTS = (*(f"{kind}-{name}" for kind in RUNNERS for name in PLAIN_NAMES),
 
 @pytest.mark.parametrize("agent", PLAIN_AGENTS)
 async def test_plain_run_names_no_work(server: ConformanceServer, agent: str) -> None:
-    """The first test: its runs are the first ones of the process, too."""
+    """The first test: its runs are the first ones of the server, too."""
     async with server.connect() as operations:
         assert await find_unstopped(operations, agent) == []
 

@@ -1,6 +1,6 @@
 """A plain run has stopped when it has ended, in a new server process for each agent, 20 times.
 
-The first test of `test_kinds.py` has all agents in one process.
+The first test of `test_kinds.py` has all agents in one server, whose process has run others.
 """
 
 from __future__ import annotations
