@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,17 +17,15 @@ from tests.cli.local_project import write_config
 from tests.cli.test_pages import read_session
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
-from tests.kit.forking import define_function
 from tests.kit.process import base_environment
 
 COMPLETIONS = {
     "agentctl sess": "agentctl sessions ",
-    "agentctl runs start --agent ec": "agentctl runs start --agent echo ",
     "agentctl sessions get d": "agentctl sessions get d1 ",
-    "agentctl context use pr": "agentctl context use prod ",
     "agentctl token mint --scope agent_os:a": "agentctl token mint --scope agent_os:admin ",
 }
-"""The line before TAB, and after it."""
+"""The line before TAB, and after it: a command, an id and a word with a colon, which divides words
+in bash. Which words are offered is the subject of `test_completion.py`."""
 
 PREPARE = {
     "bash": 'eval "$(_AGENTCTL_COMPLETE=source_bash agentctl)"',
@@ -38,29 +37,23 @@ START = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", "
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables of a user with a session and a context; PWD is the folder to work in."""
+    """The variables of a user with a session; PWD is the folder to work in."""
     folder = tmp_path_factory.mktemp("shells")
     write_config(folder)
     (folder / "sessions.json").write_text(json.dumps([read_session()]))
-    program = folder / "bin" / "agentctl"
-    program.parent.mkdir()
-    # The shell calls it seven times, and each start of the program itself takes half a second.
-    program.write_text(f'#!/bin/bash\n{define_function()}\nagentctl "$@"\n')
-    program.chmod(0o755)
     variables = base_environment() | {
         "HOME": str(folder),
         "XDG_CONFIG_HOME": str(folder / ".config"),
-        "PATH": f"{program.parent}:{os.defpath}",
+        "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
         "TERM": "dumb",
         "LANG": "C.UTF-8",
         "COLUMNS": "200",
         "PWD": str(folder),
     }
-    for words in (
-        ("sessions", "import", "sessions.json"),
-        ("context", "add", "prod", "--url", "http://127.0.0.1:1"),
-    ):
-        assert run_command(*words, environment=variables, folder=folder).code == 0
+    imported = run_command(
+        "sessions", "import", "sessions.json", environment=variables, folder=folder
+    )
+    assert imported.code == 0
     return variables
 
 

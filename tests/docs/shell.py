@@ -24,11 +24,9 @@ class Shell:
     Args:
         folder: an empty folder; `home` in it becomes the home, `work` the current folder.
         variables: environment variables in addition to the usual ones.
-        function: a function `agentctl`, which runs the commands after the first one (`forked`).
     """
 
-    def __init__(self, folder: Path, variables: Mapping[str, str], function: str = "") -> None:
-        self._function = function
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         work = folder / "work"
         home = folder / "home"
         work.mkdir(parents=True)
@@ -75,14 +73,6 @@ class Shell:
 
     def run(self, command: str) -> tuple[int, str]:
         """Run a command and return its exit code and its output."""
-        code, output = self._run(command)
-        if self._function and code == 0 and "agentctl " in command:
-            # The program is on the PATH and works.
-            assert self._run(self._function)[0] == 0
-            self._function = ""
-        return code, output
-
-    def _run(self, command: str) -> tuple[int, str]:
         os.write(self._stdin, f"{command}\nprintf '\\036%d\\036' $?\n".encode())
         output = b""
         deadline = time.monotonic() + PATIENCE

@@ -198,9 +198,7 @@ def empty_database(postgres_url: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def terminal(
-    tmp_path_factory: pytest.TempPathFactory, function: str, empty_database: str
-) -> Iterator[Terminal]:
+def terminal(tmp_path_factory: pytest.TempPathFactory, empty_database: str) -> Iterator[Terminal]:
     """One demo and one shell for all pages: a person tries them one after the other."""
     folder = tmp_path_factory.mktemp("pages")
     variables = {"NO_COLOR": "", "COLUMNS": "120"}
@@ -208,7 +206,7 @@ def terminal(
     blocks = page(PAGE_WITH_AGENT).blocks("python")
     with (
         start_demo(folder / "demo", empty_database) as demo,
-        Shell(folder / "shell", variables, function) as shell,
+        Shell(folder / "shell", variables) as shell,
     ):
         (work / "my_agents.py").write_text(
             next(block.text for block in blocks if "def price(" in block.text)

@@ -45,14 +45,11 @@ def read_steps(printed: str) -> tuple[list[str], list[str]]:
 
 
 @contextmanager
-def open_shells(folder: Path, function: str) -> Iterator[tuple[Shell, Shell]]:
+def open_shells(folder: Path) -> Iterator[tuple[Shell, Shell]]:
     """Open two terminals in the same folder, with agentctl on the PATH and a separate port."""
     # The variable is read by `init`, which prints the port, and by the server.
     variables = {"AGENTCTL_SERVER__PORT": str(find_free_port()), "BROWSER": "true"}
-    with (
-        Shell(folder / "one", variables, function) as one,
-        Shell(folder / "two", variables, function) as two,
-    ):
+    with Shell(folder / "one", variables) as one, Shell(folder / "two", variables) as two:
         for shell in (one, two):
             shell.run(f"export PATH={shlex.quote(BINARIES)}:$PATH; cd {shlex.quote(str(folder))}")
         yield one, two
@@ -91,11 +88,9 @@ def served(shell: Shell, command: str, url: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", [None, *ANSWERS])
-def test_steps_of_a_new_project_work_as_printed(
-    tmp_path: Path, kind: str | None, function: str
-) -> None:
+def test_steps_of_a_new_project_work_as_printed(tmp_path: Path, kind: str | None) -> None:
     options = "" if kind is None else f" --agent {kind}"
-    with open_shells(tmp_path, function) as (one, two):
+    with open_shells(tmp_path) as (one, two):
         first, second = read_steps(run_all(one, [f"agentctl init 'my project'{options}"]))
         *before, serve = first
         assert before[0] == second[0] == "cd 'my project'"
@@ -132,9 +127,7 @@ agent = StateGraph(MessagesState).add_node(answer).add_edge(START, "answer")
 """An agent as a reader of the README has it, without a model."""
 
 
-def test_a_reader_of_the_readme_hosts_an_agent_in_three_lines(
-    tmp_path: Path, function: str
-) -> None:
+def test_a_reader_of_the_readme_hosts_an_agent_in_three_lines(tmp_path: Path) -> None:
     readme = page("README.md")
     here, there = (block.text.splitlines() for block in readme.blocks("sh")[1:3])
     # What the first two lines install is there.
@@ -142,7 +135,7 @@ def test_a_reader_of_the_readme_hosts_an_agent_in_three_lines(
     assert here[1] == 'env/bin/pip install "$HOME/agentctl[langgraph]"'
     (tmp_path / "weather.py").write_text(GRAPH)
 
-    with open_shells(tmp_path, function) as (one, two):
+    with open_shells(tmp_path) as (one, two):
         run_all(one, [line.replace("env/bin/", "") for line in here[2:]])
         assert readme.blocks("toml")[0].text in (tmp_path / "agentctl.toml").read_text()
         url = "http://127.0.0.1:" + one.run("echo $AGENTCTL_SERVER__PORT")[1].strip()

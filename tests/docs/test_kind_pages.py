@@ -42,7 +42,7 @@ def is_ready(url: str) -> bool:
 
 @pytest.mark.parametrize("name", KIND_PAGES)
 def test_agent_of_the_page_answers_as_printed(
-    name: str, tmp_path: Path, models: ScriptedModels, function: str
+    name: str, tmp_path: Path, models: ScriptedModels
 ) -> None:
     tested = page(name)
     models.begin({"*": ANSWERS})
@@ -56,11 +56,7 @@ def test_agent_of_the_page_answers_as_printed(
         "AGENTCTL_CONFIG": "/another/agentctl.toml",
         "OPENAI_BASE_URL": f"{models.url}/v1",
     }
-    function = "" if IS_INSTALLED or is_adk else function
-    with (
-        Shell(tmp_path / "one", variables, function) as one,
-        Shell(tmp_path / "two", variables, function) as two,
-    ):
+    with Shell(tmp_path / "one", variables) as one, Shell(tmp_path / "two", variables) as two:
         folder = tmp_path / "one" / "work"
         (tmp_path / "one" / "home" / "agentctl").symlink_to(ROOT)
         (folder / "weather.py").write_text(tested.blocks("python")[0].text)

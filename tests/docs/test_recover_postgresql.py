@@ -87,12 +87,12 @@ def build_programs(folder: Path) -> Path:
 
 
 def test_recovered_database_has_the_first_run_and_repeats_no_call(
-    folder: Path, function: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = build_programs(folder / "bin")
     binaries = Path(sys.executable).parent
     work = folder / "work"
-    with Shell(folder, {"PATH": f"{binaries}:{os.defpath}"}, function) as shell:
+    with Shell(folder, {"PATH": f"{binaries}:{os.defpath}"}) as shell:
         work.chmod(0o777)
         assert shell.run("umask 000")[0] == 0
         (work / "agentctl.toml").write_text(GUIDE.blocks("toml")[0].text + CLERK)
