@@ -1,11 +1,7 @@
-"""Fixtures that run commands: in a process, at a terminal, or in this process."""
+"""Fixtures that run commands in this process, also at a terminal."""
 
 from __future__ import annotations
 
-import os
-import select
-import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +9,10 @@ from typing import Protocol
 
 import pytest
 
-from tests.cli.demo import Demo, serving
+from tests.cli.demo import Demo, serving_in_thread
+from tests.cli.person import run_at_terminal
 from tests.kit.command import Result, run_command
-from tests.kit.conditions import PATIENCE
-from tests.kit.process import base_environment, start_at_terminal
-
-CTRL_C = b"\x03"
+from tests.kit.process import base_environment
 
 
 @dataclass(frozen=True)
@@ -108,55 +102,18 @@ def terminal(environment: dict[str, str], home: Path) -> Terminal:
         when: str = "[y/N] ",
         then: Sequence[tuple[str, str]] = (),
     ) -> Seen:
-        ours, theirs = os.openpty()
-        with os.fdopen(ours, "r+b", buffering=0) as screen:
-            process = start_at_terminal(theirs, *args, env=environment | dict(env or {}), cwd=home)
-            text = _until_ended(screen.fileno(), [(when, types), *then], process)
-            os.close(theirs)
-            return Seen(process.wait(PATIENCE), text.replace("\r\n", "\n"))
+        replies = [reply for reply in ((when, types), *then) if reply[1]]
+        variables = environment | dict(env or {})
+        code, screen = run_at_terminal(*args, environment=variables, folder=home, replies=replies)
+        return Seen(code, screen)
 
     return run
 
 
-def _until_ended(
-    screen: int, replies: Sequence[tuple[str, str]], process: subprocess.Popen[bytes]
-) -> str:
-    """Type each reply when it is time, and read until the command has ended.
-
-    Ctrl-C is typed again every 5 seconds, as a person does: Python notices a signal that arrives
-    between its last check and its read of the terminal only when the read returns.
-    """
-    seen = b""
-    answered = 0
-    left = [(when.encode(), types.encode()) for when, types in replies if types]
-    deadline = time.monotonic() + PATIENCE
-    due = 0.0
-    while time.monotonic() < deadline:
-        ended = process.poll() is not None
-        if select.select([screen], [], [], 0 if ended else 0.02)[0]:
-            seen += os.read(screen, 65536)
-        elif ended:
-            return seen.decode()
-        if not left or time.monotonic() < due:
-            continue
-        when, types = left[0]
-        if when not in seen[answered:]:
-            continue
-        os.write(screen, types)
-        if types == CTRL_C:
-            due = time.monotonic() + 5
-        else:
-            answered = len(seen)
-            del left[0]
-    process.kill()
-    process.wait()
-    raise AssertionError(f"still running, after {seen!r}")
-
-
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """A demo server; each test uses its own sessions there."""
-    with serving(tmp_path_factory.mktemp("demo") / "data") as demo:
+    """A demo server in this process; each test uses its own sessions there."""
+    with serving_in_thread(tmp_path_factory.mktemp("demo") / "data") as demo:
         yield demo
 
 

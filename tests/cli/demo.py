@@ -1,4 +1,4 @@
-"""A demo server in a separate process."""
+"""A demo server, in this process or as a program."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentctl.cli.demo import create_demo
 from agentctl.interface.requests import RunRequest
 from agentctl.remote import RemoteOperations
-from tests.kit.process import base_environment, start_agentctl, start_server
+from tests.kit.command import run_command
+from tests.kit.deployment import Deployment
+from tests.kit.process import base_environment, start_server
+from tests.server.threaded_server import serve_in_thread
 
-__all__ = ["Demo", "serving"]
+__all__ = ["Demo", "DemoProgram", "serving", "serving_in_thread"]
 
 
 @dataclass(frozen=True)
 class Demo:
-    """A running server: its URL, configuration, first output, and an admin token."""
+    """A running server: its URL, configuration, and an admin token."""
 
     url: str
     config: Path
     token: str
-    said: str
-    process: subprocess.Popen[bytes]
 
     def run(
         self, session_id: str, message: str, *, agent: str = "echo", leave: bool = False
@@ -39,13 +41,32 @@ class Demo:
         return asyncio.run(create())
 
 
+@dataclass(frozen=True)
+class DemoProgram(Demo):
+    """A server that is a program, and its first output."""
+
+    said: str
+    process: subprocess.Popen[bytes]
+
+
+@contextmanager
+def serving_in_thread(folder: Path) -> Iterator[Demo]:
+    """Serve what `agentctl serve --demo` serves, with its data in `folder`, until the block ends.
+
+    The server is in this process, and prints nothing.
+    """
+    config = create_demo(folder)
+    with serve_in_thread(Deployment(folder), code_leaves_connections=True) as server:
+        yield Demo(server.url, config, _mint(config))
+
+
 @contextmanager
 def serving(
     folder: Path,
     *options: str,
     program: Sequence[str] | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Iterator[Demo]:
+) -> Iterator[DemoProgram]:
     """`agentctl serve --demo` with its data in `folder`, on any free port, until the block ends.
 
     Args:
@@ -58,7 +79,7 @@ def serving(
     with start_server(*demo, *options, log=log, environment=variables, program=program) as server:
         said = server.wait_for("agentctl console --sub me")
         config = folder / "agentctl.toml"
-        yield Demo(server.url, config, _mint(config), said, server.process)
+        yield DemoProgram(server.url, config, _mint(config), said, server.process)
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -66,13 +87,12 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _mint(config: Path) -> str:
-    """A token that allows everything."""
-    claims = ["--sub", "ada", "--scope", "agent_os:admin", "--yes"]
-    place = ("--config", str(config))
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with start_agentctl(
-        "token", "mint", *claims, *place, env=_environment(config.parent), **pipes
-    ) as mint:
-        minted, said = mint.communicate()
-    assert mint.returncode == 0, said
-    return minted.decode().strip()
+    """Mint a token that allows everything."""
+    claims = ("--sub", "ada", "--scope", "agent_os:admin", "--yes")
+    ended = run_command(
+        *("token", "mint", *claims, "--config", str(config)),
+        environment=_environment(config.parent),
+        folder=config.parent,
+    )
+    assert ended.code == 0, ended.stderr
+    return ended.stdout.strip()

@@ -12,7 +12,9 @@ import apsw
 
 from agentctl.cli.files import write_key_pair
 from tests.kit.conditions import wait_for
-from tests.kit.process import ServerProcess, base_environment, serve_config, start_agentctl
+from tests.kit.deployment import Deployment
+from tests.kit.process import start_agentctl
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 __all__ = ["in_database", "running_command", "serve_paying_agent", "wait_for_line", "write_config"]
 
@@ -60,13 +62,12 @@ object = "paying_agent:wait_for_people"
 @contextmanager
 def serve_paying_agent(
     folder: Path, config: str, key_file: str, algorithm: str
-) -> Iterator[ServerProcess]:
+) -> Iterator[ThreadedServer]:
     """Serve the agent that waits for people, with a key pair and more configuration."""
     shutil.copy(PAYING_AGENT, folder)
-    path = folder / "agentctl.toml"
-    path.write_text(PAYER + config)
+    (folder / "agentctl.toml").write_text(PAYER + config)
     write_key_pair(folder / key_file, algorithm)
-    with serve_config(path, environment=base_environment() | {"HOME": str(folder)}) as server:
+    with serve_in_thread(Deployment(folder)) as server:
         yield server
 
 
@@ -81,7 +82,7 @@ def write_config(folder: Path) -> Path:
 def running_command(
     *args: str, environment: dict[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command within the block; its stderr is written to `log`."""
+    """Run a command as a process within the block; its stderr is written to `log`."""
     with log.open("wb") as said:
         process = start_agentctl(
             *args, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said

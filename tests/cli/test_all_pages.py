@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import typer
 
 from agentctl.cli.root import app
 from agentctl.store import compared
+from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import in_database
@@ -149,19 +151,18 @@ def test_other_lists_have_the_same_rows_in_pages(on_demo: Agentctl, words: str) 
     assert set(whole.stdout.splitlines()) <= {*first, *whole.stdout.splitlines()[99:]}
 
 
-def test_rows_that_are_added_meanwhile_change_nothing(filled: Demo) -> None:
+def test_rows_that_are_added_meanwhile_change_nothing(filled: Demo, tmp_path: Path) -> None:
     """The first bytes are read, then the command waits until the pipe has room."""
     words = ("sessions", "list", "--all", *OWN, "-o", "json", "--url", filled.url)
     environment = base_environment() | {"AGENTCTL_TOKEN": filled.token}
-    with start_agentctl(*words, env=environment, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        start = process.stdout.read(1)
+    with background_command(*words, environment=environment, log=tmp_path / "log") as command:
+        start = command.stdout.read(1)
         add_sessions(filled, ROWS, ROWS + 120)
         removed = "session_id IN ('walk-003', 'walk-240')"
         in_database(filled.config, f"DELETE FROM sessions WHERE {removed}")
-        rows = json.loads(start + process.stdout.read())["data"]
+        rows = json.loads(start + command.stdout.read())["data"]
+        assert command.wait() == 0
     ids = [row["session_id"] for row in rows]
-    assert process.returncode == 0
     assert ids == [each for each in IDS if each in ids]
     assert set(IDS) - set(ids) <= {"walk-003", "walk-240"}
     in_database(filled.config, f"DELETE FROM sessions WHERE session_id >= 'walk-{ROWS}'")
@@ -169,14 +170,19 @@ def test_rows_that_are_added_meanwhile_change_nothing(filled: Demo) -> None:
     add_sessions(filled, 240, 240)
 
 
-def test_closed_pipe_and_interrupt_end_the_list(filled: Demo) -> None:
+def test_closed_pipe_ends_the_list_without_an_error(filled: Demo, tmp_path: Path) -> None:
+    words = ("sessions", "list", "--all", *OWN, "-o", "json", "--config", str(filled.config))
+    log = tmp_path / "log"
+    with background_command(*words, environment=base_environment(), log=log) as command:
+        assert command.stdout.read(1) == b"{"
+        command.stdout.close()
+        assert command.wait() == 0
+    assert log.read_text() == ""
+
+
+def test_interrupted_list_names_the_cursor_that_continues(filled: Demo) -> None:
     words = ("sessions", "list", "--all", *OWN, "-o", "json", "--config", str(filled.config))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with start_agentctl(*words, env=base_environment(), **pipes) as process:
-        assert process.stdout.read(1) == b"{"
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 0
     with start_agentctl(*words, env=base_environment(), **pipes) as process:
         assert process.stdout.read(1) == b"{"
         process.send_signal(signal.SIGINT)

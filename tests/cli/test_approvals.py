@@ -11,10 +11,11 @@ from pathlib import Path
 import jwt
 import pytest
 
+from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl, Terminal
-from tests.cli.local_project import running_command, serve_paying_agent, wait_for_line
+from tests.cli.local_project import serve_paying_agent, wait_for_line
 from tests.kit.command import Result
-from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.conditions import wait_for
 
 CONFIG = """
 [authorization]
@@ -230,15 +231,15 @@ def test_watch_waits_through_a_pause(
 ) -> None:
     run_id = start("other")
     log = tmp_path / "log"
-    with running_command(
+    with background_command(
         "runs", "watch", run_id, *local, environment=environment, log=log
     ) as watch:
         wait_for_line(log, "waits for approval of pay; decide with")
         approval_id = str(read_approval(agentctl, payers, run_id)["approval_id"])
         decided = agentctl("approvals", "approve", approval_id, "--yes", *payers.door("local"))
         assert decided.code == 0, decided.stderr
-        text, _ = watch.communicate(timeout=PATIENCE)
-    assert (watch.returncode, b"Results: paid" in text) == (0, True), log.read_text()
+        assert watch.wait() == 0
+        assert b"Results: paid" in watch.stdout.read()
 
 
 def test_watch_of_approvals_prints_each_new_one(
@@ -247,9 +248,8 @@ def test_watch_of_approvals_prints_each_new_one(
     log = tmp_path / "log"
     place = payers.door("remote")
     words = ("approvals", "watch", "--kind", "external", "--every", "0.2", "-o", "jsonl")
-    with running_command(*words, *place, environment=environment, log=log) as watch:
+    with background_command(*words, *place, environment=environment, log=log) as watch:
         run_id = start("open")
-        assert watch.stdout is not None
         while json.loads(watch.stdout.readline())["run_id"] != run_id:
             pass
 

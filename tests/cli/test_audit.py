@@ -8,14 +8,13 @@ import json
 import os
 import signal
 import stat
-import subprocess
-import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
+from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import in_database, running_command, wait_for_line, write_config
@@ -171,46 +170,24 @@ def test_reading_needs_the_audit_scope(demo: Demo, agentctl: Agentctl) -> None:
     assert agentctl("audit", "tail", *there, env=token).code == 4
 
 
-def _tailing(
-    stack: ExitStack, environment: dict[str, str], log: Path, *args: str
-) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    process = stack.enter_context(
-        running_command("audit", "tail", *args, environment=environment, log=log)
-    )
-    assert process.stdout is not None
-    # The end of the output ends the wait for a line that never comes.
-    watchdog = threading.Timer(90.0, process.kill)
-    watchdog.start()
-    stack.callback(watchdog.cancel)
-    return process, process.stdout
-
-
-@pytest.mark.parametrize("door", ["local", "remote"])
 def test_tail_shows_new_entries_until_ctrl_c(
-    demo: Demo,
-    environment: dict[str, str],
-    agentctl: Agentctl,
-    session: str,
-    tmp_path: Path,
-    door: str,
+    demo: Demo, environment: dict[str, str], agentctl: Agentctl, session: str, tmp_path: Path
 ) -> None:
-    where = ("--url", demo.url) if door == "remote" else ("--config", str(demo.config))
-    variables = environment | ({"AGENTCTL_TOKEN": demo.token} if door == "remote" else {})
     here = ("--config", str(demo.config))
     for name in "ab":
         agentctl("sessions", "rename", session, name, *here)
     log = tmp_path / "tail.log"
-    options = ("-n", "2", "--operation", "rename_session", "-o", "jsonl", *where)
-    with ExitStack() as stack:
-        process, out = _tailing(stack, variables, log, *options)
-        before = [json.loads(out.readline()) for _ in range(2)]
+    tail = ("audit", "tail", "-n", "2", "--operation", "rename_session", "-o", "jsonl", *here)
+    with running_command(*tail, environment=environment, log=log) as process:
+        assert process.stdout is not None
+        before = [json.loads(process.stdout.readline()) for _ in range(2)]
         for name in "cd":
             demo.run(session, name)  # of another operation
             agentctl("sessions", "rename", session, name, *here)
-        after = [json.loads(out.readline()) for _ in range(2)]
+        after = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
-        assert out.read() == b""
+        assert process.stdout.read() == b""
     assert log.read_text() == ""
     numbers = [row["seq"] for row in before + after]
     assert numbers == sorted(numbers)
@@ -224,14 +201,14 @@ def test_tail_with_no_entries_writes_the_tsv_heading(
     here = ("--config", str(write_config(tmp_path)))
     start = ("runs", "start", "--agent", "echo", "-m", "x", "--session", "s1", *here)
     assert agentctl(*start).code == 0
-    with ExitStack() as stack:
-        process, out = _tailing(stack, environment, tmp_path / "log", "-n", "0", *here)
-        read = lambda: out.readline().decode().rstrip("\n")  # noqa: E731
-        assert read() == HEADING
+    tail = ("audit", "tail", "-n", "0", *here)
+    with background_command(*tail, environment=environment, log=tmp_path / "log") as command:
+        assert command.stdout.readline().decode() == f"{HEADING}\n"
         assert agentctl(*start).code == 0
-        assert "create_agent_run\tagent:echo,session:s1,run:" in read()
-        process.terminate()
-        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+        row = command.stdout.readline().decode()
+        assert "create_agent_run\tagent:echo,session:s1,run:" in row
+        command.terminate()
+        assert command.wait() == 128 + signal.SIGTERM
 
 
 def test_tail_continues_when_the_server_is_back(
@@ -241,14 +218,14 @@ def test_tail_continues_when_the_server_is_back(
     variables = environment | {"AGENTCTL_TOKEN": demo.token}
     with ExitStack() as stack:
         with proxied(demo.url) as proxy:
-            options = ("-n", "1", "-o", "jsonl", "--url", proxy.url)
-            process, out = _tailing(stack, variables, log, *options)
-            before = json.loads(out.readline())
+            tail = ("audit", "tail", "-n", "1", "-o", "jsonl", "--url", proxy.url)
+            command = stack.enter_context(background_command(*tail, environment=variables, log=log))
+            before = json.loads(command.stdout.readline())
         wait_for_line(log, "retrying in")
         demo.run(session, "x")
         with proxied(demo.url, port=proxy.port):
-            after = json.loads(out.readline())
-            process.send_signal(signal.SIGINT)
-            assert process.wait(PATIENCE) == 130
+            after = json.loads(command.stdout.readline())
+            command.terminate()
+            assert command.wait() == 128 + signal.SIGTERM
     assert before["operation"] == after["operation"] == "create_agent_run"
     assert before["seq"] < after["seq"]

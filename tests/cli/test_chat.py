@@ -3,59 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import select
-import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
+from tests.cli.person import sit_at
 from tests.kit.conditions import PATIENCE
-from tests.kit.process import start_at_terminal
-
-
-@dataclass
-class Person:
-    """A person at a terminal where a command runs."""
-
-    screen: int
-    process: subprocess.Popen[bytes]
-    seen: str = ""
-
-    def wait_for(self, text: str) -> str:
-        """Return the output since the last wait, up to a text."""
-        deadline = time.monotonic() + PATIENCE
-        while text not in self.seen:
-            assert time.monotonic() < deadline, self.seen
-            if select.select([self.screen], [], [], 0.2)[0]:
-                try:
-                    self.seen += os.read(self.screen, 65536).decode().replace("\r\n", "\n")
-                except OSError:  # the command has closed the terminal
-                    assert text in self.seen, self.seen
-        before, _, self.seen = self.seen.partition(text)
-        return before
-
-    def type(self, text: str) -> None:
-        os.write(self.screen, text.encode())
-
-
-@contextmanager
-def sit_at(*words: str, env: dict[str, str], folder: Path) -> Iterator[Person]:
-    """Run a command at a new terminal, as the leader of its session: Ctrl-C works."""
-    ours, theirs = os.openpty()
-    process = start_at_terminal(theirs, *words, env=env, cwd=folder)
-    try:
-        yield Person(ours, process)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-        os.close(theirs)
 
 
 def test_conversation_keeps_its_session_and_stops_runs(
@@ -135,27 +89,20 @@ def test_line_typed_while_a_run_works_is_a_message_to_it(
         person.wait_for("answered next: odd ones")
         person.wait_for("this is about odd ones")
         person.wait_for("\n> ")
-        person.type("\x04")
-        assert person.process.wait(PATIENCE) == 0
 
-
-def test_stopped_run_reads_no_line_that_was_typed(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "listening_agent.py").write_text(LISTENING)
-    (tmp_path / "agentctl.toml").write_text(CONFIG.replace("held", "listening"))
-    with sit_at("chat", "listening", env=environment, folder=tmp_path) as person:
-        person.wait_for("conversation\n> ")
+        # A run that is stopped reads no more lines.
+        (tmp_path / "go").unlink()
         person.type("work\n")
         person.wait_for("begun")
         person.type("only primes\n")
-        person.wait_for("sent: the next step reads it")
         person.wait_for("heard only primes")
-        person.type("odd ones\n")
+        person.type("even ones\n")
         person.wait_for("sent: the next step reads it")
         person.type("\x03")
-        person.wait_for("not read: odd ones: The run was cancelled")
+        person.wait_for("not read: even ones: The run was cancelled")
         person.wait_for("\n> ")
+        person.type("\x04")
+        assert person.process.wait(PATIENCE) == 0
 
 
 HELD = """

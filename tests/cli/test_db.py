@@ -19,8 +19,9 @@ import pytest
 from agentctl.store.schema import SCHEMA_VERSION, TEXT_ROWS_SINCE, load_migrations
 from agentctl.store.sqlite.backup import hash_rows
 from tests.cli.conftest import Agentctl
-from tests.kit.process import base_environment, serve_config
+from tests.kit.deployment import Deployment
 from tests.kit.tables import every_row
+from tests.server.threaded_server import serve_in_thread
 from tests.store.old_databases import old_file
 
 pytestmark = pytest.mark.usefixtures("without_copies")
@@ -325,9 +326,8 @@ def test_a_restored_backup_goes_on_with_nothing(
     config.write_text(CONFIG + 'on_busy = "enqueue"\n')
     where = ("--config", str(config))
     backup = tmp_path / "b.db"
-    environment = base_environment() | {"HOME": str(tmp_path)}
     assert agentctl("db", "migrate", *where).code == 0
-    with serve_config(config, environment=environment) as server:
+    with serve_in_thread(Deployment(tmp_path)) as server:
         url = ("--url", server.url, "--session", "busy", "-o", "json")
         start = ("runs", "start", "--agent", "slow", "-m", "x", "--background")
         run_id, queued = (json.loads(agentctl(*start, *url).stdout)["run_id"] for _ in range(2))
@@ -336,8 +336,7 @@ def test_a_restored_backup_goes_on_with_nothing(
         assert agentctl(*later, *where).code == 0
         refused = agentctl("db", "restore", str(backup), "--replace", *where)
         assert (refused.code, "a process works with the database" in refused.stderr) == (6, True)
-        server.process.kill()
-        server.process.wait()
+        assert agentctl("runs", "cancel", "--all", "--yes", *where).code == 0
     refused = agentctl("db", "restore", str(backup), *where)
     assert (refused.code, "--replace" in refused.stderr) == (6, True)
     wrong = agentctl("db", "restore", str(backup), "--replace", "--sha256", "0", *where)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,9 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.kit.command import Result
 from tests.kit.conditions import wait_for
-from tests.kit.process import ServerProcess, base_environment, serve_config
+from tests.kit.deployment import Deployment
+from tests.kit.process import base_environment, serve_config
+from tests.server.threaded_server import serve_in_thread
 
 CONFIG = """
 [authorization]
@@ -82,10 +83,6 @@ class ApprovedRefund:
     def run(self, *words: str) -> Result:
         return self.agentctl(*words, "--config", str(self.config))
 
-    def serve(self) -> contextlib.AbstractContextManager[ServerProcess]:
-        environment = base_environment() | {"HOME": str(self.config.parent)}
-        return serve_config(self.config, environment=environment)
-
     def list_refunds(self) -> list[str]:
         return self.config.with_name("ledger").read_text().splitlines()
 
@@ -97,7 +94,7 @@ class ApprovedRefund:
 
     def check_lost(self) -> None:
         """Check on a new server that nothing goes on, also not after a second approval."""
-        with self.serve() as server:
+        with serve_in_thread(Deployment(self.config.parent)) as server:
             url = ("--url", server.url)
             # The server has had time for all that is due: it executes a later run.
             later = self.agentctl("runs", "start", "--agent", "echo", "-m", "it works", *url)
@@ -138,7 +135,8 @@ def test_call_that_was_approved_before_a_backup_is_not_made(refund: ApprovedRefu
 
 def test_call_that_was_being_made_at_a_backup_is_not_made_again(refund: ApprovedRefund) -> None:
     refund.slow.touch()
-    with refund.serve() as server:
+    environment = base_environment() | {"HOME": str(refund.config.parent)}
+    with serve_config(refund.config, environment=environment) as server:
         assert refund.run("approvals", "approve", refund.approval_id, "--yes").code == 0
         wait_for(lambda: refund.list_refunds() == ["paid"])
         assert refund.run("db", "backup", str(refund.backup)).code == 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import threading
 import time
@@ -22,15 +20,11 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.projects import make_project
 from tests.kit.command import shift_clock
 from tests.kit.conditions import PATIENCE, wait_for
-from tests.kit.process import ServerProcess, serve_config, start_agentctl
+from tests.kit.deployment import Deployment
+from tests.kit.process import start_agentctl
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 AT_ONCE = ("keys", "rotate", "--wait", "0")
-
-
-@pytest.fixture
-def agentctl(agentctl: Agentctl) -> Agentctl:
-    """Environment of the commands that are interrupted or run next to a server, as processes."""
-    return agentctl
 
 
 def jwks_project(agentctl: Agentctl, folder: Path) -> Path:
@@ -60,7 +54,7 @@ def holds(agentctl: Agentctl, token: str) -> bool:
     return agentctl("token", "verify", "-", input=token).code == 0
 
 
-def ask(server: ServerProcess, token: str) -> int:
+def ask(server: ThreadedServer, token: str) -> int:
     """The status that the server answers to the token."""
     request = urllib.request.Request(
         f"{server.url}/teams", headers={"Authorization": f"Bearer {token}"}
@@ -74,7 +68,7 @@ def ask(server: ServerProcess, token: str) -> int:
 
 
 @contextmanager
-def asking(server: ServerProcess, token: str) -> Iterator[Counter[int]]:
+def asking(server: ThreadedServer, token: str) -> Iterator[Counter[int]]:
     """Ask again and again while the block lasts; how often there was which answer."""
     answers: Counter[int] = Counter()
     ended = threading.Event()
@@ -98,7 +92,7 @@ def test_a_running_server_rejects_no_token_during_a_rotation(
 ) -> None:
     config = project(agentctl, home)
     old = mint(agentctl)
-    with serve_config(config) as server:
+    with serve_in_thread(Deployment(config.parent)) as server:
         with asking(server, old) as of_old:
             # A server reads changed keys each second. By default, the command waits for longer.
             ended = agentctl("keys", "rotate", "--wait", "3")
@@ -182,9 +176,23 @@ def test_a_second_rotation_needs_a_finished_first(agentctl: Agentctl, home: Path
     assert agentctl(*AT_ONCE).code == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_an_interrupted_rotation_can_be_completed(
-    agentctl: Agentctl, home: Path, environment: dict[str, str], number: int
+def test_an_interrupted_rotation_keeps_the_old_key(
+    agentctl: Agentctl, terminal: Terminal, home: Path
+) -> None:
+    make_project(home)
+    token = mint(agentctl)
+
+    seen = terminal("keys", "rotate", "--wait", "600", types="\x03", when="waiting 600 s")
+
+    assert seen.code == 130
+    assert "the old key still signs" in seen.screen
+    assert holds(agentctl, token)
+    half = agentctl("keys", "rotate", "--finish")
+    assert (half.code, "incomplete" in half.stderr) == (6, True)
+
+
+def test_a_killed_rotation_can_be_completed(
+    agentctl: Agentctl, home: Path, environment: dict[str, str]
 ) -> None:
     config = init_project(agentctl, home / "p")
     at = {"AGENTCTL_CONFIG": str(config)}
@@ -206,11 +214,7 @@ def test_an_interrupted_rotation_can_be_completed(
         busy = agentctl(*AT_ONCE, env=at)
         assert (busy.code, "another process changes the keys" in busy.stderr.lower()) == (6, True)
 
-        os.kill(process.pid, number)
-        rest = said.read()
-
-    assert process.returncode == (130 if number == signal.SIGINT else -number)
-    assert ("the old key still signs" in rest) == (number == signal.SIGINT)
+        process.kill()
 
     half = agentctl("keys", "rotate", "--finish", env=at)
     assert (half.code, "incomplete" in half.stderr) == (6, True)

@@ -20,7 +20,7 @@ from agentctl.cli.target import Target
 from agentctl.errors import Unavailable
 from agentctl.interface.operations import Operations
 from agentctl.records.document import Document, build_document
-from tests.cli.conftest import CTRL_C, Agentctl, Terminal
+from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.local_project import write_config
 from tests.kit.tables import every_row
 
@@ -147,7 +147,7 @@ def test_ctrl_c_ends_the_watch(agentctl: Agentctl, terminal: Terminal, tmp_path:
         "0.1",
         *config,
         env={"TERM": "xterm"},
-        types=CTRL_C.decode(),
+        types="\x03",
         when="\x1b[2K",
     )
     assert shown.code == 130

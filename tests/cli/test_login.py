@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,11 +20,11 @@ from agentctl.cli.commands import login
 from agentctl.cli.loopback import MAXIMUM_CONNECTIONS, LoopbackListener
 from agentctl.cli.sign_ins import SignIn, changing_sign_in, forget_sign_in
 from agentctl.errors import Unavailable, UsageError
+from tests.cli.background import BackgroundCommand, background_command
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 from tests.cli.stub_provider import Answer, Provider, serve_provider
-from tests.kit.conditions import PATIENCE
-from tests.kit.process import start_agentctl
+from tests.kit.conditions import PATIENCE, wait_for
 
 DEVICE = (
     200,
@@ -192,7 +192,10 @@ def browser() -> Iterator[httpx2.Client]:
 class WaitingSignIn:
     """A command that waits for the response of the provider in a browser."""
 
-    process: subprocess.Popen[str]
+    command: BackgroundCommand
+
+    log: Path
+    """The text that it prints."""
 
     callback: str
     """The address to which the provider sends the browser."""
@@ -201,11 +204,9 @@ class WaitingSignIn:
     """Value that the response must repeat."""
 
     def read_failure(self) -> str:
-        """Return the rest of what the command prints; it exits with 1."""
-        assert self.process.stderr is not None
-        text = self.process.stderr.read()
-        assert self.process.wait(PATIENCE) == 1
-        return text
+        """Return what the command has printed; it exits with 1."""
+        assert self.command.wait() == 1
+        return self.log.read_text()
 
 
 BeginSignIn = Callable[[], contextlib.AbstractContextManager[WaitingSignIn]]
@@ -213,7 +214,7 @@ BeginSignIn = Callable[[], contextlib.AbstractContextManager[WaitingSignIn]]
 
 @pytest.fixture
 def begin_sign_in(
-    demo: Demo, provider: Provider, environment: dict[str, str], home: Path
+    demo: Demo, provider: Provider, environment: dict[str, str], tmp_path: Path
 ) -> BeginSignIn:
     """Sign in with a provider that names itself in its responses, and refuses every code."""
     provider.answers = {
@@ -222,26 +223,19 @@ def begin_sign_in(
         ],
         "token": [refuse("invalid_grant")],
     }
-    # The file says the same as the variable, with which a process would need an interpreter of its
-    # own.
-    keyring = home / ".config/python_keyring/keyringrc.cfg"
-    keyring.parent.mkdir(parents=True)
-    keyring.write_text("[backend]\ndefault-keyring=keyring.backends.null.Keyring\n")
-    variables = {name: value for name, value in environment.items() if "KEYRING" not in name}
-    words = ("login", "--url", demo.url, "--issuer", provider.url, "--client-id", "cli")
+    given = ("--issuer", provider.url, "--client-id", "cli", "--no-open")
+    log = tmp_path / "login.log"
 
     @contextlib.contextmanager
     def begin() -> Iterator[WaitingSignIn]:
-        with start_agentctl(
-            *words, "--no-open", env=variables, cwd=home, stderr=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stderr is not None
-            _, line = [process.stderr.readline() for _ in range(2)]
-            query = parse_qs(urlsplit(line.strip().rpartition(": ")[2]).query)
+        words = ("login", "--url", demo.url, *given)
+        with background_command(*words, environment=environment, log=log) as command:
+            line = wait_for(lambda: re.search(r": (http\S+)\n", log.read_text()))
+            query = parse_qs(urlsplit(line[1]).query)
             assert query["code_challenge_method"] == ["S256"]
             (callback,) = query["redirect_uri"]
             (state,) = query["state"]
-            yield WaitingSignIn(process, callback, state)
+            yield WaitingSignIn(command, log, callback, state)
 
     return begin
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
@@ -17,8 +14,9 @@ import pytest
 
 from agentctl.config import load_settings
 from agentctl.config.settings import Database
+from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl
-from tests.cli.local_project import running_command, write_config
+from tests.cli.local_project import write_config
 from tests.kit.deployment import SQLITE_DATABASES, create_deployment
 from tests.kit.postgres import absent_schemas
 
@@ -116,24 +114,14 @@ def test_tail_shows_an_entry_committed_after_a_higher_number(
 ) -> None:
     here = ("--config", str(config))
     assert agentctl("db", "migrate", *here).code == 0
-    with ExitStack() as stack:
-        args = ("audit", "tail", "-n", "0", "-o", "jsonl", *here)
-        process = stack.enter_context(
-            running_command(*args, environment=environment, log=tmp_path / "tail.log")
-        )
-        assert process.stdout is not None
-        watchdog = threading.Timer(60.0, process.kill)
-        watchdog.start()
-        stack.callback(watchdog.cancel)
-        told = asyncio.run(
-            _out_of_order(load_settings(config, {}).databases[0], process, process.stdout)
-        )
+    tail = ("audit", "tail", "-n", "0", "-o", "jsonl", *here)
+    with background_command(*tail, environment=environment, log=tmp_path / "tail.log") as command:
+        entry = load_settings(config, {}).databases[0]
+        told = asyncio.run(_out_of_order(entry, command.stdout))
     assert told == ["sooner", "higher", "lower"]
 
 
-async def _out_of_order(
-    entry: Database, process: subprocess.Popen[bytes], out: IO[bytes]
-) -> list[str]:
+async def _out_of_order(entry: Database, out: IO[bytes]) -> list[str]:
     """Commit the second of three rows last, and return the output of `tail` in order."""
     row = "INSERT INTO audit_log (at, via, operation, outcome) VALUES (1, 'http', $1, 'allowed')"
     one = await connected(entry)

@@ -14,8 +14,8 @@ from tests.cli.conftest import Agentctl
 from tests.kit.command import Result
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.kit.process import base_environment, serve_config
 from tests.kit.tables import every_row
+from tests.server.threaded_server import serve_in_thread
 
 MODULE = Path(__file__).parent.parent / "server" / "input_code.py"
 TABLES = "\n".join(
@@ -38,7 +38,7 @@ def deployment(
 
 @pytest.fixture(scope="module")
 def url(deployment: Deployment) -> Iterator[str]:
-    with serve_config(deployment.path, environment=base_environment()) as server:
+    with serve_in_thread(deployment) as server:
         yield server.url
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.cli.conftest import Agentctl, Result, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import in_database, running_command, write_config
+from tests.kit.process import base_environment
 
 CALLS = json.dumps(
     [
@@ -55,18 +57,28 @@ def found(agentctl: Agentctl, config: Path, *args: str) -> list[dict[str, str]]:
     return records
 
 
-def kill_while_working(config: Path, environment: dict[str, str]) -> str:
-    """Start a run, and kill the process that works on it; the run's id."""
-    command = ("runs", "start", "--agent", "slow", "-m", "word", "--session", "lost")
-    log = config.parent / "killed.log"
-    with running_command(
-        *command, "--config", str(config), environment=environment, log=log
-    ) as process:
+@pytest.fixture(scope="module")
+def lost_project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a run whose process was killed while it worked, and the id of the run."""
+    folder = tmp_path_factory.mktemp("lost")
+    place = ("--config", str(write_config(folder)))
+    start = ("runs", "start", "--agent", "slow", "-m", "word", "--session", "lost", *place)
+    environment = base_environment() | {"HOME": str(folder)}
+    log = folder / "killed.log"
+    with running_command(*start, environment=environment, log=log) as process:
         assert process.stdout is not None
         assert process.stdout.read(4) == b"word"
         process.kill()
         process.wait()
-    return log.read_text().partition("started run ")[2].split()[0]
+    return folder, log.read_text().partition("started run ")[2].split()[0]
+
+
+@pytest.fixture
+def lost_run(lost_project: tuple[Path, str], config: Path) -> str:
+    """A run whose process was killed; the database holds it alone."""
+    folder, run_id = lost_project
+    shutil.copytree(folder, config.parent, dirs_exist_ok=True)
+    return run_id
 
 
 def test_no_problems_is_exit_code_0(agentctl: Agentctl, config: Path, run: str) -> None:
@@ -89,21 +101,19 @@ def test_a_missing_database_is_not_created(agentctl: Agentctl, config: Path) -> 
     assert not (config.parent / "agentctl.db").exists()
 
 
-def test_a_run_of_a_killed_worker_is_ended(
-    agentctl: Agentctl, config: Path, environment: dict[str, str]
-) -> None:
-    run_id = kill_while_working(config, environment)
+def test_a_run_of_a_killed_worker_is_ended(agentctl: Agentctl, config: Path, lost_run: str) -> None:
     listed = doctor(agentctl, config)
     assert listed.code == 1
     remedy = f"agentctl doctor --runs --fix --config {config}"
     assert f"hint: repair them with: {remedy}" in listed.stderr
     problems = found(agentctl, config)
     assert [(each["kind"], each["run_id"]) for each in problems] == [
-        ("lost", run_id),
+        ("lost", lost_run),
         ("dead_worker", None),
     ]
     assert problems[0]["remedy"] == "end it as ERROR, WORKER_LOST"
-    status = json.loads(agentctl("runs", "get", run_id, "-o", "json", "--config", str(config)).raw)
+    get = ("runs", "get", lost_run, "-o", "json", "--config", str(config))
+    status = json.loads(agentctl(*get).raw)
     assert status["status"] == "RUNNING", "looking changes nothing"
 
     fixed = doctor(agentctl, config, "--fix", "--yes", "-o", "json")
@@ -114,20 +124,19 @@ def test_a_run_of_a_killed_worker_is_ended(
     ]
     assert fixed.stderr.endswith(f"2 repaired, locally ({config})\n")
     assert doctor(agentctl, config).code == 0
-    ended = json.loads(agentctl("runs", "get", run_id, "-o", "json", "--config", str(config)).raw)
+    ended = json.loads(agentctl(*get).raw)
     assert ended["error"]["code"] == "WORKER_LOST"
     assert in_database(config, "SELECT count(*) FROM workers") == [(0,)]
 
 
 def test_a_requested_cancel_becomes_the_final_status(
-    agentctl: Agentctl, config: Path, environment: dict[str, str]
+    agentctl: Agentctl, config: Path, lost_run: str
 ) -> None:
-    run_id = kill_while_working(config, environment)
     asked = "UPDATE runs SET cancel_requested_at = 1, cancel_requested_by = 'ann'"
     in_database(config, asked)
     assert found(agentctl, config)[0]["remedy"] == "end it as CANCELLED"
     assert found(agentctl, config, "--fix", "--yes")[0]["detail"] == "ended as CANCELLED"
-    record = agentctl("runs", "get", run_id, "-o", "json", "--config", str(config))
+    record = agentctl("runs", "get", lost_run, "-o", "json", "--config", str(config))
     assert json.loads(record.raw)["cancel_reason"] == "The worker was lost"
 
 

@@ -12,8 +12,9 @@ import pytest
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
 from tests.cli.projects import make_project
-from tests.kit.process import base_environment, start_server
+from tests.kit.deployment import Deployment
 from tests.kit.tables import every_row
+from tests.server.threaded_server import serve_in_thread
 
 _numbers = itertools.count()
 
@@ -112,9 +113,7 @@ def test_failures_have_the_exception_and_its_place(agentctl: Agentctl, tmp_path:
         minted = agentctl("token", "mint", "--sub", "me", "--scope", scope, *local)
         return {"AGENTCTL_TOKEN": minted.stdout.strip()}
 
-    log = tmp_path / "server.log"
-    environment = base_environment()
-    with start_server(*local, "--port", "0", log=log, environment=environment) as server:
+    with serve_in_thread(Deployment(tmp_path)) as server:
         url = ("--url", server.url)
         debugger = mint("runs:debug")
         for order in ("17", "18"):

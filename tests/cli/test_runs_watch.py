@@ -19,6 +19,7 @@ from agentctl.cli.show.answer import RunOutput
 from agentctl.cli.show.event_lines import EventLines
 from agentctl.cli.show.output import write_text
 from agentctl.records.events import Event, parse_event
+from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import running_command, wait_for_line, write_config
@@ -139,11 +140,11 @@ def test_watch_sees_a_cancel_by_another_command(
 ) -> None:
     here = ("--config", str(demo.config))
     log = tmp_path / "watch.log"
-    with running_command("runs", "watch", slow, *here, environment=environment, log=log) as process:
-        assert process.stdout is not None
-        assert process.stdout.read(8) == b"one two "
+    watch = ("runs", "watch", slow, *here)
+    with background_command(*watch, environment=environment, log=log) as command:
+        assert command.stdout.read(8) == b"one two "
         assert agentctl("runs", "cancel", slow, "--reason", "enough", *here).code == 0
-        assert process.wait(PATIENCE) == 1
+        assert command.wait() == 1
     error = f"error: run {slow} was cancelled\n  cause: enough\n"
     assert log.read_text().endswith(error)
 
@@ -168,18 +169,18 @@ def test_an_interrupt_does_not_cancel_the_run(
 def test_the_suggested_command_resumes_without_a_gap(
     demo: Demo, slow: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    command = f"runs watch {slow} --config {demo.config}"
+    """The process gets signals, which may come while it writes a word."""
+    line = f"runs watch {slow} --config {demo.config}"
     text = b""
-    for number in range(3):
+    for number in range(2):
         log = tmp_path / f"{number}.log"
-        with running_command(*command.split(), environment=environment, log=log) as process:
+        with running_command(*line.split(), environment=environment, log=log) as process:
             assert process.stdout is not None
             text += process.stdout.read(8)
             process.send_signal(signal.SIGINT)
             text += process.stdout.read().removesuffix(b"\n")
             assert process.wait(PATIENCE) == 130
-        again = log.read_text().partition("resume with: agentctl ")[2]
-        command = again.splitlines()[0]
+        line = log.read_text().partition("resume with: agentctl ")[2].splitlines()[0]
     words = text.decode().split()
     assert words == (["one", "two", "three"] * len(words))[: len(words)]
 
@@ -192,20 +193,18 @@ def test_a_run_without_stored_events_is_waited_for(
     start = ("runs", "start", "--agent", "slow", "-m", "word", "--no-stream", "--session", "p")
     agentctl("runs", "start", "--agent", "echo", "-m", "x", *here)
     log = tmp_path / "plain.log"
-    with running_command(*start, *here, environment=environment, log=log) as worker:
+    with background_command(*start, *here, environment=environment, log=log) as worker:
         while not (live := agentctl("runs", "list", "--live", "-o", "name", *here).lines):
-            assert worker.poll() is None
+            assert not worker.has_ended
         watching = tmp_path / "watch.log"
-        with running_command(
-            "runs", "watch", live[0], *here, environment=environment, log=watching
-        ) as eye:
+        watch = ("runs", "watch", live[0], *here)
+        with background_command(*watch, environment=environment, log=watching) as eye:
             wait_for_line(
                 watching,
                 "no events yet: they are stored only for runs that were started with --stream",
             )
-            worker.send_signal(signal.SIGINT)
-            assert eye.wait(PATIENCE) == 1
-            assert eye.stdout is not None
+            worker.terminate()
+            assert eye.wait() == 1
             assert eye.stdout.read().startswith(b"word")
         assert watching.read_text().splitlines()[-2].endswith("was cancelled")
 
@@ -238,14 +237,13 @@ def test_an_interrupted_stream_is_resumed(
     interrupted = "the stream was interrupted, resuming in 0.5 s"
     with proxied(demo.url, cut_behind=b"RunContent", times=2) as proxy:
         token = environment | {"AGENTCTL_TOKEN": demo.token}
-        command = ("runs", "watch", slow, "--url", proxy.url)
-        with running_command(*command, environment=token, log=log) as process:
-            assert process.stdout is not None
-            seen = process.stdout.read(len("one two three one two three one "))
+        watch = ("runs", "watch", slow, "--url", proxy.url)
+        with background_command(*watch, environment=token, log=log) as command:
+            seen = command.stdout.read(len("one two three one two three one "))
             wait_for_line(log, interrupted, times=2)  # one stream can have had all these words
             agentctl("runs", "cancel", slow, "--config", str(demo.config))
-            assert process.wait(PATIENCE) == 1
-            seen += process.stdout.read()
+            assert command.wait() == 1
+            seen += command.stdout.read()
     words = seen.decode().split()
     assert proxy.cut == 2
     assert words == (["one", "two", "three"] * len(words))[: len(words)]
@@ -301,15 +299,14 @@ def test_a_server_that_is_away_is_waited_for(
     token = environment | {"AGENTCTL_TOKEN": demo.token}
     with ExitStack() as stack:
         with proxied(demo.url) as proxy:
-            command = ("runs", "watch", slow, "--url", proxy.url)
-            watching = running_command(*command, environment=token, log=log)
-            process = stack.enter_context(watching)
-            assert process.stdout is not None
-            assert process.stdout.read(4) == b"one "
+            watch = ("runs", "watch", slow, "--url", proxy.url)
+            watching = background_command(*watch, environment=token, log=log)
+            command = stack.enter_context(watching)
+            assert command.stdout.read(4) == b"one "
         wait_for_line(log, "the stream was interrupted, resuming in 0.5 s")
         agentctl("runs", "cancel", slow, "--config", str(demo.config))
         with proxied(demo.url, port=proxy.port):
-            assert process.wait(PATIENCE) == 1
+            assert command.wait() == 1
     assert f"error: run {slow} was cancelled" in log.read_text()
 
 
@@ -358,22 +355,16 @@ def test_an_idempotency_key_returns_the_first_run(on_demo: Agentctl, session: st
 
 
 def test_an_interrupt_with_a_key_does_not_cancel_the_first_run(
-    agentctl: Agentctl, environment: dict[str, str], tmp_path: Path
+    agentctl: Agentctl, terminal: Terminal, environment: dict[str, str], tmp_path: Path
 ) -> None:
     here = ("--config", str(write_config(tmp_path)))
-    start = ("runs", "start", "--agent", "slow", "-m", "word", "--idempotency-key", "k")
-    first = tmp_path / "first.log"
-    second = tmp_path / "second.log"
-    with running_command(*start, *here, environment=environment, log=first) as owner:
-        assert owner.stdout is not None
+    start = ("runs", "start", "--agent", "slow", "-m", "word", "--idempotency-key", "k", *here)
+    with background_command(*start, environment=environment, log=tmp_path / "log") as owner:
         assert owner.stdout.read(4) == b"word"
-        with running_command(*start, *here, environment=environment, log=second) as guest:
-            assert guest.stdout is not None
-            assert guest.stdout.read(9) == b"word word"
-            guest.send_signal(signal.SIGINT)
-            assert guest.wait(PATIENCE) == 130
-        assert "interrupted: check the run with: agentctl runs get " in second.read_text()
+        guest = terminal(*start, types="\x03", when="word word")
+        assert guest.code == 130
+        assert "interrupted: check the run with: agentctl runs get " in guest.screen
         assert len(agentctl("runs", "list", "--live", "-o", "name", *here).lines) == 1
-        owner.send_signal(signal.SIGINT)
-        assert owner.wait(PATIENCE) == 130
+        owner.terminate()
+        assert owner.wait() == 128 + signal.SIGTERM
     assert agentctl("runs", "list", *here).lines[1].split("\t")[4] == "CANCELLED"

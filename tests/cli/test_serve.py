@@ -8,7 +8,6 @@ import signal
 import socket
 import stat
 import subprocess
-import urllib.request
 from pathlib import Path
 
 from agentctl.cli.demo import create_demo
@@ -16,34 +15,30 @@ from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import wait_for_line
 from tests.kit.conditions import PATIENCE
-from tests.kit.forking import define_function
 from tests.kit.model import ModelEndpoint
 from tests.kit.tables import every_row
 
 
-def test_serve_reports_address_and_authorization(demo: Demo) -> None:
-    first, second, *pages = demo.said.splitlines()
-    assert first.endswith(f" listens on {demo.url}, configured by {demo.config}")
-    assert second == "authorization: jwt, RS256"
-    assert pages[:2] == [f"{name}: {demo.url}/{name}" for name in ("console", "chat")]
+def test_demo_prints_commands_that_work_in_a_new_shell(tmp_path: Path, home: Path) -> None:
+    with serving(tmp_path / "data") as demo:
+        first, second, *pages = demo.said.splitlines()
+        assert first.endswith(f" listens on {demo.url}, configured by {demo.config}")
+        assert second == "authorization: jwt, RS256"
+        assert pages[:2] == [f"{name}: {demo.url}/{name}" for name in ("console", "chat")]
 
-
-def test_the_demo_commands_work_in_a_new_shell(demo: Demo, home: Path) -> None:
-    lines = demo.said.partition("paste this into another terminal:")[2].strip().splitlines()
-    assert lines[0].startswith("export PATH=")
-    assert "AGENTCTL_CONFIG=" in lines[0]
-    assert len(lines) == 5
-    # The first line makes the program known. The others call the function, which costs less.
-    script = [lines[0], "type -P agentctl >&2", define_function(), *lines[1:]]
-    ended = subprocess.run(
-        ["bash", "-e"],
-        input="\n".join(script).encode(),
-        # A browser that opens nothing.
-        env={"PATH": os.defpath, "HOME": str(home), "BROWSER": "true", "USER": "you"},
-        capture_output=True,
-        cwd=home,
-        check=False,
-    )
+        lines = demo.said.partition("paste this into another terminal:")[2].strip().splitlines()
+        assert lines[0].startswith("export PATH=")
+        assert "AGENTCTL_CONFIG=" in lines[0]
+        assert len(lines) == 5
+        ended = subprocess.run(
+            ["bash", "-e"],
+            input="\n".join(lines).encode(),
+            # A browser that opens nothing.
+            env={"PATH": os.defpath, "HOME": str(home), "BROWSER": "true", "USER": "you"},
+            capture_output=True,
+            cwd=home,
+            check=False,
+        )
     assert ended.returncode == 0, ended.stderr
     out = ended.stdout.decode().splitlines()
     assert out[0].startswith("agent_id\t")
@@ -81,13 +76,24 @@ def test_the_demo_directory_is_private_and_kept(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in files] == first
 
 
-def test_the_demo_serves_everybody_with_several_workers_until_ctrl_c(tmp_path: Path) -> None:
-    with serving(tmp_path / "several", "--workers", "2", "--insecure-no-auth") as demo:
+def test_demo_has_workers_and_a_real_model_until_ctrl_c(
+    tmp_path: Path, agentctl: Agentctl, model_endpoint: ModelEndpoint
+) -> None:
+    options = ("--workers", "2", "--insecure-no-auth", "--model", "exact")
+    variables = {"OPENAI_BASE_URL": model_endpoint.base_url, "OPENAI_API_KEY": "the key"}
+    with serving(tmp_path / "several", *options, environment=variables) as demo:
         lines = demo.said.splitlines()
         assert "authorization: none, every caller is an administrator" in lines
         assert "workers: 2 processes" in lines
-        assert _status(f"{demo.url}/sessions", None) == 200
+        assert "model: exact of openai" in demo.said
 
+        message = json.dumps({"content": "really"})
+        start = ("runs", "start", "--agent", "echo", "-m", message, "--url", demo.url)
+        assert agentctl(*start).stdout == "really\n"
+        assert model_endpoint.headers("exact")["authorization"] == "Bearer the key"
+        assert 'provider = "openai"' not in demo.config.read_text()
+
+        # This model of the demo stays offline.
         demo.run("s1", "hello", agent="slow", leave=True)
         demo.process.send_signal(signal.SIGINT)
         log = tmp_path / "several.log"
@@ -163,20 +169,6 @@ def test_wrong_model_of_the_demo_changes_nothing(
     assert [*home.iterdir()] == []
 
 
-def test_demo_answers_with_a_real_model(
-    tmp_path: Path, agentctl: Agentctl, model_endpoint: ModelEndpoint
-) -> None:
-    variables = {"OPENAI_BASE_URL": model_endpoint.base_url, "OPENAI_API_KEY": "the key"}
-    with serving(tmp_path / "demo", "--model", "exact", environment=variables) as demo:
-        assert "model: exact of openai" in demo.said
-        token = {"AGENTCTL_TOKEN": demo.token}
-        message = json.dumps({"content": "really"})
-        start = ("runs", "start", "--url", demo.url, "-m", message, "--agent")
-        assert agentctl(*start, "echo", env=token).stdout == "really\n"
-    assert model_endpoint.headers("exact")["authorization"] == "Bearer the key"
-    assert 'provider = "openai"' not in demo.config.read_text()
-
-
 def test_an_exposed_server_without_authorization_is_rejected(
     agentctl: Agentctl, demo: Demo
 ) -> None:
@@ -186,10 +178,3 @@ def test_an_exposed_server_without_authorization_is_rejected(
     )
     assert ended.code == 2
     assert "--insecure-no-auth" in ended.stderr
-
-
-def _status(url: str, token: str | None) -> int:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(url, headers=headers)
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-        return int(answer.status)

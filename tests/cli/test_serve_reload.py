@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -53,12 +52,6 @@ BROKEN = [
 """A file, its text, and the fault that is reported after this change."""
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with serve_config(_write(tmp_path), "--reload") as server:
-        yield server
-
-
 def _agent(server: ServerProcess) -> tuple[str, str]:
     """The description of the agent, and that of its tool."""
 
@@ -91,22 +84,25 @@ def _status(server: ServerProcess, run_id: str) -> str:
     return asyncio.run(get())
 
 
-def test_changes_reload_and_broken_ones_keep_the_server(server: ServerProcess) -> None:
-    folder = server.log.parent
-    server.wait_for("reload: for development")
-    assert _agent(server) == ("first", "One")
-    (folder / "shop.py").write_text(TOOL.format(text="Another"))
-    assert "reload: shop.py changed" in _wait_for_reloads(server, 1)
-    assert _agent(server) == ("first", "Another")
-    for number, (file, broken, fault) in enumerate(BROKEN):
-        (folder / file).write_text(broken)
-        said = server.wait_for(fault)
-        assert said.count("reload failed, the previous process continues: ") == number + 1
+def test_changes_reload_and_broken_ones_keep_the_server(tmp_path: Path) -> None:
+    with serve_config(_write(tmp_path), "--reload") as server:
+        server.wait_for("reload: for development")
+        assert _agent(server) == ("first", "One")
+
+        (tmp_path / "shop.py").write_text(TOOL.format(text="Another"))
+        assert "reload: shop.py changed" in _wait_for_reloads(server, 1)
         assert _agent(server) == ("first", "Another")
-    _write(folder, description="second", text="Repaired")
-    _wait_for_reloads(server, 2)
-    assert _agent(server) == ("second", "Repaired")
-    assert "Traceback" not in server.log_text
+
+        for number, (file, broken, fault) in enumerate(BROKEN):
+            (tmp_path / file).write_text(broken)
+            said = server.wait_for(fault)
+            assert said.count("reload failed, the previous process continues: ") == number + 1
+            assert _agent(server) == ("first", "Another")
+
+        _write(tmp_path, description="second", text="Repaired")
+        _wait_for_reloads(server, 2)
+        assert _agent(server) == ("second", "Repaired")
+        assert "Traceback" not in server.log_text
 
 
 APPLICATION = """
@@ -143,15 +139,16 @@ def test_changes_of_an_application_reload(tmp_path: Path) -> None:
         assert httpx2.get(f"{server.url}/word").json() == "repaired"
 
 
-def test_live_runs_end_in_the_previous_process(server: ServerProcess) -> None:
-    run_id = _start(server)
-    _write(server.log.parent, text="Other")
-    server.wait_for("for 1 live run, then cancels")
-    assert _status(server, run_id) == "RUNNING"
-    for _ in range(2):  # the second signal cancels the run
-        server.process.terminate()
-        server.wait_for("stopping")
-    assert server.process.wait(PATIENCE) == 0
+def test_live_runs_end_in_the_previous_process(tmp_path: Path) -> None:
+    with serve_config(_write(tmp_path), "--reload") as server:
+        run_id = _start(server)
+        _write(tmp_path, text="Other")
+        server.wait_for("for 1 live run, then cancels")
+        assert _status(server, run_id) == "RUNNING"
+        for _ in range(2):  # the second signal cancels the run
+            server.process.terminate()
+            server.wait_for("stopping")
+        assert server.process.wait(PATIENCE) == 0
 
 
 def test_cancelled_runs_of_a_reload_are_named(tmp_path: Path) -> None:

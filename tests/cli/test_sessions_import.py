@@ -14,7 +14,9 @@ from tests.cli.conftest import Agentctl
 from tests.cli.local_project import in_database
 from tests.kit.command import Result, run_command
 from tests.kit.conditions import PATIENCE
-from tests.kit.process import base_environment, serve_config
+from tests.kit.deployment import Deployment
+from tests.kit.process import base_environment
+from tests.server.threaded_server import serve_in_thread
 
 CONFIG = """
 [[databases]]
@@ -314,7 +316,7 @@ def test_server_does_not_show_the_deleted_text_of_an_edited_import(tmp_path: Pat
         assert done.code == 0, done.stderr
 
     with (
-        serve_config(config) as served,
+        serve_in_thread(Deployment(tmp_path)) as served,
         httpx2.Client(base_url=served.url, timeout=PATIENCE) as client,
     ):
         body = {"message": "SECRET " + "word " * 8_000, "session_id": "long", "stream": False}

@@ -27,7 +27,9 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.local_project import in_database, write_config
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
-from tests.kit.process import base_environment, serve_config, start_agentctl
+from tests.kit.deployment import Deployment
+from tests.kit.process import base_environment, start_agentctl
+from tests.server.threaded_server import serve_in_thread
 
 UNIT = 10
 """The sessions that a command in this process removes at a time, in place of 100."""
@@ -35,7 +37,7 @@ UNIT = 10
 SESSIONS = 24
 """More than two units."""
 
-KILLS = 60 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 3
+KILLS = 60 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 2
 
 DAY = 86_400_000_000
 
@@ -149,7 +151,7 @@ def test_pruned_sessions_come_back_by_an_import(
     agentctl("sessions", "hold", "s-001", "--reason", "claim", "--config", str(config))
     words = ("--idle", "90d", "--export", str(folder), "--yes")
     if remote:
-        with serve_config(config) as server:
+        with serve_in_thread(Deployment(config.parent)) as server:
             done = prune(agentctl, config, *words, "--url", server.url)
     else:
         done = prune(agentctl, config, *words)
@@ -298,7 +300,7 @@ def test_hold_is_shown_and_stops_every_deletion(agentctl: Agentctl, config: Path
         assert code == 6
         assert "session s-001 is held" in said
         assert f"agentctl sessions release s-001 --config {config}" in said
-    with serve_config(config) as server:
+    with serve_in_thread(Deployment(config.parent)) as server:
         for words in (("s-001",), ("s-003", "s-001")):
             ended = agentctl("sessions", "delete", *words, "--yes", "--url", server.url)
             assert ended.code == 6

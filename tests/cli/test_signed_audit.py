@@ -7,14 +7,17 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from agentctl.cli.files import write_key_pair
+from agentctl.service.operations import audit
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import CONFIG, in_database
 from tests.kit.conditions import PATIENCE
-from tests.kit.process import base_environment, serve_config
+from tests.kit.deployment import Deployment
+from tests.server.threaded_server import serve_in_thread
 
 TABLES = """
 [authorization]
@@ -24,33 +27,16 @@ key_file = "audit.pem"
 heads_file = "heads.jwt"
 """
 
-AGENT = """
-[[agents]]
-id = "eager"
-object = "eager_signer:agent"
-"""
-
-EAGER = """
-from agentctl.service.operations import audit
-
-audit.HEAD_SECONDS = 1
-
-
-async def agent(message: str) -> str:
-    return message
-"""
-"""A module of the server: heads are signed after a second."""
-
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a project after its server has signed one session, and stopped."""
     folder = tmp_path_factory.mktemp("signed")
     config = folder / "agentctl.toml"
-    config.write_text(TABLES + CONFIG + AGENT)
-    (folder / "eager_signer.py").write_text(EAGER)
+    config.write_text(TABLES + CONFIG)
     write_key_pair(folder / "audit.pem", "EdDSA")
-    with serve_config(config, environment=base_environment() | {"HOME": str(folder)}) as server:
+    # Heads are signed after a second.
+    with patch.object(audit, "HEAD_SECONDS", 1), serve_in_thread(Deployment(folder)) as server:
         (folder / "url").write_text(server.url)
         yield folder
 

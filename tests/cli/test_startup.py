@@ -23,43 +23,63 @@ FOR_WORK = {"asyncio", "orjson", "pydantic", "platformdirs"}
 PROBE = """
 import gc, sys
 from agentctl.cli.app import main
-sys.argv = ["agentctl", *sys.argv[1:]]
-try:
-    main()
-finally:
-    spared = gc.get_freeze_count() > len(gc.get_objects())
-    print("spared" if spared else "searched", *sys.modules, file=sys.stderr)
+for line in sys.argv[1:]:
+    sys.argv = ["agentctl", *line.split()]
+    try:
+        main()
+    finally:
+        spared = gc.get_freeze_count() > len(gc.get_objects())
+        print("spared" if spared else "searched", *sys.modules, file=sys.stderr)
 """
-"""Run a command, and write whether its end searches its imports for garbage, and its modules."""
+"""Run commands in turn. After each, write whether the end of the process searches its imports for
+garbage, and its modules."""
 
 
-def _loaded(environment: dict[str, str], *args: str) -> set[str]:
-    """The modules that a command has loaded when it ends, with the first word of the probe."""
-    command = [sys.executable, "-c", PROBE, *args]
+def _load(environment: dict[str, str], *lines: str) -> list[set[str]]:
+    """Return the modules that a process has loaded after each of some commands.
+
+    Each set has the first word of the probe, too. A command that loads more comes later, so one
+    process shows what each of them loads.
+    """
     ended = subprocess.run(
-        command, env=without_coverage(environment), capture_output=True, check=False
+        [sys.executable, "-c", PROBE, *lines],
+        env=without_coverage(environment),
+        capture_output=True,
+        check=False,
     )
-    return set(ended.stderr.decode().splitlines()[-1].split())
+    written = [line.split() for line in ended.stderr.decode().splitlines()]
+    return [{*words} for words in written if words and words[0] in ("spared", "searched")]
+
+
+def find_commands(loaded: set[str]) -> list[str]:
+    """Return the commands among loaded modules."""
+    prefix = "agentctl.cli.commands."
+    return [name.removeprefix(prefix) for name in loaded if name.startswith(prefix)]
+
+
+def test_help_and_version_import_nothing_heavy(environment: dict[str, str]) -> None:
+    lines = ("--version", "--help", "nonsense", "context --help")
+    version, root_help, unknown, context_help = _load(environment, *lines)
+    assert not version & {"typer", "asyncio", "dataclasses"}
+    assert not root_help & (HEAVY | FOR_WORK)
+    assert find_commands(root_help) == []
+    assert not unknown & HEAVY
+    assert not context_help & HEAVY
+    assert find_commands(context_help) == ["context"]
 
 
 def test_local_command_imports_no_unused_library_and_ends_at_once(
     environment: dict[str, str], home: Path
 ) -> None:
-    config = write_config(home)
-    loaded = _loaded(environment, "teams", "list", "--config", str(config))
-    assert "asyncio" in loaded
-    assert not loaded & HEAVY
-    assert "agentctl.interface.operations" not in loaded
-    assert "spared" in loaded
-
-
-def test_command_of_a_group_imports_no_other_command(
-    environment: dict[str, str], home: Path
-) -> None:
-    config = write_config(home)
-    loaded = _loaded(environment, "sessions", "get", "absent", "--config", str(config))
+    place = f"--config {write_config(home)}"
+    teams, session = _load(environment, f"teams list {place}", f"sessions get absent {place}")
+    assert "asyncio" in teams
+    assert not teams & HEAVY
+    assert "agentctl.interface.operations" not in teams
+    assert "spared" in teams
+    # A command of a group imports no other one.
     package = "agentctl.cli.commands.sessions"
-    assert {name for name in loaded if name.startswith(f"{package}.")} == {f"{package}.show"}
+    assert {name for name in session if name.startswith(f"{package}.")} == {f"{package}.show"}
 
 
 def test_command_in_another_program_leaves_its_collections_alone(
@@ -75,7 +95,7 @@ def test_command_in_another_program_leaves_its_collections_alone(
 
 def test_remote_list_imports_no_unused_library(environment: dict[str, str], demo: Demo) -> None:
     remote = environment | {"AGENTCTL_TOKEN": demo.token}
-    loaded = _loaded(remote, "sessions", "list", "--url", demo.url)
+    (loaded,) = _load(remote, f"sessions list --url {demo.url}")
     assert "httpx2" in loaded
     assert not loaded & (HEAVY - {"httpx2", "httpcore2"})
     assert not [name for name in loaded if name.startswith("agentctl.config")]
@@ -95,32 +115,6 @@ def test_interrupt_of_the_imports_is_exit_code_130(
         timeout=PATIENCE,
     )
     assert (started.returncode, started.stdout, started.stderr) == (130, "", "")
-
-
-def test_version_does_not_import_typer(environment: dict[str, str]) -> None:
-    assert not _loaded(environment, "--version") & {"typer", "asyncio", "dataclasses"}
-
-
-def find_commands(loaded: set[str]) -> list[str]:
-    """Return the commands among loaded modules."""
-    prefix = "agentctl.cli.commands."
-    return [name.removeprefix(prefix) for name in loaded if name.startswith(prefix)]
-
-
-def test_root_help_imports_no_command_and_no_library(environment: dict[str, str]) -> None:
-    loaded = _loaded(environment, "--help")
-    assert not loaded & (HEAVY | FOR_WORK)
-    assert find_commands(loaded) == []
-
-
-def test_help_of_a_command_imports_no_other_command(environment: dict[str, str]) -> None:
-    loaded = _loaded(environment, "context", "--help")
-    assert not loaded & HEAVY
-    assert find_commands(loaded) == ["context"]
-
-
-def test_unknown_command_imports_nothing_heavy(environment: dict[str, str]) -> None:
-    assert not _loaded(environment, "nonsense") & HEAVY
 
 
 def test_completion_offers_commands_options_and_values(agentctl: Agentctl) -> None:
@@ -169,8 +163,7 @@ UNUSED_BY_SERVER = {
 
 
 COLLECTOR_PROBE = """
-    import gc
-    print("frozen" if gc.get_freeze_count() > 10_000 else "", gc.get_threshold()[0])
+        print("frozen" if gc.get_freeze_count() > 10_000 else "", gc.get_threshold()[0])
 """
 """The state of garbage collection: the objects of the start are exempt from it."""
 
@@ -178,7 +171,7 @@ COLLECTOR_PROBE = """
 def test_idle_server_imports_no_unused_library(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "agentctl.toml").write_text(SERVER_CONFIGURATION)
     probe = PROBE.rstrip() + COLLECTOR_PROBE
-    command = [sys.executable, "-c", probe, "serve", "--port", "0"]
+    command = [sys.executable, "-c", probe, "serve --port 0"]
     with subprocess.Popen(
         command,
         cwd=tmp_path,

@@ -8,8 +8,6 @@ import json
 import os
 import re
 import select
-import signal
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +25,10 @@ from agentctl.records.phase import describe_run
 from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.texts import Look
 from agentctl.transcripts.timeline import draw_timeline
+from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
-from tests.cli.local_project import running_command
+from tests.cli.person import sit_at
 from tests.cli.test_pages import CONTROLS, read_session
 from tests.kit.conditions import PATIENCE
 
@@ -195,12 +194,15 @@ def test_a_terminal_gets_styles_and_a_short_id(
 
 
 def test_a_long_transcript_goes_to_the_pager(
-    terminal: Terminal, demo: Demo, session: str, tmp_path: Path
+    terminal: Terminal, environment: dict[str, str], demo: Demo, session: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "paged"
     pager = {"AGENTCTL_PAGER": f"tee {file}", "TERM": "xterm", "LINES": "5"}
     here = ("sessions", "get", session, "--config", str(demo.config))
-    assert "three" in terminal(*here, env=pager).screen
+    # The pager has the terminal of the process.
+    with sit_at(*here, env=environment | pager, folder=tmp_path) as person:
+        person.wait_for("three")
+        assert person.process.wait(PATIENCE) == 0
     assert "three" in file.read_text()
     file.unlink()
     terminal(*here, "--no-pager", env=pager)
@@ -257,7 +259,7 @@ def test_run_is_shown_with_its_timeline(on_demo: Agentctl, demo: Demo) -> None:
 
 
 def test_follow_goes_on_with_live_and_new_runs(
-    demo: Demo, environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
+    demo: Demo, environment: dict[str, str], agentctl: Agentctl, terminal: Terminal, tmp_path: Path
 ) -> None:
     name = f"follow-{next(_numbers)}"
     log = tmp_path / "follow.log"
@@ -268,33 +270,31 @@ def test_follow_goes_on_with_live_and_new_runs(
     token = environment | {"AGENTCTL_TOKEN": demo.token}
     get = ("sessions", "get", name, "--follow")
     with (
-        running_command(*get, *here, environment=token, log=log) as local,
-        running_command(*get, *there, environment=token, log=log) as remote,
+        background_command(*get, *here, environment=token, log=log) as local,
+        background_command(*get, *there, environment=token, log=log) as remote,
     ):
-        for process in (local, remote):
-            read_until(process, b"slow")
+        for command in (local, remote):
+            read_until(command.stdout, b"slow")
         assert agentctl("runs", "cancel", live, "--reason", "enough", *here).code == 0
         demo.run(name, "third question")
-        for process in (local, remote):
-            rest = read_until(process, b"third question\n\n").decode()
+        for command in (local, remote):
+            rest = read_until(command.stdout, b"third question\n\n").decode()
             assert '"enough"' in rest
-            process.send_signal(signal.SIGINT)
-            seen = rest + process.communicate(timeout=PATIENCE)[0].decode()
-            assert CONTROLS.findall(seen) == []
-            assert process.returncode == 130
-    assert "interrupted: session" in log.read_text()
+            assert CONTROLS.findall(rest) == []
+    interrupted = terminal(*get, *here, types="\x03", when="third question")
+    assert interrupted.code == 130
+    assert "interrupted: session" in interrupted.screen
     refused = agentctl(*get, "-o", "json", *here)
     assert (refused.code, "has no effect with -o json" in refused.stderr) == (2, True)
 
 
-def read_until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
-    """Read the output of a process until a text has arrived."""
-    assert process.stdout is not None
+def read_until(output: io.BufferedReader, text: bytes) -> bytes:
+    """Read the output of a command until a text has arrived."""
     seen = b""
     while text not in seen:
-        ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
+        ready, _, _ = select.select([output], [], [], PATIENCE)
         assert ready, seen
-        data = os.read(process.stdout.fileno(), 65_536)
+        data = os.read(output.fileno(), 65_536)
         assert data, seen
         seen += data
     return seen

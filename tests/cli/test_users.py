@@ -18,7 +18,9 @@ from agentctl.interface.requests import lists
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import in_database, write_config
 from tests.kit.command import Result, run_command
-from tests.kit.process import base_environment, serve_config
+from tests.kit.deployment import Deployment
+from tests.kit.process import base_environment
+from tests.server.threaded_server import serve_in_thread
 
 MARKER = "sapphire7731"
 """A word that is stored for ada alone."""
@@ -69,7 +71,8 @@ def place(
         if getattr(request, "param", "locally") == "locally":
             yield ("--config", str(config))
         else:
-            yield ("--url", stack.enter_context(serve_config(config)).url)
+            server = stack.enter_context(serve_in_thread(Deployment(tmp_path)))
+            yield ("--url", server.url)
 
 
 def start_run_of_ada(agentctl: Agentctl, *options: str) -> None:

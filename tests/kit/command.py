@@ -8,7 +8,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
@@ -20,7 +20,15 @@ from agentctl.cli.app import main
 from agentctl.cli.io import IO
 from tests.kit.user_modules import forget_user_modules
 
-__all__ = ["Result", "run_command", "shift_clock", "stay_in_hour"]
+__all__ = [
+    "Result",
+    "forget_tools",
+    "run_command",
+    "run_main",
+    "shift_clock",
+    "stay_in_hour",
+    "use_environment",
+]
 
 
 # A process runs one command. Typer takes as long to build it from its function as to run it.
@@ -70,14 +78,48 @@ def run_command(
     stderr = io.BytesIO()
     stdout = _Screen() if screen else io.BytesIO()
     streams = IO(*(io.TextIOWrapper(each, encoding) for each in (stdin, stdout, stderr)))
-    with patch.dict(os.environ, environment, clear=True), contextlib.chdir(folder), _forget_tools():
-        code = main(arguments, streams)
+    code = run_main(arguments, streams, environment=environment, folder=folder)
     streams.out.flush()
     streams.err.flush()
     raw = stdout.getvalue()
     error = stderr.getvalue().decode(encoding)
     assert "Traceback" not in error, error
     return Result(code, raw.decode(encoding), error, raw)
+
+
+def run_main(
+    arguments: Sequence[str], streams: IO, *, environment: Mapping[str, str], folder: Path
+) -> int:
+    """Run `agentctl ARGUMENTS` with streams of the caller, and return its exit code.
+
+    Args:
+        environment: all environment variables.
+        folder: the current folder.
+    """
+    with use_environment(environment), contextlib.chdir(folder), forget_tools():
+        return main(arguments, streams)
+
+
+@contextlib.contextmanager
+def use_environment(environment: Mapping[str, str]) -> Iterator[None]:
+    """Let this process have these environment variables and no others.
+
+    A variable that has its value already is not touched: a command in another thread may read it.
+    """
+    before = dict(os.environ)
+    _change_environment(environment)
+    try:
+        yield
+    finally:
+        _change_environment(before)
+
+
+def _change_environment(wanted: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 @contextlib.contextmanager
@@ -106,7 +148,7 @@ def stay_in_hour() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _forget_tools() -> Iterator[None]:
+def forget_tools() -> Iterator[None]:
     """Forget the modules of tools, which a command imports from the folder of a configuration."""
     path = sys.path.copy()
     loaded = set(sys.modules)
