@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests.layers import LAYERS
-from tests.notices import FORKED, PAGE, PROGRAM, listeners, tell
+from tests.notices import PAGE, PROGRAM, listeners, tell
 
 __all__ = ["Account", "read_accounts", "write_accounts"]
 
@@ -46,9 +46,6 @@ class Account:
     cpu: float = 0.0
     """CPU seconds of the process of the test and of the programs that it has waited for. Those of
     a server that several tests share are the costs of the test at whose end it ends."""
-
-    forked_cpu: float = 0.0
-    """Of these, the CPU seconds of the programs that are forks (`tests.kit.forking`)."""
 
     programs: int = 0
     """Programs started, servers among them."""
@@ -78,7 +75,6 @@ class _Counts:
         self.programs = 0
         self.servers = 0
         self.pages = 0
-        self.forked_cpu = 0.0
 
     def add(self, kind: str, value: Any) -> None:
         """Count a notice."""
@@ -87,15 +83,12 @@ class _Counts:
             self.servers += isinstance(value, list | tuple) and "serve" in value
         elif kind == PAGE:
             self.pages += 1
-        elif kind == FORKED:
-            self.forked_cpu += value
 
     def read(self) -> dict[str, float]:
         times = os.times()
         waited_for = times.children_user + times.children_system
         return {
-            "cpu": time.process_time() + waited_for + self.forked_cpu,
-            "forked_cpu": self.forked_cpu,
+            "cpu": time.process_time() + waited_for,
             "programs": self.programs,
             "servers": self.servers,
             "pages": self.pages,

@@ -15,7 +15,7 @@ from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis.internal.conjecture import providers
 
 from tests.kit.conditions import PATIENCE
-from tests.kit.forking import share_templates, share_trust, stop_templates
+from tests.kit.trust import share_trust
 from tests.kit.user_modules import forget_user_modules
 from tests.layers import DESCRIPTIONS, find_name, read_table
 
@@ -60,8 +60,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     share_trust()
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        share_templates()
     for name in vars(DEFAULT_TIMEOUT_CONFIG):
         setattr(DEFAULT_TIMEOUT_CONFIG, name, PATIENCE)
     # The same examples in every run, without regard to the time that they take. The database would
@@ -137,10 +135,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, count in reasons.most_common():
         why, _, remedy = reason.removeprefix("Skipped: ").partition(": ")
         terminalreporter.line(f"{count:5}  {why:44}  {remedy}")
-
-
-def pytest_unconfigure() -> None:
-    stop_templates()
 
 
 @pytest.fixture(autouse=True)

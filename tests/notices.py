@@ -1,4 +1,4 @@
-"""Notices for the plugin `tests.accounting`: tests tell it that they use a program, page or fork.
+"""Notices for the plugin `tests.accounting`: tests tell it that they use a program or page.
 
 A module of its own: environments with other libraries, whose processes are counted, have no pytest.
 
@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["FORKED", "PAGE", "PROGRAM", "listeners", "tell"]
+__all__ = ["PAGE", "PROGRAM", "listeners", "tell"]
 
 PROGRAM = "program"
 """A program that is started, with its words."""
 
 PAGE = "page"
 """A page that is opened in a browser, with its URL."""
-
-FORKED = "forked"
-"""The end of a process of `tests.kit.forking`, with its CPU seconds and those of its children."""
 
 listeners: list[Callable[[str, Any], None]] = []
 """Called for each notice, with its kind and its value."""

@@ -326,8 +326,6 @@ class Run:
             rows = [account for account in accounts if account.layer == layer]
             if rows:
                 lines.append(_describe_layer(layer or "no layer", rows))
-        # To the system, a fork is a child of its template and not of this run.
-        cpu += sum(account.forked_cpu for account in accounts)
         other = max(0.0, cpu - sum(account.cpu for account in accounts))
         lines.append(f"{'other':27}{other:8.0f}  (collection, processes that are not waited for)")
         lines.append(f"{'all':10}{len(accounts):7}{seconds:10.0f}{cpu:8.0f}")

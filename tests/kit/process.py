@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.conditions import PATIENCE, wait_for
-from tests.kit.forking import ForkedProcess, is_forkable
 
 __all__ = [
     "AGENTCTL",
@@ -62,33 +61,26 @@ def start_agentctl(
     python: str = sys.executable,
     **options: Any,
 ) -> subprocess.Popen[Any]:
-    """Start `agentctl ARGUMENTS`, without the start of an interpreter if that is possible.
+    """Start `agentctl ARGUMENTS`.
 
     Args:
         env: the environment, by default the current one.
         python: the interpreter.
-        options: other arguments of `subprocess.Popen`, or of `tests.kit.forking`.
+        options: other arguments of `subprocess.Popen`.
     """
-    environment = os.environ if env is None else env
-    if is_forkable(environment, options):
-        return ForkedProcess(arguments, environment, python=python, **options)
     return subprocess.Popen([python, *AGENTCTL[1:], *arguments], env=env, **options)
 
 
 def start_module(
     module: str, *arguments: str, env: Mapping[str, str], **options: Any
 ) -> subprocess.Popen[Any]:
-    """Start `python -m MODULE ARGUMENTS` in the repository, if possible as a fork, too.
-
-    A fork is no child of this process: `os.waitpid` and `os.waitid` don't know it.
+    """Start `python -m MODULE ARGUMENTS` in the repository.
 
     Args:
         module: a module of the tests.
         env: all environment variables.
-        options: other arguments of `subprocess.Popen`, or of `tests.kit.forking`.
+        options: other arguments of `subprocess.Popen`.
     """
-    if is_forkable(env, options):
-        return ForkedProcess(arguments, env, module=module, cwd=ROOT, **options)
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.Popen(command, env=env, cwd=ROOT, **options)
 
@@ -104,9 +96,6 @@ def start_at_terminal(
         terminal: the number of the file that becomes the three streams.
         env: all environment variables.
     """
-    if is_forkable(env, {}):
-        path = os.ttyname(terminal)
-        return ForkedProcess(arguments, env, terminal=path, cwd=cwd, start_new_session=True)
     streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
     return subprocess.Popen(
         [*AGENTCTL, *arguments],
