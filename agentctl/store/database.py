@@ -345,7 +345,8 @@ class Database(Protocol):
     def watch(self, topic: str, notify: Callable[[], None] | None = None) -> Callable[[], int]:
         """Return a function whose number changes after the writes that concern a topic.
 
-        It may change after other writes, too. Equal functions have the same numbers.
+        It may change after other writes, too. Equal functions have the same numbers. Keep the
+        function: once nobody refers to it, the topic is no longer watched, nor `notify` called.
 
         Args:
             topic: see `run_topic`, `worker_topic`, `LEGS_TOPIC` and `HALTS_TOPIC`.
