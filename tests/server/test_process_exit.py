@@ -97,6 +97,15 @@ async def leave() -> str:
     return f"a task raised {type(task.exception()).__name__}"
 
 
+async def interrupted(message):
+    """An agent with a task that raises what Ctrl-C raises."""
+    await asyncio.create_task(interrupt())
+
+
+async def interrupt():
+    raise KeyboardInterrupt
+
+
 async def cancel_all() -> str:
     """Cancel every task of the event loop."""
     began("cancel_all")
@@ -125,9 +134,12 @@ async def exit_python():
 NAMES = ("swallow", "own_task", "thread", "executor")
 
 
+INTERRUPTED = '[[agents]]\nid = "interrupted"\nobject = "leftover:interrupted"\n'
+
+
 def agents(model_url: str) -> str:
-    """Return the tables of one agent for each tool."""
-    return "".join(
+    """Return the tables of an agent for each tool, and of one in code."""
+    return INTERRUPTED + "".join(
         f'[[models]]\nid = "call-{name}"\nprovider = "openai"\nmodel = "tool:{name}"\n'
         f'base_url = "{model_url}"\n'
         f'[[agents]]\nid = "call-{name}"\nmodel = "call-{name}"\ntools = ["leftover:{name}"]\n'
@@ -202,6 +214,17 @@ def test_tool_that_ends_the_event_loop_ends_only_its_call(
             run = start_run(client, tool)
             assert (run["status"], run["content"]) == ("COMPLETED", result)
     assert said in leaving.served.log_text
+
+
+def test_interrupt_in_code_of_an_agent_ends_only_its_run(leaving: LeavingServer) -> None:
+    """`test_interrupting_code.py` has agents of libraries."""
+    with leaving.deployment.client(leaving.served.url) as client:
+        body = {"message": "hello", "stream": False}
+        for _ in range(2):
+            run = client.post("/agents/interrupted/runs", json=body).json()
+            assert (run["status"], run["error"]["code"]) == ("ERROR", "AGENT_FAILED")
+        assert client.post("/agents/echo/runs", json=body).json()["status"] == "COMPLETED"
+    assert leaving.served.process.poll() is None
 
 
 def start_run(client: httpx2.Client, tool: str) -> dict[str, Any]:
