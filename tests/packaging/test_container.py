@@ -187,6 +187,31 @@ def wait_until_healthy(port: int, folder: Path) -> None:
             time.sleep(0.1)
 
 
+def inspect(folder: Path) -> dict[str, Any]:
+    """Return what Podman knows about the container `agentctl`."""
+    found = json.loads(run(folder, "podman inspect --type container agentctl"))
+    return dict(found[0])
+
+
+def check_confinement(container: dict[str, Any]) -> None:
+    """Check the user, the rights and the file system of the process of a container."""
+    assert container["Config"]["User"] == "10001:10001"
+    process = Path(f"/proc/{container['State']['Pid']}")
+    assert process.stat().st_uid == 10001
+    status = (process / "status").read_text()
+    assert "NoNewPrivs:\t1" in status
+    assert "CapEff:\t0000000000000000" in status
+    root = process / "root"
+    assert os.statvfs(root).f_flag & os.ST_RDONLY
+    assert (root / "data/agentctl.db").stat().st_uid == 10001
+
+
+MINT = """
+podman run --rm --volume ./conf:/etc/agentctl:ro agentctl:0.2.1 \\
+    token mint --sub ada --scope user 2>/dev/null
+"""
+
+
 @needs_packaging_mode
 def test_container_serves_an_own_agent(folder: Path) -> None:
     port = find_free_port()
@@ -196,21 +221,9 @@ def test_container_serves_an_own_agent(folder: Path) -> None:
         run(folder, started, OPTIONS=options)
         wait_until_healthy(port, folder)
         run(folder, f"podman healthcheck{checked}")
-        inspected = json.loads(run(folder, "podman inspect --type container agentctl"))[0]
-        assert inspected["Config"]["User"] == "10001:10001"
-        uid = Path(f"/proc/{inspected['State']['Pid']}").stat().st_uid
-        assert uid == 10001
-        status = Path(f"/proc/{inspected['State']['Pid']}/status").read_text()
-        assert "NoNewPrivs:\t1" in status
-        assert "CapEff:\t0000000000000000" in status
-        root = Path(f"/proc/{inspected['State']['Pid']}/root")
-        assert os.statvfs(root).f_flag & os.ST_RDONLY
-        assert (root / "data/agentctl.db").stat().st_uid == 10001
-        token = run(
-            folder,
-            "podman run --rm --volume ./conf:/etc/agentctl:ro agentctl:0.2.1"
-            " token mint --sub ada --scope user 2>/dev/null",
-        ).strip()
+        check_confinement(inspect(folder))
+
+        token = run(folder, MINT).strip()
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/agents/assistant/runs",
             data=b"message=hello&session_id=s&stream=false",
@@ -218,11 +231,38 @@ def test_container_serves_an_own_agent(folder: Path) -> None:
         )
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             assert json.load(response)["content"] == "ada, message 1: hello"
+
         run(folder, "podman stop --time 60 agentctl")
-        ended = json.loads(run(folder, "podman inspect --type container agentctl"))[0]
-        assert ended["State"]["ExitCode"] == 0
+        assert inspect(folder)["State"]["ExitCode"] == 0
     finally:
         run(folder, "podman rm --force --volumes agentctl; podman volume rm --force agentctl")
+
+
+def list_options(service: dict[str, Any], port: int) -> list[str]:
+    """Return the options of `podman run` that do the same as a service of the compose file."""
+    variables = service["environment"] | {
+        "AGENTCTL_SERVER__PORT": str(port),
+        "AGENTCTL_METRICS__LISTEN": "",
+    }
+    return [
+        *(f"--env {name}={value}" for name, value in variables.items()),
+        *(f"--volume {volume}" for volume in service["volumes"]),
+        *(f"--volume ./{name}:/run/secrets/{name}:ro" for name in service["secrets"]),
+        *(f"--tmpfs {path}" for path in service["tmpfs"]),
+        *(f"--cap-drop {name}" for name in service["cap_drop"]),
+        *(f"--security-opt {name}" for name in service["security_opt"]),
+        "--read-only --add-host postgres:127.0.0.1 --name agentctl --detach",
+    ]
+
+
+def replace_addresses(place: Path, ports: dict[str, int]) -> None:
+    """Let the files of the example name processes of this machine."""
+    postgres = f"postgres:{ports['postgres']}"
+    replace_in(place / "conf/agentctl.toml", "postgres:5432", postgres)
+    replace_in(place / "pgpass", "postgres:5432", postgres)
+    site = f"https://localhost:{ports['https']} {{\n\ttls internal"
+    replace_in(place / "Caddyfile", "agentctl:7777", f"127.0.0.1:{ports['agentctl']}")
+    replace_in(place / "Caddyfile", "agents.example.com {", site)
 
 
 @needs_packaging_mode
@@ -235,35 +275,19 @@ def test_services_of_the_compose_file_work_together(folder: Path) -> None:
     run(folder, "[ -d conf ] || install -d -o 10001 -g 10001 conf")
     follow(folder, COMPOSE)
     place = folder / "packaging/container"
-    service = read_compose()["agentctl"]
     for file in ("pgpass", "password"):
         assert stat.S_IMODE((place / file).stat().st_mode) == 0o600
+
+    service = read_compose()["agentctl"]
     ports = {name: find_free_port() for name in ("postgres", "agentctl", "https")}
-    replace_in(place / "conf/agentctl.toml", "postgres:5432", f"postgres:{ports['postgres']}")
-    replace_in(place / "pgpass", "postgres:5432", f"postgres:{ports['postgres']}")
+    replace_addresses(place, ports)
     settings = ["listen_addresses='127.0.0.1'", f"port={ports['postgres']}"]
     with run_postgres_server(settings=settings) as postgres:
         asyncio.run(create_user(postgres.url, ports["postgres"], (place / "password").read_text()))
-        variables = service["environment"] | {
-            "AGENTCTL_SERVER__PORT": str(ports["agentctl"]),
-            "AGENTCTL_METRICS__LISTEN": "",
-        }
-        options = [f"--env {name}={value}" for name, value in variables.items()]
-        options += [f"--volume {volume}" for volume in service["volumes"]]
-        options += [f"--volume ./{name}:/run/secrets/{name}:ro" for name in service["secrets"]]
-        options += [f"--tmpfs {path}" for path in service["tmpfs"]]
-        options += [f"--cap-drop {name}" for name in service["cap_drop"]]
-        options += [f"--security-opt {name}" for name in service["security_opt"]]
-        options += ["--read-only --add-host postgres:127.0.0.1 --name agentctl --detach"]
+        options = " ".join(list_options(service, ports["agentctl"]))
         try:
-            run(folder, f"cd {place}; podman run {' '.join(options)} {service['image']}")
+            run(folder, f"cd {place}; podman run {options} {service['image']}")
             wait_until_healthy(ports["agentctl"], folder)
-            replace_in(place / "Caddyfile", "agentctl:7777", f"127.0.0.1:{ports['agentctl']}")
-            replace_in(
-                place / "Caddyfile",
-                "agents.example.com {",
-                f"https://localhost:{ports['https']} {{\n\ttls internal",
-            )
             ask_through_caddy(caddy, place, ports["https"])
         finally:
             run(folder, "podman rm --force --volumes agentctl; podman volume rm --force data")

@@ -18,7 +18,7 @@ from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.packaging.programs import needs_packaging_mode
-from tests.packaging.service_manager import Manager
+from tests.packaging.service_manager import Instance, Manager
 from tests.server.concurrent_callers import Event, check_order, read_events
 
 pytestmark = [needs_packaging_mode]
@@ -156,6 +156,29 @@ def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
     return created
 
 
+async def restart_in_turn(
+    manager: Manager, servers: list[Instance], deployment: Deployment, load: Load
+) -> list[float]:
+    """Restart one server after the other under load, each when some more streams have ended.
+
+    Return the seconds of each stop.
+    """
+    stops = list[float]()
+    async with asyncio.TaskGroup() as group:
+        for number in range(STREAMS + BACKGROUND):
+            group.create_task(load.call(number, streamed=number < STREAMS))
+        for restart in range(RESTARTS):
+            enough = restart * STREAMS // 2
+            await wait_until(lambda enough=enough: len(load.streams) > enough)
+            place = restart % 2
+            began = time.monotonic()
+            await asyncio.to_thread(servers[place].stop)
+            stops.append(time.monotonic() - began)
+            servers[place] = await asyncio.to_thread(manager.start, deployment)
+        load.stop.set()
+    return stops
+
+
 async def test_rolling_restarts_lose_nothing(tmp_path: Path, deployment: Deployment) -> None:
     """Every request has a response, every run ends as recorded, and every stream is complete."""
     manager = Manager(tmp_path)
@@ -163,25 +186,14 @@ async def test_rolling_restarts_lose_nothing(tmp_path: Path, deployment: Deploym
         servers = [await asyncio.to_thread(manager.start, deployment) for _ in range(2)]
         load = Load(manager.url, deployment.token("ada", ADMIN, seconds=3600))
         began = time.monotonic()
-        stops = list[float]()
-        async with asyncio.TaskGroup() as group:
-            for number in range(STREAMS + BACKGROUND):
-                group.create_task(load.call(number, streamed=number < STREAMS))
-            for restart in range(RESTARTS):
-                enough = restart * STREAMS // 2
-                await wait_until(lambda enough=enough: len(load.streams) > enough)
-                place = restart % 2
-                at = time.monotonic()
-                await asyncio.to_thread(servers[place].stop)
-                stops.append(time.monotonic() - at)
-                servers[place] = await asyncio.to_thread(manager.start, deployment)
-            load.stop.set()
+        stops = await restart_in_turn(manager, servers, deployment, load)
         seconds = time.monotonic() - began
-        report = f"{RESTARTS} restarts in {seconds:.0f} s, a stop in {max(stops):.1f} s at most"
         print(
-            f"{report}: {len(load.streams)} streams, {len(load.background)} background runs,"
+            f"{RESTARTS} restarts in {seconds:.0f} s, a stop in {max(stops):.1f} s at most:"
+            f" {len(load.streams)} streams, {len(load.background)} background runs,"
             f" {len(load.lost)} lost requests, {dict(load.counts)}"
         )
+
         assert load.lost == [], Counter(load.lost)
         assert load.counts["interrupted"] == 0
         # A request that comes in the moment in which its server begins to drain.

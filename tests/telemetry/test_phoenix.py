@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 from tests.kit.conditions import PATIENCE
-from tests.kit.deployment import create_deployment
+from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.ports import find_free_port
 from tests.kit.process import serve_config
@@ -136,96 +136,136 @@ def _is_ours(span: dict[str, Any]) -> bool:
     return "agentctl.run.id" in span["attributes"]
 
 
-def test_phoenix_shows_every_kind_of_agent_under_one_trace(
-    phoenix: str, tmp_path: Path, model_endpoint: ModelEndpoint
-) -> None:
+def deploy_instrumented_agents(folder: Path, endpoint: str, collector: str) -> Deployment:
     agents = Path(__file__).with_name("instrumented_agents.py")
-    (tmp_path / agents.name).write_text(agents.read_text())
-    text = CONFIG.format(url=phoenix, endpoint=model_endpoint.base_url)
-    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=text)
+    (folder / agents.name).write_text(agents.read_text())
+    return create_deployment(
+        folder, endpoint, extra=CONFIG.format(url=collector, endpoint=endpoint)
+    )
+
+
+@pytest.fixture
+def instrumented(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let servers import the packages that instrument the libraries, and export at once."""
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER / "instrumentation"))
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+
+
+NAMES = ("plain", "library", "graph", "clerk")
+"""The agents whose runs are traced: of a model with a tool, and of code in three ways."""
+
+
+def run_each_agent(deployment: Deployment, url: str) -> dict[str, dict[str, Any]]:
+    """Run each agent of `NAMES` below the span `CALLER`; return the records by agent."""
     headers = {
         "Authorization": f"Bearer {deployment.token('me', 'agents:run', 'teams:run')}",
         "traceparent": CALLER.traceparent,
     }
-    records: dict[str, Any] = {}
-    message = f'{{"word": "{MARKER}"}}'
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(FOLDER / "instrumentation"))
-        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        with serve_config(deployment.path) as server:
-            for path in ("agents/plain", "agents/library", "agents/graph", "agents/clerk"):
-                body = {"message": message, "stream": False, "session_id": f"of-{path[7:]}"}
-                answer = httpx2.post(
-                    f"{server.url}/{path}/runs", json=body, headers=headers, timeout=PATIENCE
-                )
-                records[path[7:]] = answer.json()
-                assert answer.json()["status"] == "COMPLETED", (answer.text, server.log_text)
-            # Before the server stops: it waits for a slow collector for 2 seconds only.
-            spans = wait_for_spans(phoenix, sum(1 + len(run["spans"]) for run in records.values()))
-    ours = [span for span in spans if _is_ours(span)]
-    assert len(ours) == sum(1 + len(run["spans"]) for run in records.values())
-    assert {span["context"]["trace_id"] for span in spans} == {CALLER.trace_id}
-    kinds = {"invoke_agent": "AGENT", "chat": "LLM", "execute_tool": "TOOL"}
-    for span in ours:
-        assert span["span_kind"] == kinds[span["name"].partition(" ")[0]], span["name"]
-    places = {span["context"]["span_id"]: span for span in spans}
-    for name, record in records.items():
-        own = next(span for span in ours if span["name"] == f"invoke_agent {name}")
-        assert own["parent_id"] == CALLER.span_id
-        calls = [s for s in ours if s["parent_id"] == own["context"]["span_id"]]
-        assert len(calls) == len(record["spans"])
-        tokens = [
-            call["attributes"].get("llm.token_count.prompt", 0)
-            for call in calls
-            if call["span_kind"] == "LLM"
-        ]
-        assert sum(tokens) == record["metrics"]["input_tokens"], name
-        inside = next(
-            span
-            for span in spans
-            if span["name"] == "read the shelf" and _find_run(places, span) == own
+    records: dict[str, dict[str, Any]] = {}
+    for name in NAMES:
+        body = {"message": f'{{"word": "{MARKER}"}}', "stream": False, "session_id": f"of-{name}"}
+        answer = httpx2.post(
+            f"{url}/agents/{name}/runs", json=body, headers=headers, timeout=PATIENCE
         )
-        assert inside["context"]["trace_id"] == CALLER.trace_id
-    print(f"{len(ours)} spans of the server, {len(spans)} in all")
-    theirs = [span for span in spans if not _is_ours(span)]
-    for name in ("library", "graph", "clerk"):
-        sessions = {
-            span["attributes"].get("session.id") or span["attributes"].get("gen_ai.conversation.id")
-            for span in theirs
-            if _find_run(places, span)["name"] == f"invoke_agent {name}"
-        }
-        assert f"of-{name}" in sessions, (name, sessions)
+        assert answer.json()["status"] == "COMPLETED", answer.text
+        records[name] = answer.json()
+    return records
 
 
-def test_phoenix_prices_each_call_once_below_a_chain(
+def count_spans(records: Iterable[dict[str, Any]]) -> int:
+    """Return the number of spans of the server: of each run, and of each of its calls."""
+    return sum(1 + len(record["spans"]) for record in records)
+
+
+def check_spans_of_run(spans: list[dict[str, Any]], name: str, record: dict[str, Any]) -> None:
+    """Compare the spans of a run with its record, and find that of its own code below it."""
+    ours = [span for span in spans if _is_ours(span)]
+    places = {span["context"]["span_id"]: span for span in spans}
+    own = next(span for span in ours if span["name"] == f"invoke_agent {name}")
+    assert own["parent_id"] == CALLER.span_id
+    calls = [span for span in ours if span["parent_id"] == own["context"]["span_id"]]
+    assert len(calls) == len(record["spans"])
+    tokens = [
+        call["attributes"].get("llm.token_count.prompt", 0)
+        for call in calls
+        if call["span_kind"] == "LLM"
+    ]
+    assert sum(tokens) == record["metrics"]["input_tokens"], name
+
+    inside = [
+        span
+        for span in spans
+        if span["name"] == "read the shelf" and _find_run(places, span) == own
+    ]
+    assert inside[0]["context"]["trace_id"] == CALLER.trace_id
+
+
+def check_session_of_library(spans: list[dict[str, Any]], name: str) -> None:
+    """Check that the spans that a library makes itself name the session of the run."""
+    places = {span["context"]["span_id"]: span for span in spans}
+    sessions = {
+        span["attributes"].get("session.id") or span["attributes"].get("gen_ai.conversation.id")
+        for span in spans
+        if not _is_ours(span) and _find_run(places, span)["name"] == f"invoke_agent {name}"
+    }
+    assert f"of-{name}" in sessions, (name, sessions)
+
+
+SPAN_KINDS = {"invoke_agent": "AGENT", "chat": "LLM", "execute_tool": "TOOL"}
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_phoenix_shows_every_kind_of_agent_under_one_trace(
     phoenix: str, tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> None:
-    agents = Path(__file__).with_name("instrumented_agents.py")
-    (tmp_path / agents.name).write_text(agents.read_text())
-    text = CONFIG.format(url=phoenix, endpoint=model_endpoint.base_url)
-    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=text)
+    deployment = deploy_instrumented_agents(tmp_path, model_endpoint.base_url, phoenix)
+    with serve_config(deployment.path) as server:
+        records = run_each_agent(deployment, server.url)
+        # Before the server stops: it waits for a slow collector for 2 seconds only.
+        spans = wait_for_spans(phoenix, count_spans(records.values()))
+
+    ours = [span for span in spans if _is_ours(span)]
+    print(f"{len(ours)} spans of the server, {len(spans)} in all")
+    assert len(ours) == count_spans(records.values())
+    assert {span["context"]["trace_id"] for span in spans} == {CALLER.trace_id}
+    for span in ours:
+        assert span["span_kind"] == SPAN_KINDS[span["name"].partition(" ")[0]], span["name"]
+    for name, record in records.items():
+        check_spans_of_run(spans, name, record)
+    for name in ("library", "graph", "clerk"):
+        check_session_of_library(spans, name)
+
+
+PROJECTS = "{ projects { edges { node { name tokenCountTotal costSummary { total { cost } } } } } }"
+"""A query for the tokens and the costs of each project."""
+
+
+def read_projects(phoenix: str) -> dict[str, dict[str, Any]]:
+    answer = httpx2.post(f"{phoenix}/graphql", json={"query": PROJECTS}, timeout=PATIENCE).json()
+    return {edge["node"]["name"]: edge["node"] for edge in answer["data"]["projects"]["edges"]}
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_phoenix_prices_each_call_once_below_a_chain(
+    phoenix: str, tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "openinference.project.name=priced")
+    deployment = deploy_instrumented_agents(tmp_path, model_endpoint.base_url, phoenix)
     headers = deployment.bearer("me", "workflows:run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(FOLDER / "instrumentation"))
-        patch.setenv("OTEL_RESOURCE_ATTRIBUTES", "openinference.project.name=priced")
-        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        with serve_config(deployment.path) as server:
-            body = {"message": "hello", "stream": False}
-            url = f"{server.url}/workflows/chain/runs"
-            record = httpx2.post(url, json=body, headers=headers, timeout=PATIENCE).json()
-            assert record["status"] == "COMPLETED", record
-            spans = wait_for_spans(phoenix, 3, "priced")
+    with serve_config(deployment.path) as server:
+        body = {"message": "hello", "stream": False}
+        url = f"{server.url}/workflows/chain/runs"
+        record = httpx2.post(url, json=body, headers=headers, timeout=PATIENCE).json()
+        assert record["status"] == "COMPLETED", record
+        spans = wait_for_spans(phoenix, 3, "priced")
+
     kinds = {span["name"]: span["span_kind"] for span in spans}
     assert kinds == {
         "invoke_workflow chain": "CHAIN", "invoke_agent priced": "AGENT", "chat gpt-4o-mini": "LLM",
     }  # fmt: skip
-    query = (
-        "{ projects { edges { node { name tokenCountTotal costSummary { total { cost } } } } } }"
-    )
-    answer = httpx2.post(f"{phoenix}/graphql", json={"query": query}, timeout=PATIENCE).json()
-    projects = {edge["node"]["name"]: edge["node"] for edge in answer["data"]["projects"]["edges"]}
-    assert projects["priced"]["tokenCountTotal"] == record["total_tokens"]
-    assert projects["priced"]["costSummary"]["total"]["cost"] > 0
+    project = read_projects(phoenix)["priced"]
+    assert project["tokenCountTotal"] == record["total_tokens"]
+    assert project["costSummary"]["total"]["cost"] > 0
 
 
 def _find_run(places: dict[str, dict[str, Any]], span: dict[str, Any]) -> dict[str, Any]:
@@ -235,21 +275,14 @@ def _find_run(places: dict[str, dict[str, Any]], span: dict[str, Any]) -> dict[s
     return span
 
 
+@pytest.mark.usefixtures("instrumented")
 def test_no_text_of_a_run_reaches_the_collector(
     tmp_path: Path, model_endpoint: ModelEndpoint, collector: Collector
 ) -> None:
-    agents = Path(__file__).with_name("instrumented_agents.py")
-    (tmp_path / agents.name).write_text(agents.read_text())
-    text = CONFIG.format(url=collector.url, endpoint=model_endpoint.base_url)
-    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=text)
-    headers = deployment.bearer("me", "agents:run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(FOLDER / "instrumentation"))
-        with serve_config(deployment.path) as server:
-            for agent in ("plain", "library", "graph", "clerk"):
-                body = {"message": f'{{"word": "{MARKER}"}}', "stream": False}
-                url = f"{server.url}/agents/{agent}/runs"
-                httpx2.post(url, json=body, headers=headers, timeout=PATIENCE)
+    deployment = deploy_instrumented_agents(tmp_path, model_endpoint.base_url, collector.url)
+    with serve_config(deployment.path) as server:
+        run_each_agent(deployment, server.url)
+
     assert {span.name for span in collector.spans} >= {"invoke_agent clerk", "read the shelf"}
     found = {
         (span.scope, name)

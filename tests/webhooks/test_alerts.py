@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
@@ -77,17 +78,66 @@ def chat() -> Iterator[Receiver]:
         yield started
 
 
-def test_failed_run_is_one_mail_and_one_message(
-    tmp_path: Path, mail: tuple[int, list[str]], chat: Receiver
-) -> None:
-    mail_port, mails = mail
+AGENT = """
+def fail(message: str) -> str:
+    raise RuntimeError("the shop is closed")
+"""
+
+
+@dataclass
+class Office:
+    """A configuration of `agentctl init` with an agent that fails, and a webhook for its runs.
+
+    Attributes:
+        config: its file.
+        environment: the variables of its commands and of the receiver of the example.
+        port: the port of that receiver.
+    """
+
+    config: Path
+    environment: dict[str, str]
+    port: int
+
+    def run(self, *words: str, **variables: str) -> str:
+        """Run a command, which may wait for a run that fails; return what it prints."""
+        done = run_command(
+            *words, environment=self.environment | variables, folder=self.config.parent
+        )
+        assert done.code in (0, 8), done.stderr
+        return done.stdout
+
+    def start_failing_run(self, url: str) -> None:
+        token = self.run("token", "mint", "--sub", "ann", "--scope", "user").strip()
+        start = ("runs", "start", "--agent", "broken", "--message", "hi", "--url", url)
+        environment = self.environment | {"AGENTCTL_TOKEN": token}
+        run_command(*start, environment=environment, folder=self.config.parent)
+
+    def find_delivery(self) -> dict[str, str]:
+        (delivery,) = json.loads(self.run("webhooks", "deliveries", "-o", "json"))["data"]
+        return dict(delivery)
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Run the receiver of the example within the block."""
+        receiver = subprocess.Popen(
+            [sys.executable, str(PROGRAM)], env=self.environment, stderr=subprocess.DEVNULL
+        )
+        try:
+            wait_for_port(self.port, receiver)
+            yield
+        finally:
+            receiver.kill()
+            receiver.wait()
+
+
+@pytest.fixture
+def office(tmp_path: Path, mail: tuple[int, list[str]], chat: Receiver) -> Office:
     port = find_free_port()
-    secret = generate_secret()
     environment = {
         **base_environment(),
-        "OPS_WEBHOOK_SECRET": secret,
+        "OPS_WEBHOOK_SECRET": generate_secret(),
         "ALERT_MAIL": "ops@example.org",
-        "ALERT_SMTP": f"127.0.0.1:{mail_port}",
+        "ALERT_SMTP": f"127.0.0.1:{mail[0]}",
         "ALERT_CHAT": f"{chat.url}/hook",
         "ALERT_PORT": str(port),
     }
@@ -95,45 +145,25 @@ def test_failed_run_is_one_mail_and_one_message(
     assert made.code == 0, made.stderr
     config = tmp_path / "office" / "agentctl.toml"
     config.write_text(config.read_text() + CONFIG.format(port=port))
-    (tmp_path / "office" / "breaking.py").write_text(
-        "def fail(message: str) -> str:\n    raise RuntimeError('the shop is closed')\n"
-    )
+    (tmp_path / "office" / "breaking.py").write_text(AGENT)
+    return Office(config, environment, port)
 
-    def agentctl(*words: str, **more: str) -> str:
-        done = run_command(*words, environment=environment | more, folder=config.parent)
-        assert done.code in (0, 8), done.stderr
-        return done.stdout
 
-    receiver = subprocess.Popen(
-        [sys.executable, str(PROGRAM)], env=environment, stderr=subprocess.DEVNULL
-    )
-    try:
-        wait_for_port(port, receiver)
-        with serve_config(config, environment=environment) as server:
-            token = agentctl("token", "mint", "--sub", "ann", "--scope", "user").strip()
-            start = ("runs", "start", "--agent", "broken", "--message", "hi")
-            run_command(
-                *start,
-                "--url",
-                server.url,
-                folder=config.parent,
-                environment=environment | {"AGENTCTL_TOKEN": token},
-            )
+def test_failed_run_is_one_mail_and_one_message(
+    office: Office, mail: tuple[int, list[str]], chat: Receiver
+) -> None:
+    _, mails = mail
+    with office.receiving():
+        with serve_config(office.config, environment=office.environment) as server:
+            office.start_failing_run(server.url)
             wait_for(lambda: mails and chat.requests)
 
             # It is delivered again, and recognized by its id.
-            (delivery,) = json.loads(agentctl("webhooks", "deliveries", "-o", "json"))["data"]
-            agentctl("webhooks", "redeliver", delivery["delivery_id"])
+            delivery = office.find_delivery()
+            office.run("webhooks", "redeliver", delivery["delivery_id"])
+            wait_for(lambda: office.find_delivery()["state"] == "delivered")
 
-            def find_state() -> bool:
-                listed = json.loads(agentctl("webhooks", "deliveries", "-o", "json"))["data"]
-                return bool(listed[0]["state"] == "delivered")
-
-            wait_for(find_state)
-        forged = httpx2.post(f"http://127.0.0.1:{port}/", content=b"{}")
-    finally:
-        receiver.kill()
-        receiver.wait()
+        forged = httpx2.post(f"http://127.0.0.1:{office.port}/", content=b"{}")
     assert forged.status_code == 401
     assert len(mails) == len(chat.requests) == 1
     assert "Subject: agentctl: run.failed" in mails[0]
