@@ -58,6 +58,7 @@ BOUNDS = {
     "outages/server_pair.py WAIT": "a setting of the database",
     "outages/test_driver.py WAIT": "a setting of the database",
     "outages/test_overload.py SOON": "a caller that leaves",
+    "outages/test_servers.py WAIT_SECONDS": "the work of a tool",
     "outages/test_statement_counts.py LATE": "a number of followers",
     "packaging/machines.py RUN_SECONDS": "a machine installs and tests everything",
     "packaging/test_proxies.py HELD_SECONDS": "the length of a silent response",
@@ -74,7 +75,9 @@ BOUNDS = {
     "server/test_draining.py WORK_SECONDS": "the work of a tool",
     "server/test_http_limits.py SECONDS": "a setting of the server",
     "server/test_http_limits.py STALLED_SECONDS": "a setting of the server",
+    "service/test_cancel.py STUBBORN_SECONDS": "the work of a tool",
     "service/test_halts.py CALL_SECONDS": "the work of a tool",
+    "service/test_shutdown.py CALL_SECONDS": "the work of a tool",
     "stops/work.py BEAT_SECONDS": "a pause of the work",
 }
 """Constants that name seconds and end no wait of a test, with what they are instead."""

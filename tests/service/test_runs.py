@@ -24,6 +24,7 @@ from agentctl.service.reads import family
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
 from agentctl.work import event_loop
+from tests.kit.clock import pass_time, wait_for_timer
 from tests.kit.conditions import PATIENCE, wait_for_run, wait_until
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
@@ -243,22 +244,31 @@ async def test_busy_session_rejects_an_exclusive_component(deployment: Deploymen
                 await operations.runs.create("agent", "alone", RunRequest("y", session_id="s1"))
 
 
+@pytest.mark.parametrize("agent", ["hang", "tool-stubborn"])
 async def test_run_over_its_timeout_ends_as_error(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+    tmp_path: Path, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
-    folder = tmp_path_factory.mktemp("short")
-    limits = "[runs]\ntimeout_seconds = 0.2"
-    async with open_service(
-        create_deployment(folder, model_endpoint.base_url, extra=limits)
-    ) as service:
+    model_endpoint.forget()
+    limits = "[runs]\ntimeout_seconds = 50"
+    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=limits)
+    async with open_service(deployment) as service:
         operations = user(service)
-        for agent in ("hang", "tool-stubborn"):
-            request = RunRequest('{"seconds": 1}', session_id="s")
-            run = (await operations.runs.create("agent", agent, request)).value
-            assert run["status"] == "ERROR"
-            assert run["error"] is not None
-            assert run["error"]["code"] == "RUN_TIMEOUT"
-            assert run["cancel_requested_at"] is None
+        request = RunRequest('{"seconds": 200}', session_id="s")
+        running = asyncio.create_task(operations.runs.create("agent", agent, request))
+        if agent == "tool-stubborn":
+            await wait_for_timer(200)
+        await wait_until(lambda: model_endpoint.requests(agent.replace("-", ":")))
+        await pass_time(50)
+
+        run = (await running).value
+        assert run["status"] == "ERROR"
+        assert run["error"] is not None
+        assert run["error"]["code"] == "RUN_TIMEOUT"
+        assert run["cancel_requested_at"] is None
+
+        # The event loop waits for the stubborn task at its end.
+        if agent == "tool-stubborn":
+            await pass_time(150)
 
 
 async def test_leader_gets_the_timeout_of_a_member(

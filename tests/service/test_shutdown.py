@@ -11,9 +11,13 @@ from agentctl import errors
 from agentctl.interface.requests import RunRequest
 from agentctl.records.runs import RunRecord
 from agentctl.service.service import Service, ServiceOperations
+from tests.kit.clock import pass_time, wait_for_timer
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
 from tests.service.callers import open_service, user, wait_for_running
+
+CALL_SECONDS = 200
+"""The time of a call that ends when the test lets it pass; less than the limit of calls."""
 
 
 async def test_closing_cancels_live_runs_with_a_request(deployment: Deployment) -> None:
@@ -29,12 +33,13 @@ async def test_closing_cancels_live_runs_with_a_request(deployment: Deployment) 
 
 async def test_drain_finishes_runs_and_rejects_new_ones(deployment: Deployment) -> None:
     settings = deployment.settings
-    patient = replace(settings, server=replace(settings.server, drain_seconds=30))
+    patient = replace(settings, server=replace(settings.server, drain_seconds=1_000))
     async with Service.open(patient, create=True) as service:
         operations = user(service)
-        request = RunRequest('{"seconds": 3}', session_id="s1")
+        request = RunRequest(f'{{"seconds": {CALL_SECONDS}}}', session_id="s1")
         run = asyncio.create_task(operations.runs.create("agent", "tool-wait", request))
-        await wait_for_running(operations)
+        await wait_for_timer(CALL_SECONDS)
+
         draining = asyncio.create_task(service.drain())
         await wait_until(lambda: service.hosting.engine.draining)
         with pytest.raises(errors.Unavailable, match="shutting down"):
@@ -42,6 +47,8 @@ async def test_drain_finishes_runs_and_rejects_new_ones(deployment: Deployment) 
         ready = (await operations.system.get_readiness()).value
         assert ready["status"] == "unavailable"
         assert ready["checks"]["runs"] == "failed"
+
+        await pass_time(CALL_SECONDS)
         await draining
         assert (await run).value["status"] == "COMPLETED"
 
