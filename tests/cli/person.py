@@ -160,6 +160,15 @@ class Person:
         before, _, self.seen = self.seen.partition(text)
         return before
 
+    def read_rest(self) -> str:
+        """Return the output since the last wait, when the program has ended."""
+        rest = b""
+        with contextlib.suppress(OSError):
+            while True:
+                rest += os.read(self.screen, 65536)
+        self.process.wait(PATIENCE)
+        return self.seen + rest.decode().replace("\r\n", "\n")
+
     def type(self, text: str) -> None:
         os.write(self.screen, text.encode())
 
@@ -169,10 +178,11 @@ def sit_at(*words: str, env: dict[str, str], folder: Path) -> Iterator[Person]:
     """Run a program at a new terminal, as the leader of its session: Ctrl-C works."""
     ours, theirs = os.openpty()
     process = start_at_terminal(theirs, *words, env=env, cwd=folder)
+    # Only the program has it: a read fails when the program has ended.
+    os.close(theirs)
     try:
         yield Person(ours, process)
     finally:
         process.kill()
         process.wait()
         os.close(ours)
-        os.close(theirs)

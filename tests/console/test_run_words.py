@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 from playwright.sync_api import Browser, Page
 
-from tests.cli.conftest import Terminal, environment, home, terminal
+from tests.cli.conftest import environment, home
+from tests.cli.person import sit_at
 from tests.console.browser import expect, needs_browser, open_console
 from tests.console.deployed import READS, RUNS
 from tests.server.threaded_server import ThreadedServer
 
-__all__ = ["environment", "home", "terminal"]
+__all__ = ["environment", "home"]
 
 pytestmark = needs_browser
 
@@ -73,7 +75,7 @@ def check_words(run: dict[str, str], row: Row, words: list[str]) -> None:
 
 
 def test_page_of_runs_has_the_words_of_runs_list(
-    server: ThreadedServer, browser: Browser, terminal: Terminal
+    server: ThreadedServer, browser: Browser, environment: dict[str, str], home: Path
 ) -> None:
     headers = server.bearer("watched", *READS, *RUNS)
     key = headers["Authorization"].partition(" ")[2]
@@ -83,15 +85,15 @@ def test_page_of_runs_has_the_words_of_runs_list(
         shown.page.click("button:text-is('Show')")
         rows = read_rows(shown.page, len(runs))
         ended = " ".join(shown.page.locator("[data-ended]").inner_text().split())
-    listed = terminal(
-        *("runs", "list", "--url", server.url),
-        env={"AGENTCTL_TOKEN": key, "TERM": "xterm", "COLUMNS": "160"},
-    )
+    # A process: the browser keeps an event loop in the main thread of this one.
+    variables = environment | {"AGENTCTL_TOKEN": key, "TERM": "xterm", "COLUMNS": "160"}
+    with sit_at("runs", "list", "--url", server.url, env=variables, folder=home) as person:
+        listed = person.read_rest()
+        assert person.process.returncode == 0
     cancel(server, headers, runs[4])
 
-    assert listed.code == 0
     assert ended == "Last 5 minutes: 2 completed, 1 failed, 1 stopped"
-    lines = [re.split(r"\s{2,}", line) for line in listed.screen.splitlines()]
+    lines = [re.split(r"\s{2,}", line) for line in listed.splitlines()]
     words_of_list = {words[0]: words for words in lines}
     for run in runs:
         check_words(run, rows[run["run_id"]], words_of_list[run["run_id"][:13]])

@@ -15,8 +15,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.cli.conftest import Agentctl, Terminal, agentctl, home, terminal
+from tests.cli.conftest import Agentctl, agentctl, home
 from tests.cli.conftest import environment as clean_environment
+from tests.cli.person import sit_at
 from tests.identity import person
 from tests.identity.provider import Office, needs_provider
 from tests.identity.short_tokens import serve_short_tokens
@@ -24,7 +25,7 @@ from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import run_agentctl, start_agentctl
 
-__all__ = ["agentctl", "clean_environment", "home", "terminal"]
+__all__ = ["agentctl", "clean_environment", "home"]
 
 pytestmark = [needs_provider]
 
@@ -89,17 +90,17 @@ def refresh(office: Office, refresh_token: str) -> int:
 
 
 def test_browser_signs_in_at_a_terminal(
-    office: Office, terminal: Terminal, agentctl: Agentctl, home: Path
+    office: Office, environment: dict[str, str], agentctl: Agentctl, home: Path
 ) -> None:
-    seen = terminal("login", "--url", office.url)
-    assert seen.code == 0, seen.screen
-    assert "signed in as ada" in seen.screen
-    assert (
-        "Continue in the terminal." in seen.screen
-    )  # the page, which the browser of the test prints
+    # The browser of the test is a program that has the terminal, too, and prints its page there.
+    with sit_at("login", "--url", office.url, env=environment, folder=home) as user:
+        screen = user.read_rest()
+        assert user.process.returncode == 0, screen
+    assert "signed in as ada" in screen
+    assert "Continue in the terminal." in screen
     stored = read_stored(home)
     for text in (stored["token"], stored["refresh_token"]):
-        assert text not in seen.screen
+        assert text not in screen
     file = find_file(home)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
