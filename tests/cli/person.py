@@ -163,9 +163,12 @@ class Person:
     def read_rest(self) -> str:
         """Return the output since the last wait, when the program has ended."""
         rest = b""
+        deadline = time.monotonic() + PATIENCE
         with contextlib.suppress(OSError):
             while True:
-                rest += os.read(self.screen, 65536)
+                assert time.monotonic() < deadline, rest
+                if select.select([self.screen], [], [], 0.2)[0]:
+                    rest += os.read(self.screen, 65536)
         self.process.wait(PATIENCE)
         return self.seen + rest.decode().replace("\r\n", "\n")
 
