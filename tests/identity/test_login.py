@@ -43,7 +43,9 @@ def office(
 @pytest.fixture
 def environment(clean_environment: dict[str, str]) -> dict[str, str]:
     """A program as the browser, which signs Ada in, and no keyring."""
-    command = shlex.join([sys.executable, person.__file__, "ada"])
+    # It imports modules of the tests, and starts in the folder of the command.
+    program = ["env", f"PYTHONPATH={ROOT}", sys.executable, person.__file__, "ada"]
+    command = shlex.join(program)
     return clean_environment | {
         "BROWSER": f"{command} %s",
         "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring",
