@@ -195,7 +195,7 @@ def test_a_run_without_stored_events_is_waited_for(
     log = tmp_path / "plain.log"
     with background_command(*start, *here, environment=environment, log=log) as worker:
         while not (live := agentctl("runs", "list", "--live", "-o", "name", *here).lines):
-            assert not worker.has_ended
+            assert not worker.has_ended, log.read_text()
         watching = tmp_path / "watch.log"
         watch = ("runs", "watch", live[0], *here)
         with background_command(*watch, environment=environment, log=watching) as eye:

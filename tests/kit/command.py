@@ -149,11 +149,25 @@ def stay_in_hour() -> Iterator[None]:
 
 @contextlib.contextmanager
 def forget_tools() -> Iterator[None]:
-    """Forget the modules of tools, which a command imports from the folder of a configuration."""
+    """Forget the modules of tools, which a command imports from the folder of a configuration.
+
+    A command that runs while another one works, in a thread, leaves this to the end of both: the
+    other one may import the same modules, and has its folder in `sys.path`.
+    """
+    global _is_forgetting
+    if _is_forgetting:
+        yield
+        return
+
     path = sys.path.copy()
     loaded = set(sys.modules)
+    _is_forgetting = True
     try:
         yield
     finally:
+        _is_forgetting = False
         sys.path[:] = path
         forget_user_modules(loaded)
+
+
+_is_forgetting = False

@@ -30,10 +30,13 @@ def forget_user_modules(kept: Collection[str] = ()) -> None:
     The next test may have another folder with modules of the same names.
     """
     temporary = tempfile.gettempdir()
-    for name in [name for name in sys.modules if name not in _permanent_names]:
-        file = getattr(sys.modules[name], "__file__", None) or ""
+    # A copy: the thread of a server may import a module meanwhile.
+    for name, module in sys.modules.copy().items():
+        if name in _permanent_names:
+            continue
+        file = getattr(module, "__file__", None) or ""
         if file.startswith(temporary) and not file.startswith(_PERMANENT):
             if name not in kept:
-                del sys.modules[name]
+                sys.modules.pop(name, None)
         elif file:
             _permanent_names.add(name)

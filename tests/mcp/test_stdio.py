@@ -8,10 +8,10 @@ import json
 import logging
 import os
 import signal
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -137,7 +137,7 @@ async def test_crash_fails_the_call_and_the_server_is_started_again() -> None:
 async def test_reason_of_an_end_is_known_though_it_arrives_after_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The end of the messages and its reason come through two pipes."""
+    """The end of the messages and its reason come through two channels."""
 
     class LateReports(stdio.RunningProgram):
         asked = asyncio.Event()
@@ -146,9 +146,9 @@ async def test_reason_of_an_end_is_known_though_it_arrives_after_the_end(
             self.asked.set()
             await super().wait_for_reason()
 
-        async def _read_reports(self, pipe: IO[bytes]) -> None:
+        async def _read_reports(self, reports: socket.socket) -> None:
             await self.asked.wait()
-            await super()._read_reports(pipe)
+            await super()._read_reports(reports)
 
     monkeypatch.setattr(connection, "RunningProgram", LateReports)
     async with host(stdio_spec()) as hosted:

@@ -14,12 +14,12 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 
@@ -119,10 +119,13 @@ class RunningProgram:
         Raises:
             McpUnavailable: the program could not be started.
         """
-        source, sink = os.pipe()
+        # Sockets, not the ends of a pipe. uvloop closes a pipe that it was given, and then the file
+        # of it: twice the same number, which another thread may have got for a file of a database
+        # meanwhile. It leaves a socket to nobody else.
+        reports, guard_socket = socket.socketpair()
         async with AsyncExitStack() as stack:
-            reports = stack.enter_context(os.fdopen(source, "rb", buffering=0))
-            guard_stderr = stack.enter_context(os.fdopen(sink, "w"))
+            stack.enter_context(reports)
+            guard_stderr = stack.enter_context(os.fdopen(guard_socket.detach(), "w"))
             reading = asyncio.create_task(self._read_reports(reports))
             stack.push_async_callback(self._close, reading)
 
@@ -173,19 +176,16 @@ class RunningProgram:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._group, signal.SIGKILL)
 
-    async def _read_reports(self, pipe: IO[bytes]) -> None:
-        reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), pipe
-        )
+    async def _read_reports(self, reports: socket.socket) -> None:
+        reports.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=reports)
         turns = Turns()
         try:
             while line := await reader.readline():
                 self._take(line.removesuffix(b"\n"))
                 await turns.take()
         finally:
-            transport.close()
+            writer.close()
         self._end("the guard of its program ended")
 
     def _take(self, line: bytes) -> None:
