@@ -1,115 +1,69 @@
-"""A command of this process that works while a test acts."""
+"""A command that works while a test acts."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
+from typing import IO
 
-from agentctl.cli.app import main
-from agentctl.cli.io import IO
-from agentctl.work import event_loop
-from tests.kit.command import forget_tools, use_environment
-from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.conditions import PATIENCE
+from tests.kit.process import start_agentctl
 
 __all__ = ["BackgroundCommand", "background_command"]
 
-_handle_signals = event_loop.handle_signals
 
+@dataclass(frozen=True)
+class BackgroundCommand:
+    """A command that is a program: its stdout is a pipe, its stderr a file."""
 
-class BackgroundCommand(threading.Thread):
-    """A command in a thread: its stdout is a pipe, its stderr a file.
+    process: subprocess.Popen[bytes]
 
-    A thread gets no signals. Ctrl-C needs a terminal (`tests.cli.person`) or a process.
+    log: Path
 
-    Attributes:
-        stdout: the end of the pipe to read from.
-    """
-
-    def __init__(self, words: tuple[str, ...], log: Path) -> None:
-        super().__init__(daemon=True)
-        self._words = words
-        self._log = log
-        log.write_text("")
-        reading, self._writing = os.pipe()
-        self.stdout = os.fdopen(reading, "rb")
-        self._terminate: Callable[[], None] | None = None
-        self._code: int | None = None
-
-    def run(self) -> None:
-        with (
-            Path(os.devnull).open(encoding="utf-8") as stdin,
-            os.fdopen(self._writing, "w", encoding="utf-8") as out,
-            self._log.open("a", encoding="utf-8") as err,
-        ):
-            self._code = main(self._words, IO(stdin, out, err))
-
-    def keep_handlers(self, handlers: Mapping[int, Callable[[], None]]) -> None:
-        """Keep what the event loop of this thread would do at a signal."""
-        loop = asyncio.get_running_loop()
-        self._terminate = lambda: loop.call_soon_threadsafe(handlers[signal.SIGTERM])
-
-    def terminate(self) -> None:
-        """Do what SIGTERM does to a command."""
-        terminate = wait_for(lambda: self._terminate)
-        terminate()
+    @property
+    def stdout(self) -> IO[bytes]:
+        """The end of the pipe to read from."""
+        assert self.process.stdout is not None
+        return self.process.stdout
 
     @property
     def has_ended(self) -> bool:
         """True if the command has ended."""
-        return not self.is_alive()
+        return self.process.poll() is not None
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the command."""
+        self.process.terminate()
 
     def wait(self) -> int:
         """Wait until the command has ended, and return its exit code."""
-        self.join(PATIENCE)
-        assert self._code is not None, self._log.read_text()
-        return self._code
+        return self.process.wait(PATIENCE)
 
 
 @contextlib.contextmanager
 def background_command(
     *words: str, environment: Mapping[str, str], log: Path
 ) -> Iterator[BackgroundCommand]:
-    """Run a command in a thread within the block; its stderr is written to `log`.
+    """Run a command within the block; its stderr is written to `log`.
 
-    A command that still works at the end of the block is terminated. The other commands of the
-    block have the same environment, but for what no command reads twice, such as a token.
+    It is a program, although the other commands of a test are in the process of the test: two
+    commands in one process would share its streams, variables and imported modules.
+
+    A command that still works at the end of the block is terminated, and must end.
     """
-    # A command replaces them while it works, and two commands overlap.
-    stdout = sys.stdout
-    stderr = sys.stderr
-    command = BackgroundCommand(words, log)
-    with (
-        use_environment(environment),
-        forget_tools(),
-        patch.object(event_loop, "handle_signals", _handle_or_keep),
-        command.stdout,
-    ):
-        command.start()
+    with log.open("wb") as stderr:
+        process = start_agentctl(
+            *words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr
+        )
+    with process:
         try:
-            yield command
+            yield BackgroundCommand(process, log)
+            if process.poll() is None:
+                process.terminate()
+                process.wait(PATIENCE)
         finally:
-            if not command.has_ended:
-                command.terminate()
-            command.join(PATIENCE)
-            sys.stdout = stdout
-            sys.stderr = stderr
-    assert command.has_ended, log.read_text()
-
-
-@contextlib.contextmanager
-def _handle_or_keep(handlers: Mapping[int, Callable[[], None]]) -> Iterator[None]:
-    """Handle signals in the main thread. Another thread can have no handlers: keep them there."""
-    thread = threading.current_thread()
-    if isinstance(thread, BackgroundCommand):
-        thread.keep_handlers(handlers)
-        yield
-        return
-    with _handle_signals(handlers):
-        yield
+            if process.poll() is None:
+                process.kill()

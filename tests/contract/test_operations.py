@@ -230,7 +230,7 @@ def test_command_prints_the_same_locally_and_remotely(
 
 
 def find_error(text: str) -> str:
-    """Return the error of a command. The server of this process may log before it, on stderr too."""
+    """Return the error of a command. The server of the test may log before it on stderr."""
     return next(line for line in text.splitlines() if line.startswith("error: "))
 
 

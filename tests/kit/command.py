@@ -20,15 +20,7 @@ from agentctl.cli.app import main
 from agentctl.cli.io import IO
 from tests.kit.user_modules import forget_user_modules
 
-__all__ = [
-    "Result",
-    "forget_tools",
-    "run_command",
-    "run_main",
-    "shift_clock",
-    "stay_in_hour",
-    "use_environment",
-]
+__all__ = ["Result", "run_command", "run_main", "shift_clock", "stay_in_hour"]
 
 
 # A process runs one command. Typer takes as long to build it from its function as to run it.
@@ -96,30 +88,8 @@ def run_main(
         environment: all environment variables.
         folder: the current folder.
     """
-    with use_environment(environment), contextlib.chdir(folder), forget_tools():
+    with patch.dict(os.environ, environment, clear=True), contextlib.chdir(folder), _forget_tools():
         return main(arguments, streams)
-
-
-@contextlib.contextmanager
-def use_environment(environment: Mapping[str, str]) -> Iterator[None]:
-    """Let this process have these environment variables and no others.
-
-    A variable that has its value already is not touched: a command in another thread may read it.
-    """
-    before = dict(os.environ)
-    _change_environment(environment)
-    try:
-        yield
-    finally:
-        _change_environment(before)
-
-
-def _change_environment(wanted: Mapping[str, str]) -> None:
-    for name in os.environ.keys() - wanted.keys():
-        del os.environ[name]
-    for name, value in wanted.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
 
 
 @contextlib.contextmanager
@@ -148,26 +118,12 @@ def stay_in_hour() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def forget_tools() -> Iterator[None]:
-    """Forget the modules of tools, which a command imports from the folder of a configuration.
-
-    A command that runs while another one works, in a thread, leaves this to the end of both: the
-    other one may import the same modules, and has its folder in `sys.path`.
-    """
-    global _is_forgetting
-    if _is_forgetting:
-        yield
-        return
-
+def _forget_tools() -> Iterator[None]:
+    """Forget the modules of tools, which a command imports from the folder of a configuration."""
     path = sys.path.copy()
     loaded = set(sys.modules)
-    _is_forgetting = True
     try:
         yield
     finally:
-        _is_forgetting = False
         sys.path[:] = path
         forget_user_modules(loaded)
-
-
-_is_forgetting = False

@@ -31,12 +31,10 @@ def forget_user_modules(kept: Collection[str] = ()) -> None:
     """
     temporary = tempfile.gettempdir()
     # A copy: the thread of a server may import a module meanwhile.
-    for name, module in sys.modules.copy().items():
-        if name in _permanent_names:
-            continue
-        file = getattr(module, "__file__", None) or ""
+    for name in [name for name in sys.modules.copy() if name not in _permanent_names]:
+        file = getattr(sys.modules[name], "__file__", None) or ""
         if file.startswith(temporary) and not file.startswith(_PERMANENT):
             if name not in kept:
-                sys.modules.pop(name, None)
+                del sys.modules[name]
         elif file:
             _permanent_names.add(name)
