@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import subprocess
 import threading
 import time
@@ -20,7 +19,7 @@ from tests.kit.process import start_at_terminal
 
 __all__ = ["Person", "run_at_terminal", "sit_at"]
 
-CTRL_C = b"\x03"
+CTRL_C = "\x03"
 
 
 def run_at_terminal(
@@ -31,32 +30,50 @@ def run_at_terminal(
 ) -> tuple[int, str]:
     """Run `agentctl ARGUMENTS` to its end with a real terminal for all three streams.
 
-    The command runs in the main thread, which gets SIGINT when the person types Ctrl-C, as the
-    process would whose terminal it is.
+    A command that the person interrupts is a program. Any other one runs in this process.
 
     Args:
         environment: all environment variables.
         folder: the current folder.
-        replies: texts that have to appear on the screen, and what the person types then.
+        replies: texts that have to appear on the screen, and what the person types then. Ctrl-C is
+            the last of them.
 
     Returns:
         The exit code, and all that was on the screen.
     """
+    if any(types == CTRL_C for _, types in replies):
+        return _run_program(arguments, environment, folder, replies)
+
     ours, theirs = os.openpty()
     typist = _Typist(ours, replies)
     try:
         with _open_streams(theirs) as streams:
             typist.start()
-            try:
-                code = run_main(arguments, streams, environment=environment, folder=folder)
-            finally:
-                typist.stop_typing()
+            code = run_main(arguments, streams, environment=environment, folder=folder)
+    finally:
         # The terminal has no program any more, so the person sees the end of what it wrote.
         typist.join(PATIENCE)
-    finally:
         os.close(ours)
     assert typist.problem is None, typist.problem
     return code, typist.seen.decode().replace("\r\n", "\n")
+
+
+def _run_program(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    replies: Sequence[tuple[str, str]],
+) -> tuple[int, str]:
+    screen = ""
+    with sit_at(*arguments, env=dict(environment), folder=folder) as person:
+        for when, types in replies:
+            screen += person.wait_for(when) + when
+            if types == CTRL_C:
+                person.interrupt()
+            else:
+                person.type(types)
+        screen += person.read_rest()
+        return person.process.returncode, screen
 
 
 @contextlib.contextmanager
@@ -71,47 +88,29 @@ def _open_streams(terminal: int) -> Iterator[IO]:
 
 
 class _Typist(threading.Thread):
-    """Reads a screen and types each reply when it is time.
-
-    Ctrl-C is typed again every 5 seconds, as a person does: Python notices a signal that arrives
-    between its last check and its read of the terminal only when the read returns.
-    """
+    """Reads a screen, and types each reply when it is time."""
 
     def __init__(self, screen: int, replies: Sequence[tuple[str, str]]) -> None:
         super().__init__(daemon=True)
         self._screen = screen
         self._replies = [(when.encode(), types.encode()) for when, types in replies]
-        self._typing = threading.Lock()
-        self._has_stopped = False
         self.seen = b""
         self.problem: str | None = None
 
-    def stop_typing(self) -> None:
-        """Let the command have no Ctrl-C any more: it has ended."""
-        while not self._has_stopped:
-            # One that was typed too late for the command interrupts this.
-            with contextlib.suppress(KeyboardInterrupt), self._typing:
-                self._has_stopped = True
-
     def run(self) -> None:
         answered = 0
-        due = 0.0
         deadline = time.monotonic() + PATIENCE
         while self._read():
-            now = time.monotonic()
-            if now > deadline and self.problem is None:
+            if time.monotonic() > deadline:
+                # The end of input ends a command that waits for an answer.
                 self.problem = f"still running, after {self.seen!r}"
-                self._replies = [(b"", CTRL_C)]
-            if not self._replies or now < due:
+                os.write(self._screen, b"\x04")
+                continue
+            if not self._replies:
                 continue
 
             when, types = self._replies[0]
-            if when not in self.seen[answered:]:
-                continue
-            if types == CTRL_C:
-                self._interrupt()
-                due = time.monotonic() + 5
-            else:
+            if when in self.seen[answered:]:
                 os.write(self._screen, types)
                 answered = len(self.seen)
                 del self._replies[0]
@@ -125,52 +124,62 @@ class _Typist(threading.Thread):
                 return False
         return True
 
-    def _interrupt(self) -> None:
-        """Type Ctrl-C. The signal is for the group of the terminal, which has no process here."""
-        main_thread = threading.main_thread().ident
-        assert main_thread is not None
-        seen = len(self.seen)
-        os.write(self._screen, CTRL_C)
-        # The terminal drops what was not read yet, and then shows the key: the signal comes later.
-        while b"^C" not in self.seen[seen:] and self._read():
-            pass
-        with self._typing:
-            if not self._has_stopped:
-                signal.pthread_kill(main_thread, signal.SIGINT)
-
 
 @dataclass
 class Person:
     """A person at a terminal where a program runs."""
 
     screen: int
+
     process: subprocess.Popen[bytes]
-    seen: str = ""
+
+    seen: bytes = b""
+    """The output since the last wait. A read may end within a character."""
 
     def wait_for(self, text: str) -> str:
         """Return the output since the last wait, up to a text."""
         deadline = time.monotonic() + PATIENCE
-        while text not in self.seen:
+        while text.encode() not in self.seen:
             assert time.monotonic() < deadline, self.seen
-            if select.select([self.screen], [], [], 0.2)[0]:
-                try:
-                    self.seen += os.read(self.screen, 65536).decode().replace("\r\n", "\n")
-                except OSError:  # the command has closed the terminal
-                    assert text in self.seen, self.seen
-        before, _, self.seen = self.seen.partition(text)
-        return before
+            is_open = self._read(0.2)
+            assert is_open or text.encode() in self.seen, self.seen
+        before, _, self.seen = self.seen.partition(text.encode())
+        return before.decode()
+
+    def interrupt(self) -> None:
+        """Type Ctrl-C until the program has ended.
+
+        It is typed again every 5 seconds, as a person does: Python notices a signal that arrives
+        between its last check and its read of the terminal only when the read returns.
+        """
+        due = 0.0
+        deadline = time.monotonic() + PATIENCE
+        while self.process.poll() is None:
+            now = time.monotonic()
+            assert now < deadline, self.seen
+            if now >= due:
+                self.type(CTRL_C)
+                due = now + 5
+            if not self._read(0.02):
+                self.process.wait(PATIENCE)
 
     def read_rest(self) -> str:
         """Return the output since the last wait, when the program has ended."""
-        rest = b""
         deadline = time.monotonic() + PATIENCE
-        with contextlib.suppress(OSError):
-            while True:
-                assert time.monotonic() < deadline, rest
-                if select.select([self.screen], [], [], 0.2)[0]:
-                    rest += os.read(self.screen, 65536)
+        while self._read(0.2):
+            assert time.monotonic() < deadline, self.seen
         self.process.wait(PATIENCE)
-        return self.seen + rest.decode().replace("\r\n", "\n")
+        return self.seen.decode()
+
+    def _read(self, seconds: float) -> bool:
+        """Read what appears within some seconds; False if no program has the terminal any more."""
+        if select.select([self.screen], [], [], seconds)[0]:
+            try:
+                read_bytes = os.read(self.screen, 65536)
+            except OSError:
+                return False
+            self.seen = (self.seen + read_bytes).replace(b"\r\n", b"\n")
+        return True
 
     def type(self, text: str) -> None:
         os.write(self.screen, text.encode())
