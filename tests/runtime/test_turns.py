@@ -8,7 +8,7 @@ two items at least, however fast the machine is. `make bench-hostile` measures t
 from __future__ import annotations
 
 import asyncio
-import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -65,11 +65,11 @@ async def read_log() -> None:
     """The program of an MCP server writes lines to its log."""
     from agentctl.runtime.mcp.stdio import Program, RunningProgram
 
-    source, sink = os.pipe()
-    os.write(sink, b"line x\n" * 2 * ITEMS)
-    os.close(sink)
+    reports, guard = socket.socketpair()
+    with guard:
+        guard.sendall(b"line x\n" * 2 * ITEMS)
     program = Program("files", ("true",), {}, Path(), (), 1_000)
-    with os.fdopen(source, "rb", buffering=0) as reports:
+    with reports:
         await RunningProgram(program, lambda *_: None)._read_reports(reports)
 
 

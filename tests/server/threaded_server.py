@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -123,7 +122,9 @@ class _Loop(uvloop.Loop):
 
     def __init__(self) -> None:
         super().__init__()
-        self._opened = weakref.WeakSet[asyncio.Transport]()
+        # They are kept: one that the code of an agent has dropped without closing it would else be
+        # a warning in any later test, when its garbage is collected.
+        self._opened = set[asyncio.Transport]()
 
     async def create_connection(self, *arguments: Any, **options: Any) -> Any:
         transport, protocol = await super().create_connection(*arguments, **options)
