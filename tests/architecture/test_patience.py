@@ -83,7 +83,6 @@ BOUNDS = {
 """Constants that name seconds and end no wait of a test, with what they are instead."""
 
 NUMBERS = {
-    "cli/person.py": "the time after which Ctrl-C is typed again",
     "console/deployed.py": "an agent that waits for a file",
     "mcp/stdio_server.py": "a program without the modules of the tests",
     "packaging/sign_in.py": "a program without the modules of the tests",
