@@ -8,10 +8,10 @@ PACKAGE = Path(__file__).parents[2] / "agentctl"
 
 
 def test_package_gives_no_pipe_to_the_event_loop() -> None:
-    """uvloop 0.23 closes the number of a pipe that it was given, and then closes its file.
+    """uvloop 0.23 closes the descriptor of a pipe that it was given, and then its file object.
 
-    Another thread may have got the number for a file of its own in between: with 3 of 400 ends of a
-    program beside a database, the database lost a file. A socket is closed once.
+    Another thread may have got the same number for a file of its own in between: a database lost a
+    file in about one of a hundred ends of a program beside it. A socket is closed once.
     """
     calls = ("connect_read_pipe", "connect_write_pipe")
     found = [

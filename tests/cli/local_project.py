@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 
 from agentctl.cli.files import write_key_pair
-from tests.kit.conditions import wait_for
+from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deployment
 from tests.kit.process import start_agentctl
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -80,19 +80,28 @@ def write_config(folder: Path) -> Path:
 
 @contextmanager
 def running_command(
-    *args: str, environment: dict[str, str], log: Path
+    *args: str, environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command as a process within the block; its stderr is written to `log`."""
+    """Run a command as a process within the block; its stderr is written to `log`.
+
+    It is a program, although the other commands of a test are in the process of the test: two
+    commands in one process would share its streams, variables and imported modules.
+
+    A command that still works at the end of the block is terminated, and must end.
+    """
     with log.open("wb") as said:
         process = start_agentctl(
             *args, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said
         )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    with process:
+        try:
+            yield process
+            if process.poll() is None:
+                process.terminate()
+                process.wait(PATIENCE)
+        finally:
+            if process.poll() is None:
+                process.kill()
 
 
 def wait_for_line(file: Path, text: str, times: int = 1) -> str:

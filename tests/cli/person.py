@@ -117,12 +117,19 @@ class _Typist(threading.Thread):
 
     def _read(self) -> bool:
         """Read what has appeared; False if no program has the terminal, and all was read."""
-        if select.select([self._screen], [], [], 0.02)[0]:
-            try:
-                self.seen += os.read(self._screen, 65536)
-            except OSError:
-                return False
-        return True
+        read_bytes = _read_screen(self._screen, 0.02)
+        self.seen += read_bytes or b""
+        return read_bytes is not None
+
+
+def _read_screen(screen: int, seconds: float) -> bytes | None:
+    """Return what appears within some seconds; None if no program has the terminal any more."""
+    if not select.select([screen], [], [], seconds)[0]:
+        return b""
+    try:
+        return os.read(screen, 65536)
+    except OSError:
+        return None
 
 
 @dataclass
@@ -173,13 +180,9 @@ class Person:
 
     def _read(self, seconds: float) -> bool:
         """Read what appears within some seconds; False if no program has the terminal any more."""
-        if select.select([self.screen], [], [], seconds)[0]:
-            try:
-                read_bytes = os.read(self.screen, 65536)
-            except OSError:
-                return False
-            self.seen = (self.seen + read_bytes).replace(b"\r\n", b"\n")
-        return True
+        read_bytes = _read_screen(self.screen, seconds)
+        self.seen = (self.seen + (read_bytes or b"")).replace(b"\r\n", b"\n")
+        return read_bytes is not None
 
     def type(self, text: str) -> None:
         os.write(self.screen, text.encode())

@@ -14,10 +14,10 @@ import typer
 
 from agentctl.cli.root import app
 from agentctl.store import compared
-from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
-from tests.cli.local_project import in_database
+from tests.cli.local_project import in_database, running_command
+from tests.kit.conditions import PATIENCE
 from tests.kit.process import base_environment, start_agentctl
 from tests.kit.tables import every_row
 from tests.remote.conftest import Serve, answer, serve
@@ -155,13 +155,13 @@ def test_rows_that_are_added_meanwhile_change_nothing(filled: Demo, tmp_path: Pa
     """The first bytes are read, then the command waits until the pipe has room."""
     words = ("sessions", "list", "--all", *OWN, "-o", "json", "--url", filled.url)
     environment = base_environment() | {"AGENTCTL_TOKEN": filled.token}
-    with background_command(*words, environment=environment, log=tmp_path / "log") as command:
+    with running_command(*words, environment=environment, log=tmp_path / "log") as command:
         start = command.stdout.read(1)
         add_sessions(filled, ROWS, ROWS + 120)
         removed = "session_id IN ('walk-003', 'walk-240')"
         in_database(filled.config, f"DELETE FROM sessions WHERE {removed}")
         rows = json.loads(start + command.stdout.read())["data"]
-        assert command.wait() == 0
+        assert command.wait(PATIENCE) == 0
     ids = [row["session_id"] for row in rows]
     assert ids == [each for each in IDS if each in ids]
     assert set(IDS) - set(ids) <= {"walk-003", "walk-240"}
@@ -173,10 +173,10 @@ def test_rows_that_are_added_meanwhile_change_nothing(filled: Demo, tmp_path: Pa
 def test_closed_pipe_ends_the_list_without_an_error(filled: Demo, tmp_path: Path) -> None:
     words = ("sessions", "list", "--all", *OWN, "-o", "json", "--config", str(filled.config))
     log = tmp_path / "log"
-    with background_command(*words, environment=base_environment(), log=log) as command:
+    with running_command(*words, environment=base_environment(), log=log) as command:
         assert command.stdout.read(1) == b"{"
         command.stdout.close()
-        assert command.wait() == 0
+        assert command.wait(PATIENCE) == 0
     assert log.read_text() == ""
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import jwt
 import pytest
 
-from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl, Terminal
-from tests.cli.local_project import serve_paying_agent, wait_for_line
+from tests.cli.local_project import running_command, serve_paying_agent, wait_for_line
 from tests.kit.command import Result
-from tests.kit.conditions import wait_for
+from tests.kit.conditions import PATIENCE, wait_for
 
 CONFIG = """
 [authorization]
@@ -231,14 +230,14 @@ def test_watch_waits_through_a_pause(
 ) -> None:
     run_id = start("other")
     log = tmp_path / "log"
-    with background_command(
+    with running_command(
         "runs", "watch", run_id, *local, environment=environment, log=log
     ) as watch:
         wait_for_line(log, "waits for approval of pay; decide with")
         approval_id = str(read_approval(agentctl, payers, run_id)["approval_id"])
         decided = agentctl("approvals", "approve", approval_id, "--yes", *payers.door("local"))
         assert decided.code == 0, decided.stderr
-        assert watch.wait() == 0
+        assert watch.wait(PATIENCE) == 0
         assert b"Results: paid" in watch.stdout.read()
 
 
@@ -248,7 +247,7 @@ def test_watch_of_approvals_prints_each_new_one(
     log = tmp_path / "log"
     place = payers.door("remote")
     words = ("approvals", "watch", "--kind", "external", "--every", "0.2", "-o", "jsonl")
-    with background_command(*words, *place, environment=environment, log=log) as watch:
+    with running_command(*words, *place, environment=environment, log=log) as watch:
         run_id = start("open")
         while json.loads(watch.stdout.readline())["run_id"] != run_id:
             pass

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import in_database, running_command, wait_for_line, write_config
@@ -202,13 +201,13 @@ def test_tail_with_no_entries_writes_the_tsv_heading(
     start = ("runs", "start", "--agent", "echo", "-m", "x", "--session", "s1", *here)
     assert agentctl(*start).code == 0
     tail = ("audit", "tail", "-n", "0", *here)
-    with background_command(*tail, environment=environment, log=tmp_path / "log") as command:
+    with running_command(*tail, environment=environment, log=tmp_path / "log") as command:
         assert command.stdout.readline().decode() == f"{HEADING}\n"
         assert agentctl(*start).code == 0
         row = command.stdout.readline().decode()
         assert "create_agent_run\tagent:echo,session:s1,run:" in row
         command.terminate()
-        assert command.wait() == 128 + signal.SIGTERM
+        assert command.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
 def test_tail_continues_when_the_server_is_back(
@@ -219,13 +218,13 @@ def test_tail_continues_when_the_server_is_back(
     with ExitStack() as stack:
         with proxied(demo.url) as proxy:
             tail = ("audit", "tail", "-n", "1", "-o", "jsonl", "--url", proxy.url)
-            command = stack.enter_context(background_command(*tail, environment=variables, log=log))
+            command = stack.enter_context(running_command(*tail, environment=variables, log=log))
             before = json.loads(command.stdout.readline())
         wait_for_line(log, "retrying in")
         demo.run(session, "x")
         with proxied(demo.url, port=proxy.port):
             after = json.loads(command.stdout.readline())
             command.terminate()
-            assert command.wait() == 128 + signal.SIGTERM
+            assert command.wait(PATIENCE) == 128 + signal.SIGTERM
     assert before["operation"] == after["operation"] == "create_agent_run"
     assert before["seq"] < after["seq"]

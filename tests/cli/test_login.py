@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,9 +21,9 @@ from agentctl.cli.commands import login
 from agentctl.cli.loopback import MAXIMUM_CONNECTIONS, LoopbackListener
 from agentctl.cli.sign_ins import SignIn, changing_sign_in, forget_sign_in
 from agentctl.errors import Unavailable, UsageError
-from tests.cli.background import BackgroundCommand, background_command
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
+from tests.cli.local_project import running_command
 from tests.cli.stub_provider import Answer, Provider, serve_provider
 from tests.kit.conditions import PATIENCE, wait_for
 
@@ -192,7 +193,7 @@ def browser() -> Iterator[httpx2.Client]:
 class WaitingSignIn:
     """A command that waits for the response of the provider in a browser."""
 
-    command: BackgroundCommand
+    command: subprocess.Popen[bytes]
 
     log: Path
     """The text that it prints."""
@@ -205,7 +206,7 @@ class WaitingSignIn:
 
     def read_failure(self) -> str:
         """Return what the command has printed; it exits with 1."""
-        assert self.command.wait() == 1
+        assert self.command.wait(PATIENCE) == 1
         return self.log.read_text()
 
 
@@ -229,7 +230,7 @@ def begin_sign_in(
     @contextlib.contextmanager
     def begin() -> Iterator[WaitingSignIn]:
         words = ("login", "--url", demo.url, *given)
-        with background_command(*words, environment=environment, log=log) as command:
+        with running_command(*words, environment=environment, log=log) as command:
             line = wait_for(lambda: re.search(r": (http\S+)\n", log.read_text()))
             query = parse_qs(urlsplit(line[1]).query)
             assert query["code_challenge_method"] == ["S256"]

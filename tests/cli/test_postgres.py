@@ -14,9 +14,8 @@ import pytest
 
 from agentctl.config import load_settings
 from agentctl.config.settings import Database
-from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl
-from tests.cli.local_project import write_config
+from tests.cli.local_project import running_command, write_config
 from tests.kit.deployment import SQLITE_DATABASES, create_deployment
 from tests.kit.postgres import absent_schemas
 
@@ -115,7 +114,7 @@ def test_tail_shows_an_entry_committed_after_a_higher_number(
     here = ("--config", str(config))
     assert agentctl("db", "migrate", *here).code == 0
     tail = ("audit", "tail", "-n", "0", "-o", "jsonl", *here)
-    with background_command(*tail, environment=environment, log=tmp_path / "tail.log") as command:
+    with running_command(*tail, environment=environment, log=tmp_path / "tail.log") as command:
         entry = load_settings(config, {}).databases[0]
         told = asyncio.run(_out_of_order(entry, command.stdout))
     assert told == ["sooner", "higher", "lower"]

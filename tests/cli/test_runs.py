@@ -15,9 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from agentctl.cli.root import app
-from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
+from tests.cli.local_project import running_command
 from tests.kit.conditions import PATIENCE
 from tests.kit.process import start_agentctl
 from tests.kit.tables import every_row
@@ -338,7 +338,7 @@ def test_a_closed_pipe_ends_every_kind_of_output(
 ) -> None:
     door = () if words == ("--help",) else ("--config", str(demo.config))
     log = tmp_path / "log"
-    with background_command(*words, *door, environment=environment, log=log) as command:
+    with running_command(*words, *door, environment=environment, log=log) as command:
         command.stdout.close()
-        assert command.wait() == 0
+        assert command.wait(PATIENCE) == 0
     assert "rror" not in log.read_text()

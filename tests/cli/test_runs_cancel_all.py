@@ -11,10 +11,10 @@ import pytest
 
 from agentctl.cli.commands.runs import cancel
 from agentctl.cli.show.progress import Counter
-from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
-from tests.cli.local_project import in_database, write_config
+from tests.cli.local_project import in_database, running_command, write_config
+from tests.kit.conditions import PATIENCE
 from tests.kit.tables import every_row
 
 _numbers = itertools.count()
@@ -131,14 +131,14 @@ def test_members_stop_with_their_team(
     here = ("--config", str(write_config(tmp_path)))
     start = ("runs", "start", "--team", "pair", "-m", "word", *here)
     agentctl("runs", "start", "--agent", "echo", "-m", "x", *here)
-    with background_command(*start, environment=environment, log=tmp_path / "team.log") as worker:
+    with running_command(*start, environment=environment, log=tmp_path / "team.log") as worker:
         while len(agentctl("runs", "list", "--live", "-o", "name", *here).lines) < 2:
-            assert not worker.has_ended
+            assert worker.poll() is None
         shown = agentctl(*CANCEL, "--dry-run", "-o", "tsv", *here)
         assert [line.split("\t")[2] for line in shown.lines[1:]] == ["pair"]
         assert shown.stderr.startswith("1 run and 1 run of members would be cancelled ")
         assert agentctl(*CANCEL, "--yes", *here).code == 0
-        assert worker.wait() == 1
+        assert worker.wait(PATIENCE) == 1
     rows = agentctl("runs", "list", "--newer-than", "1h", *here).lines[1:3]
     assert [row.split("\t")[4] for row in rows] == ["CANCELLED"] * 2
 

@@ -19,7 +19,6 @@ from agentctl.cli.show.answer import RunOutput
 from agentctl.cli.show.event_lines import EventLines
 from agentctl.cli.show.output import write_text
 from agentctl.records.events import Event, parse_event
-from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import running_command, wait_for_line, write_config
@@ -141,10 +140,10 @@ def test_watch_sees_a_cancel_by_another_command(
     here = ("--config", str(demo.config))
     log = tmp_path / "watch.log"
     watch = ("runs", "watch", slow, *here)
-    with background_command(*watch, environment=environment, log=log) as command:
+    with running_command(*watch, environment=environment, log=log) as command:
         assert command.stdout.read(8) == b"one two "
         assert agentctl("runs", "cancel", slow, "--reason", "enough", *here).code == 0
-        assert command.wait() == 1
+        assert command.wait(PATIENCE) == 1
     error = f"error: run {slow} was cancelled\n  cause: enough\n"
     assert log.read_text().endswith(error)
 
@@ -193,18 +192,18 @@ def test_a_run_without_stored_events_is_waited_for(
     start = ("runs", "start", "--agent", "slow", "-m", "word", "--no-stream", "--session", "p")
     agentctl("runs", "start", "--agent", "echo", "-m", "x", *here)
     log = tmp_path / "plain.log"
-    with background_command(*start, *here, environment=environment, log=log) as worker:
+    with running_command(*start, *here, environment=environment, log=log) as worker:
         while not (live := agentctl("runs", "list", "--live", "-o", "name", *here).lines):
-            assert not worker.has_ended, log.read_text()
+            assert worker.poll() is None, log.read_text()
         watching = tmp_path / "watch.log"
         watch = ("runs", "watch", live[0], *here)
-        with background_command(*watch, environment=environment, log=watching) as eye:
+        with running_command(*watch, environment=environment, log=watching) as eye:
             wait_for_line(
                 watching,
                 "no events yet: they are stored only for runs that were started with --stream",
             )
             worker.terminate()
-            assert eye.wait() == 1
+            assert eye.wait(PATIENCE) == 1
             assert eye.stdout.read().startswith(b"word")
         assert watching.read_text().splitlines()[-2].endswith("was cancelled")
 
@@ -220,7 +219,7 @@ def test_a_run_without_a_worker_is_reported(
         assert worker.stdout is not None
         assert worker.stdout.read(10) == b"word word "
         worker.kill()
-        worker.wait()
+        worker.wait(PATIENCE)
     run_id = wait_for_line(log, "started run ").partition("started run ")[2].split()[0]
     ended = agentctl("runs", "watch", run_id, *here)
     assert (ended.code, ended.stdout[:4]) == (1, "word")
@@ -238,11 +237,11 @@ def test_an_interrupted_stream_is_resumed(
     with proxied(demo.url, cut_behind=b"RunContent", times=2) as proxy:
         token = environment | {"AGENTCTL_TOKEN": demo.token}
         watch = ("runs", "watch", slow, "--url", proxy.url)
-        with background_command(*watch, environment=token, log=log) as command:
+        with running_command(*watch, environment=token, log=log) as command:
             seen = command.stdout.read(len("one two three one two three one "))
             wait_for_line(log, interrupted, times=2)  # one stream can have had all these words
             agentctl("runs", "cancel", slow, "--config", str(demo.config))
-            assert command.wait() == 1
+            assert command.wait(PATIENCE) == 1
             seen += command.stdout.read()
     words = seen.decode().split()
     assert proxy.cut == 2
@@ -300,13 +299,13 @@ def test_a_server_that_is_away_is_waited_for(
     with ExitStack() as stack:
         with proxied(demo.url) as proxy:
             watch = ("runs", "watch", slow, "--url", proxy.url)
-            watching = background_command(*watch, environment=token, log=log)
+            watching = running_command(*watch, environment=token, log=log)
             command = stack.enter_context(watching)
             assert command.stdout.read(4) == b"one "
         wait_for_line(log, "the stream was interrupted, resuming in 0.5 s")
         agentctl("runs", "cancel", slow, "--config", str(demo.config))
         with proxied(demo.url, port=proxy.port):
-            assert command.wait() == 1
+            assert command.wait(PATIENCE) == 1
     assert f"error: run {slow} was cancelled" in log.read_text()
 
 
@@ -359,12 +358,12 @@ def test_an_interrupt_with_a_key_does_not_cancel_the_first_run(
 ) -> None:
     here = ("--config", str(write_config(tmp_path)))
     start = ("runs", "start", "--agent", "slow", "-m", "word", "--idempotency-key", "k", *here)
-    with background_command(*start, environment=environment, log=tmp_path / "log") as owner:
+    with running_command(*start, environment=environment, log=tmp_path / "log") as owner:
         assert owner.stdout.read(4) == b"word"
         guest = terminal(*start, types="\x03", when="word word")
         assert guest.code == 130
         assert "interrupted: check the run with: agentctl runs get " in guest.screen
         assert len(agentctl("runs", "list", "--live", "-o", "name", *here).lines) == 1
         owner.terminate()
-        assert owner.wait() == 128 + signal.SIGTERM
+        assert owner.wait(PATIENCE) == 128 + signal.SIGTERM
     assert agentctl("runs", "list", *here).lines[1].split("\t")[4] == "CANCELLED"

@@ -25,9 +25,9 @@ from agentctl.records.phase import describe_run
 from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.texts import Look
 from agentctl.transcripts.timeline import draw_timeline
-from tests.cli.background import background_command
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
+from tests.cli.local_project import running_command
 from tests.cli.person import sit_at
 from tests.cli.test_pages import CONTROLS, read_session
 from tests.kit.conditions import PATIENCE
@@ -270,8 +270,8 @@ def test_follow_goes_on_with_live_and_new_runs(
     token = environment | {"AGENTCTL_TOKEN": demo.token}
     get = ("sessions", "get", name, "--follow")
     with (
-        background_command(*get, *here, environment=token, log=log) as local,
-        background_command(*get, *there, environment=token, log=log) as remote,
+        running_command(*get, *here, environment=token, log=log) as local,
+        running_command(*get, *there, environment=token, log=log) as remote,
     ):
         for command in (local, remote):
             read_until(command.stdout, b"slow")

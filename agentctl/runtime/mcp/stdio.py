@@ -119,9 +119,9 @@ class RunningProgram:
         Raises:
             McpUnavailable: the program could not be started.
         """
-        # Sockets, not the ends of a pipe. uvloop closes a pipe that it was given, and then the file
-        # of it: twice the same number, which another thread may have got for a file of a database
-        # meanwhile. It leaves a socket to nobody else.
+        # Sockets instead of a pipe: uvloop 0.23 closes the descriptor of a pipe that it was given,
+        # and then its file object, which closes the same number again. In between, another thread
+        # may have got the number for a database. From a socket object, uvloop takes the descriptor.
         reports, guard_socket = socket.socketpair()
         async with AsyncExitStack() as stack:
             stack.enter_context(reports)
