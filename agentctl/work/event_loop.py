@@ -332,8 +332,18 @@ def run_event_loop(
 
     Raises:
         KeyboardInterrupt: SIGINT was received, and `work` has ended or SIGINT was repeated.
+        RuntimeError: an event loop runs in this thread.
         BaseException: the exception of `work`.
     """
+    # The loop below would take the error of `Runner.run` for a tool that has stopped it, forever.
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        work.close()
+        raise RuntimeError("an event loop runs in this thread already")
+
     runner = asyncio.Runner(loop_factory=loop_factory)
     loop = runner.get_loop()
     _open_loops.add(loop)

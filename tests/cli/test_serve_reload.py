@@ -151,8 +151,13 @@ def test_live_runs_end_in_the_previous_process(tmp_path: Path) -> None:
         assert server.process.wait(PATIENCE) == 0
 
 
-def test_cancelled_runs_of_a_reload_are_named(tmp_path: Path) -> None:
-    with serve_config(_write(tmp_path, drain=1), "--reload") as server:
+def test_a_reload_cancels_and_names_runs_after_the_drain_of_their_own_process(
+    tmp_path: Path,
+) -> None:
+    with serve_config(_write(tmp_path, drain=30), "--reload") as server:
+        _write(tmp_path, drain=1)
+        _wait_for_reloads(server, 1)
+
         run_id = _start(server)
         _write(tmp_path, drain=1, text="Other")
         said = server.wait_for(f"drain_seconds have passed: 1 runs are cancelled: {run_id}")

@@ -34,6 +34,14 @@ def test_system_exit_at_a_time_limit_does_not_end_the_loop() -> None:
     assert run_event_loop(work()) == "went on"
 
 
+def test_a_loop_inside_a_running_loop_is_refused() -> None:
+    async def start_another() -> None:
+        run_event_loop(asyncio.sleep(0))
+
+    with pytest.raises(RuntimeError, match="runs in this thread already"):
+        asyncio.run(start_another())
+
+
 def test_generators_that_close_each_other_end_the_loop_without_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

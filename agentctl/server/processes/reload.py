@@ -16,7 +16,6 @@ from typing import Any
 
 from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
-from agentctl.config.tables import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, UsageError
 from agentctl.server.processes.listener import Announcements, open_listeners
 from agentctl.server.processes.supervisor import (
@@ -139,7 +138,7 @@ class _ReloadingSupervisor(Supervisor):
         try:
             settings = self._load()
             await prepare_databases(settings)
-            self._settings_text = settings_to_text(settings)
+            self._worker_settings = settings
             worker = await self._start_worker()
         except AgentctlError as failure:
             self._report_failure(failure)
@@ -164,7 +163,7 @@ class _ReloadingSupervisor(Supervisor):
         count = await previous.count_live_runs(COUNT_SECONDS)
         if count:
             runs = "1 live run" if count == 1 else f"{count} live runs"
-            seconds = self._settings.server.drain_seconds
+            seconds = previous.drain_seconds
             self._report(
                 f"reload: the previous process waits {seconds:g} s for {runs}, then cancels"
             )

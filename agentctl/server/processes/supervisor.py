@@ -81,6 +81,7 @@ class Supervisor:
         _signals: number of stop signals; `_stopping` is set by the first one.
         _killed: ids of processes that did not end in time.
         _slots: the latest worker of each slot.
+        _worker_settings: the settings of the next worker; a reload changes them.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Supervisor:
         app: str | None = None,
     ) -> None:
         self._settings = settings
-        self._settings_text = settings_to_text(settings)
+        self._worker_settings = settings
         self._listener = listener
         self._metrics = metrics
         self._announcements = announcements
@@ -200,7 +201,7 @@ class Supervisor:
     async def _start_worker(self) -> WorkerHandle:
         """Start a worker; stop it at once if a signal has come meanwhile."""
         worker = await WorkerHandle.start(
-            self._listener, self._settings_text, self._release_step_soon, self._app
+            self._listener, self._worker_settings, self._release_step_soon, self._app
         )
         self._workers.add(worker)
         # SIGCHLD may have come before the worker was in the set.
@@ -250,7 +251,9 @@ class Supervisor:
 
         seconds = END_SECONDS
         if is_first:
-            seconds += self._settings.server.drain_seconds
+            # After a reload with other settings, the previous process may still drain.
+            drains = [worker.drain_seconds for worker in self._workers]
+            seconds += max(drains, default=0.0)
             if leave:
                 seconds += 2 * LEAVE_SECONDS
         asyncio.get_running_loop().call_later(seconds, self._kill_late_workers)
@@ -321,6 +324,7 @@ class WorkerHandle:
     """One worker process. Created by `WorkerHandle.start`, inside the supervisor's event loop.
 
     Attributes:
+        drain_seconds: time that its settings give its live runs.
         failure: the error that ended it, if it sent one.
         steps: number of steps of the shutdown that it has done.
         metrics: the channel for metrics requests.
@@ -334,8 +338,10 @@ class WorkerHandle:
         writer: asyncio.StreamWriter,
         metrics: MetricsChannel,
         on_step: Callable[[], None],
+        drain_seconds: float,
     ) -> None:
         self.metrics = metrics
+        self.drain_seconds = drain_seconds
         self.failure: AgentctlError | None = None
         self.served_seconds = 0.0
         self.steps = 0
@@ -359,7 +365,7 @@ class WorkerHandle:
     async def start(
         cls,
         listener: socket.socket,
-        settings: str,
+        settings: Settings,
         on_step: Callable[[], None],
         app: str | None = None,
     ) -> WorkerHandle:
@@ -368,7 +374,6 @@ class WorkerHandle:
         It gets a new session, so that Ctrl-C at the terminal reaches the supervisor only.
 
         Args:
-            settings: the settings as a line of text.
             on_step: is called when the worker has done a step of the shutdown and waits.
             app: the application of a user as `module:name`; None without one.
 
@@ -406,9 +411,10 @@ class WorkerHandle:
                 ) from None
 
         reader, writer = await asyncio.open_connection(sock=own_socket)
-        writer.write(settings.encode() + b"\n")
+        writer.write(settings_to_text(settings).encode() + b"\n")
         metrics = await MetricsChannel.open(own_metrics)
-        return cls(process, reader, writer, metrics, on_step)
+        drain_seconds = settings.server.drain_seconds
+        return cls(process, reader, writer, metrics, on_step, drain_seconds)
 
     @property
     def pid(self) -> int:
