@@ -139,7 +139,7 @@ golden: docs
 
 # Fetch the libraries of the console by version and hash; needs npm.
 vendor: $(VENV)/.installed-test
-	$(BIN)/python -m tests.console.vendor
+	$(BIN)/python -m tests.kit.vendored
 
 # Generate the types and the module of the TypeScript client; needs npm.
 typescript: $(VENV)/.installed-test .peers/generators/.installed

@@ -26,7 +26,7 @@ from agentctl.store.repositories import runs, sessions
 from agentctl.store.sqlite.backup import back_up
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
-from tests.store.rows import a_run, a_session, an_end
+from tests.kit.rows import a_run, a_session, an_end
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from agentctl.store.database import compile_for_postgres
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import runs, sessions, workers
 from tests.kit.postgres_server import PostgresServer, run_postgres_server
-from tests.store.rows import a_run, a_session
+from tests.kit.rows import a_run, a_session
 
 CONNECTIONS = 16
 

@@ -15,7 +15,7 @@ from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.repositories import audit, events, runs, sessions
 from agentctl.store.visibility import EVERYONE
 from tests.kit.postgres_server import PostgresServer
-from tests.store.rows import a_run, a_session, an_end
+from tests.kit.rows import a_run, a_session, an_end
 
 CONNECTIONS = 4
 

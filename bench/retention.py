@@ -24,7 +24,7 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import retention, sessions
 from agentctl.store.repositories.retention import IdleSessions
 from tests.kit.postgres import postgres_schemas, running_postgres
-from tests.store.rows import a_run, a_session, a_whole_run, an_end
+from tests.kit.rows import a_run, a_session, a_whole_run, an_end
 
 RUNS = 5
 PRUNED = 100

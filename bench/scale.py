@@ -38,8 +38,8 @@ from tests.generated.population import (
     YEAR,
     Population,
 )
+from tests.kit.rows import a_run
 from tests.store.lists import list_runs, list_sessions
-from tests.store.rows import a_run
 
 __all__ = ["WARM", "build_cases", "measure_lines"]
 

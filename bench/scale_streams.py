@@ -27,7 +27,7 @@ from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.repositories import events, runs, sessions
 from bench.postgres_meter import Meter
 from tests.kit.postgres_server import run_postgres_server
-from tests.store.rows import a_run, a_session
+from tests.kit.rows import a_run, a_session
 
 SCHEMA = "streams"
 

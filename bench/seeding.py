@@ -14,7 +14,7 @@ from agentctl.store.repositories import runs, sessions
 from agentctl.store.visibility import EVERYONE
 from bench.work import Session, Work
 from tests.kit.deployment import Deployment
-from tests.store.rows import a_run
+from tests.kit.rows import a_run
 
 __all__ = ["append_run", "seed_database"]
 

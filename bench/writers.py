@@ -26,7 +26,7 @@ from agentctl.store.repositories import runs, sessions
 from agentctl.store.sqlite.connection import get_file_size, get_wal_path
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
-from tests.store.rows import a_run, a_session
+from tests.kit.rows import a_run, a_session
 
 WRITERS = 64
 PROCESSES = 4

@@ -14,13 +14,13 @@ from playwright.sync_api import Browser, Page, expect
 
 from compat.servers import PEERS, ROOT
 from tests.agui.pages import SCOPES, plan, serve_agents
-from tests.console.browser import CHROMIUM, open_browser
-from tests.docs.pages import page
+from tests.kit.browser import CHROMIUM, open_browser
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deploy
+from tests.kit.documents import page
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import base_environment
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 PACKAGES = ROOT / ".peers" / "agui"
 

@@ -17,9 +17,9 @@ import pytest
 
 from agentctl.interface.requests import CancelRequest, RunRequest
 from tests.conformance.server import ConformanceServer, run_component, stream_component
-from tests.docs.pages import ROOT, page
 from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.deployment import create_deployment
+from tests.kit.documents import ROOT, page
 from tests.kit.model import ModelEndpoint, vendor_endpoint
 from tests.kit.process import base_environment, serve_config
 from tests.pauses.waiting import WaitingDeployment

@@ -9,7 +9,7 @@ import pytest
 
 from tests.agui.pages import Thread, serve_agents
 from tests.kit.deployment import Deploy
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 _NUMBERS = itertools.count()
 

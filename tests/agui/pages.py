@@ -13,8 +13,8 @@ import httpx2
 
 from tests.agui.protocol import Event, parse_stream
 from tests.kit.deployment import Deploy
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.kit.world_agents import OFFICE, PLANNED
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read")
 APPROVER = ("approvals:read", "approvals:write")

@@ -15,8 +15,8 @@ from tests.agui.pages import APPROVER, ORIGIN, answer, interrupts_of, plan
 from tests.agui.pages import Thread as Page
 from tests.agui.protocol import check_fields, find, text_of
 from tests.kit.deployment import ADMIN
+from tests.kit.threaded_server import ThreadedServer
 from tests.kit.world_agents import ADD, OPEN
-from tests.server.threaded_server import ThreadedServer
 
 Talk = Callable[..., Page]
 

@@ -18,7 +18,7 @@ from tests.ai_sdk.protocol import parse_stream as parse_chunks
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 _NUMBERS = itertools.count()
 

@@ -10,7 +10,7 @@ import httpx2
 from tests.agui.pages import CONFIG as AGUI_CONFIG
 from tests.agui.pages import SCOPES
 from tests.ai_sdk.protocol import Chunk, Message, apply, calls_of, is_complete, parse_stream
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 CONFIG = AGUI_CONFIG.replace("[agui]", "[ai_sdk]")
 

@@ -10,7 +10,7 @@ import pytest
 from tests.agui.pages import serve_agents
 from tests.ai_sdk.chats import CONFIG, Chat
 from tests.kit.deployment import Deploy
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 _NUMBERS = itertools.count()
 

@@ -15,8 +15,8 @@ from tests.ai_sdk.client import needs_client, read_with_client
 from tests.ai_sdk.protocol import Message, apply, calls_of, parse_stream, text_of, types_of
 from tests.interop.faces import read_streams
 from tests.kit.deployment import ADMIN
+from tests.kit.threaded_server import ThreadedServer
 from tests.kit.world_agents import ADD, OPEN
-from tests.server.threaded_server import ThreadedServer
 
 Talk = Callable[..., Chat]
 

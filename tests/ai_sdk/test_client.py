@@ -22,14 +22,14 @@ from playwright.sync_api import Browser, Page, expect
 from tests.agui.pages import SCOPES, plan, serve_agents
 from tests.ai_sdk.chats import CONFIG
 from tests.ai_sdk.client import PACKAGES, needs_client
-from tests.console.browser import needs_browser, open_browser, open_context
-from tests.docs.pages import page
+from tests.kit.browser import needs_browser, open_browser, open_context
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deploy
+from tests.kit.documents import page
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import base_environment
+from tests.kit.threaded_server import ThreadedServer
 from tests.kit.world_agents import ADD
-from tests.server.threaded_server import ThreadedServer
 
 pytestmark = [*needs_browser, needs_client]
 

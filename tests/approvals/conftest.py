@@ -11,7 +11,7 @@ import pytest
 from tests.approvals.people import People
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 AGENTS = """
 [openai]

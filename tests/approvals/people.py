@@ -12,8 +12,8 @@ import httpx2
 
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import ADMIN
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.event_streams import Event, parse_events
-from tests.server.threaded_server import ThreadedServer
 
 USER = ("agents:run", "agents:read", "sessions:read", "sessions:write", "sessions:delete")
 APPROVER = ("approvals:read", "approvals:write")

@@ -19,8 +19,8 @@ from agentctl.service.service import Service, ServiceOperations
 from tests.approvals.conftest import AGENTS
 from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.service import open_service
 from tests.kit.user_modules import forget_user_modules
-from tests.service.callers import open_service
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from agentctl.store.repositories import steps
 from tests.approvals.test_local import alone, command, start
 from tests.kit.conditions import wait_for_run
 from tests.kit.deployment import Deployment
-from tests.service.callers import open_service
+from tests.kit.service import open_service
 
 __all__ = ["alone"]
 

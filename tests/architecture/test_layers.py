@@ -97,6 +97,15 @@ def test_only_the_registration_names_modules_of_extensions() -> None:
     } == {"agentctl.extensions"}
 
 
+def test_kit_imports_no_folder_of_tests() -> None:
+    tests = Path(__file__).parents[1]
+    folders = {f"tests.{path.name}" for path in tests.iterdir() if path.is_dir()} - {"tests.kit"}
+    modules_of_kit = load_modules(tests / "kit")
+    names = [imported.name for module in modules_of_kit for imported in module.imports]
+    assert any(name.startswith("tests.kit.") for name in names)
+    assert [name for name in names if ".".join(name.split(".")[:2]) in folders] == []
+
+
 def test_every_part_of_the_package_has_a_layer() -> None:
     parts = {part(module.name) for module in modules()} - {""}
     assert parts <= BELOW.keys()

@@ -33,7 +33,7 @@ from tests.auth.explain_cases import (
 )
 from tests.kit.deployment import Deployment
 from tests.kit.tables import every_row
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 ADMIN = {"iss": "https://id.example/", "aud": "here", "sub": "boss"}
 ALLOWED = 200

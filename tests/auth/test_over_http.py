@@ -15,7 +15,7 @@ from tests.auth.hostile import CASES, CLAIMS, OURS, RS, signed
 from tests.auth.verifiers import NEW, OLD, bearer, jwks, replace_file
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import Deployment
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 
 def serve(folder: Path, given: Authorization) -> Settings:

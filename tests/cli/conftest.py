@@ -10,8 +10,8 @@ from typing import Protocol
 import pytest
 
 from tests.cli.demo import Demo, serving_in_thread
-from tests.cli.person import run_at_terminal
 from tests.kit.command import Result, run_command
+from tests.kit.person import run_at_terminal
 from tests.kit.process import base_environment
 
 

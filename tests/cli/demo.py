@@ -15,7 +15,7 @@ from agentctl.remote import RemoteOperations
 from tests.kit.command import run_command
 from tests.kit.deployment import Deployment
 from tests.kit.process import base_environment, start_server
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 __all__ = ["Demo", "DemoProgram", "serving", "serving_in_thread"]
 

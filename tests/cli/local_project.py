@@ -14,7 +14,7 @@ from agentctl.cli.files import write_key_pair
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deployment
 from tests.kit.process import start_agentctl
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 __all__ = ["in_database", "running_command", "serve_paying_agent", "wait_for_line", "write_config"]
 

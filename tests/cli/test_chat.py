@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
-from tests.cli.person import sit_at
 from tests.kit.conditions import PATIENCE
+from tests.kit.person import sit_at
 
 
 def test_conversation_keeps_its_session_and_stops_runs(

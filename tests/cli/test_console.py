@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from tests.kit.command import run_command
 from tests.kit.deployment import Deployment, create_deployment
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 
 def deploy(folder: Path, extra: str = "") -> Deployment:

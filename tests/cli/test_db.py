@@ -21,7 +21,7 @@ from agentctl.store.sqlite.backup import hash_rows
 from tests.cli.conftest import Agentctl
 from tests.kit.deployment import Deployment
 from tests.kit.tables import every_row
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 from tests.store.old_databases import old_file
 
 pytestmark = pytest.mark.usefixtures("without_copies")

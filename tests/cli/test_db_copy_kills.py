@@ -24,8 +24,8 @@ from agentctl.store.repositories import runs, sessions
 from tests.kit.command import run_command
 from tests.kit.postgres import drop_schema
 from tests.kit.process import base_environment
+from tests.kit.rows import a_run, a_session, an_end
 from tests.runs.components import LONG
-from tests.store.rows import a_run, a_session, an_end
 from tests.store.sums import add_up
 
 KILLS = 100 if LONG else 4

@@ -13,7 +13,7 @@ from tests.kit.command import Result
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import Deployment
 from tests.kit.process import base_environment, serve_config
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 CONFIG = """
 [authorization]

@@ -21,9 +21,9 @@ from agentctl.store.repositories import sessions
 from tests.kit.command import run_command
 from tests.kit.deployment import ADMIN, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
-from tests.service.callers import open_service
-from tests.store.rows import START, a_run, a_session, a_whole_run, an_end
+from tests.kit.rows import START, a_run, a_session, a_whole_run, an_end
+from tests.kit.service import open_service
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 SIZES = (10, 200, *((1_000, 10_000) if os.environ.get("AGENTCTL_TEST_LONG") == "1" else ()))
 

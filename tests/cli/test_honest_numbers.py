@@ -16,7 +16,7 @@ from tests.kit.command import Result, run_command
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import ADMIN, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 
 @dataclass

@@ -22,7 +22,7 @@ from tests.kit.command import shift_clock
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deployment
 from tests.kit.process import start_agentctl
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 AT_ONCE = ("keys", "rotate", "--wait", "0")
 

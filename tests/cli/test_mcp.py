@@ -15,8 +15,8 @@ import pytest
 from agentctl.config import load_settings
 from agentctl.config.extras import build_extra_command
 from agentctl.interop.mcp.settings import McpEndpoint
-from tests.docs.pages import page
 from tests.kit.command import Result, run_command
+from tests.kit.documents import page
 from tests.mcp.http_server import serve_http
 
 SERVER = Path(__file__).parents[1] / "mcp" / "stdio_server.py"

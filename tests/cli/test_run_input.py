@@ -15,7 +15,7 @@ from tests.kit.command import Result
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.tables import every_row
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 MODULE = Path(__file__).parent.parent / "server" / "input_code.py"
 TABLES = "\n".join(

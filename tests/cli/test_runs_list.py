@@ -14,7 +14,7 @@ from tests.cli.demo import Demo
 from tests.cli.projects import make_project
 from tests.kit.deployment import Deployment
 from tests.kit.tables import every_row
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 _numbers = itertools.count()
 

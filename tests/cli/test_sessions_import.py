@@ -16,7 +16,7 @@ from tests.kit.command import Result, run_command
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deployment
 from tests.kit.process import base_environment
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 CONFIG = """
 [[databases]]

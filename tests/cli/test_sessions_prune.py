@@ -29,7 +29,7 @@ from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deployment
 from tests.kit.process import base_environment, start_agentctl
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 UNIT = 10
 """The sessions that a command in this process removes at a time, in place of 100."""

@@ -17,7 +17,7 @@ from tests.cli.conftest import Agentctl
 from tests.cli.local_project import CONFIG, in_database
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deployment
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 TABLES = """
 [authorization]

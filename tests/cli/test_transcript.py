@@ -28,9 +28,9 @@ from agentctl.transcripts.timeline import draw_timeline
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import running_command
-from tests.cli.person import sit_at
 from tests.cli.test_pages import CONTROLS, read_session
 from tests.kit.conditions import PATIENCE
+from tests.kit.person import sit_at
 
 _numbers = itertools.count()
 

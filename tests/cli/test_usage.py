@@ -15,8 +15,8 @@ from agentctl.interface.requests import RunRequest
 from tests.kit.command import Result, run_command, stay_in_hour
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
+from tests.kit.service import open_service, user
 from tests.kit.tables import every_row
-from tests.service.callers import open_service, user
 
 Usage = Callable[..., Result]
 

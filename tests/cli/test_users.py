@@ -20,7 +20,7 @@ from tests.cli.local_project import in_database, write_config
 from tests.kit.command import Result, run_command
 from tests.kit.deployment import Deployment
 from tests.kit.process import base_environment
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 MARKER = "sapphire7731"
 """A word that is stored for ada alone."""

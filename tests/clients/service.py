@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 __all__ = ["Service", "serving"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from agentctl.client import Client
 from tests.clients.service import Service
-from tests.docs.pages import page
+from tests.kit.documents import page
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = [block.text for block in page("docs/client.md").blocks("python")]

@@ -20,10 +20,10 @@ from playwright.sync_api import Browser, Page
 
 from tests.agui.pages import plan
 from tests.clients.cutting_proxy import cutting
-from tests.console.browser import CHROMIUM, open_browser, open_context
-from tests.docs.pages import page
+from tests.kit.browser import CHROMIUM, open_browser, open_context
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.documents import page
 from tests.kit.model import ModelEndpoint
 from tests.kit.ports import find_free_port
 from tests.kit.process import base_environment, start_server

@@ -13,7 +13,7 @@ import pytest
 from agentctl.config import extras
 from agentctl.config.extras import build_extra_command
 from agentctl.config.providers import PROVIDERS
-from tests.docs.pages import ROOT
+from tests.kit.documents import ROOT
 
 REQUIREMENTS = [
     "httptools>=0.8",

@@ -9,7 +9,7 @@ import pytest
 
 from tests.console.deployed import EXTRA, HOLD
 from tests.kit.deployment import Deploy
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -25,7 +25,7 @@ def server(deploy: Deploy) -> Iterator[ThreadedServer]:
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     # The fast tests of this folder need no browser, whose library takes a second to import.
-    from tests.console.browser import open_browser
+    from tests.kit.browser import open_browser
 
     with open_browser() as opened:
         yield opened

@@ -8,7 +8,7 @@ import httpx2
 
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import ADMIN
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 __all__ = ["EXTRA", "HOLD", "READS", "RUNS", "hold", "start", "token", "wait_for_status"]
 

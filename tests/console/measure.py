@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser
 
-from tests.console.browser import ConsolePage, open_browser, open_console
 from tests.console.deployed import READS, RUNS
-from tests.console.vendor import ROOT
+from tests.kit.browser import ConsolePage, open_browser, open_console
 from tests.kit.deployment import create_deployment
 from tests.kit.model import start_endpoint
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.vendored import ROOT
 
 _PAGE = ROOT / "docs" / "internals" / "measurements.md"
 _CONSOLE = ROOT / "agentctl" / "server" / "console"

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 import apsw
 
 from tests.kit.conditions import PATIENCE, wait_for
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 __all__ = ["HOUR", "open_sums", "repeat_sums"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from playwright.sync_api import Browser
 
-from tests.console.browser import check_view, expect, needs_browser, open_console
 from tests.console.deployed import READS, start, token
+from tests.kit.browser import check_view, expect, needs_browser, open_console
 from tests.kit.deployment import ADMIN
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 

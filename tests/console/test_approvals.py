@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Route
 
 from tests.approvals.people import APPROVER, USER, People
-from tests.console.browser import (
+from tests.console.test_widths import SMALL_TARGETS, WIDTHS, check_layout
+from tests.kit.browser import (
     HOSTILE,
     PRESS,
     ConsolePage,
@@ -22,11 +23,10 @@ from tests.console.browser import (
     needs_browser,
     open_console,
 )
-from tests.console.test_widths import SMALL_TARGETS, WIDTHS, check_layout
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import ADMIN, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 pytestmark = needs_browser
 

@@ -7,17 +7,11 @@ from typing import Any
 
 from playwright.sync_api import Browser
 
-from tests.console.browser import (
-    check_accessibility,
-    check_view,
-    expect,
-    needs_browser,
-    open_console,
-)
 from tests.console.deployed import READS, start, token, wait_for_status
 from tests.console.test_widths import SMALL_TARGETS, check_layout
+from tests.kit.browser import check_accessibility, check_view, expect, needs_browser, open_console
 from tests.kit.deployment import ADMIN
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from playwright.sync_api import Browser, Request
 
-from tests.console.browser import ConsolePage, expect, needs_browser, open_console
 from tests.console.deployed import start, token
+from tests.kit.browser import ConsolePage, expect, needs_browser, open_console
 from tests.kit.conditions import PATIENCE
 from tests.kit.process import base_environment, run_agentctl
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Route
 
-from tests.console.browser import (
+from tests.console.deployed import READS, RUNS
+from tests.console.test_widths import SMALL_TARGETS, check_layout
+from tests.kit.browser import (
     ConsolePage,
     check_accessibility,
     check_view,
@@ -20,12 +22,10 @@ from tests.console.browser import (
     open_console,
     open_viewer,
 )
-from tests.console.deployed import READS, RUNS
-from tests.console.test_widths import SMALL_TARGETS, check_layout
 from tests.kit.deployment import ADMIN, Deploy
 from tests.kit.model import ModelEndpoint
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.files_of_runs import PDF, build_png, upload
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser
 

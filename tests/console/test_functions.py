@@ -10,8 +10,8 @@ from typing import Any
 import playwright
 
 from agentctl.transcripts.texts import PHASE_LOOKS
-from tests.console.vendor import ROOT
 from tests.kit.conditions import PATIENCE
+from tests.kit.vendored import ROOT
 
 NODE = Path(playwright.__file__).parent / "driver/node"
 """The interpreter that drives the browser of the other tests: the machine needs none."""

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import check_accessibility, expect, needs_browser, open_console
 from tests.console.deployed import READS, RUNS, start, token
 from tests.console.test_vendor import FIRST_FILES
 from tests.console.test_widths import SMALL_TARGETS, check_layout
+from tests.kit.browser import check_accessibility, expect, needs_browser, open_console
 from tests.kit.deployment import ADMIN
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 

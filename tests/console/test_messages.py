@@ -7,16 +7,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import (
-    check_accessibility,
-    check_view,
-    expect,
-    needs_browser,
-    open_console,
-)
 from tests.console.deployed import start, token
 from tests.console.test_widths import SMALL_TARGETS, check_layout
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.browser import check_accessibility, check_view, expect, needs_browser, open_console
+from tests.kit.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 

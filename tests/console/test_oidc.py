@@ -10,10 +10,10 @@ from playwright.sync_api import Browser, Page
 
 from agentctl.config.settings import Console
 from agentctl.server import create_app
-from tests.console.browser import ConsolePage, check_view, expect, needs_browser, open_console
 from tests.console.provider import AUDIENCE, run_provider
+from tests.kit.browser import ConsolePage, check_view, expect, needs_browser, open_console
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.test_console import new_key
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import ConsolePage, check_view, expect, needs_browser, open_console
 from tests.console.test_widths import SMALL_TARGETS, check_layout
+from tests.kit.browser import ConsolePage, check_view, expect, needs_browser, open_console
 from tests.kit.deployment import ADMIN, Deploy
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser
 

@@ -6,11 +6,11 @@ import re
 
 from playwright.sync_api import Browser, Route
 
-from tests.console.browser import check_view, expect, needs_browser, open_console
 from tests.console.deployed import start, token
+from tests.kit.browser import check_view, expect, needs_browser, open_console
 from tests.kit.deployment import ADMIN
 from tests.kit.process import base_environment, run_agentctl
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 

@@ -13,7 +13,10 @@ import pytest
 from playwright.sync_api import Browser, Locator, Route
 
 from agentctl.records.times import now
-from tests.console.browser import (
+from tests.console.deployed import READS, RUNS, start
+from tests.console.sums import HOUR, open_sums
+from tests.console.test_widths import check_layout
+from tests.kit.browser import (
     ConsolePage,
     check_accessibility,
     check_view,
@@ -21,12 +24,9 @@ from tests.console.browser import (
     needs_browser,
     open_console,
 )
-from tests.console.deployed import READS, RUNS, start
-from tests.console.sums import HOUR, open_sums
-from tests.console.test_widths import check_layout
 from tests.kit.command import stay_in_hour
 from tests.kit.deployment import ADMIN
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import ConsolePage, needs_browser, open_console
 from tests.console.deployed import hold, start
 from tests.console.sums import repeat_sums
+from tests.kit.browser import ConsolePage, needs_browser, open_console
 from tests.kit.deployment import ADMIN
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import check_view, expect, needs_browser, open_console
+from tests.kit.browser import check_view, expect, needs_browser, open_console
 from tests.kit.model import ModelEndpoint
 from tests.server.repeating import PLAN, SCOPES, Place, call, open_place, say
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from playwright.sync_api import Browser, Page
 
 from tests.cli.conftest import environment, home
-from tests.cli.person import sit_at
-from tests.console.browser import expect, needs_browser, open_console
 from tests.console.deployed import READS, RUNS
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.browser import expect, needs_browser, open_console
+from tests.kit.person import sit_at
+from tests.kit.threaded_server import ThreadedServer
 
 __all__ = ["environment", "home"]
 

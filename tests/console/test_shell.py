@@ -9,7 +9,8 @@ from playwright.sync_api import Browser
 from agentctl.config.settings import Console
 from agentctl.server import create_app
 from tests.auth.signed import signed
-from tests.console.browser import (
+from tests.console.deployed import READS, RUNS, start, token
+from tests.kit.browser import (
     HOSTILE,
     MARKUP,
     PRESS,
@@ -18,8 +19,7 @@ from tests.console.browser import (
     needs_browser,
     open_console,
 )
-from tests.console.deployed import READS, RUNS, start, token
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser
 

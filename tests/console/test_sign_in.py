@@ -8,11 +8,11 @@ from dataclasses import replace
 from playwright.sync_api import Browser
 
 from agentctl.server import create_app
-from tests.console.browser import SIGN_IN, check_view, expect, needs_browser, open_console
 from tests.console.deployed import READS, start, token
+from tests.kit.browser import SIGN_IN, check_view, expect, needs_browser, open_console
 from tests.kit.command import shift_clock
 from tests.kit.deployment import ADMIN
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser
 

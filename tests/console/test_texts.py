@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import check_accessibility, expect, needs_browser, open_console
 from tests.console.deployed import READS, start, token
+from tests.kit.browser import check_accessibility, expect, needs_browser, open_console
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser
 

@@ -7,10 +7,10 @@ from typing import Any
 from playwright.sync_api import Browser
 
 from tests.cli.proxy import proxied
-from tests.console.browser import check_view, expect, needs_browser, open_console
 from tests.console.deployed import READS, start, token
+from tests.kit.browser import check_view, expect, needs_browser, open_console
 from tests.kit.conditions import wait_for
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 

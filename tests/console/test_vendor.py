@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.console.vendor import FOLDERS, ROOT, read_manifest, read_vendored
 from tests.kit.tables import every_row
+from tests.kit.vendored import FOLDERS, ROOT, read_manifest, read_vendored
 
 CONSOLE = ROOT / "agentctl/server/console"
 

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import ConsolePage, check_view, expect, needs_browser, open_console
 from tests.console.deployed import hold, start, token
 from tests.console.test_widths import check_layout
+from tests.kit.browser import ConsolePage, check_view, expect, needs_browser, open_console
 from tests.kit.deployment import ADMIN
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.files_of_runs import build_png, upload
-from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Route
 
-from tests.console.browser import ConsolePage, expect, needs_browser, open_console
 from tests.console.deployed import READS, RUNS, start, token
+from tests.kit.browser import ConsolePage, expect, needs_browser, open_console
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import ADMIN
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
 

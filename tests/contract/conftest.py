@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.engines import Engine, empty
 from tests.contract.stories import Stage
 from tests.contract.targets import create_stage
+from tests.kit.engines import Engine, empty
 from tests.kit.model import ModelEndpoint
 
 

@@ -30,7 +30,7 @@ from tests.approvals import paying_agent
 from tests.contract.rows import Ids, Row
 from tests.kit.callers import build_token
 from tests.kit.deployment import Deployment, create_deployment
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 __all__ = [
     "Answer",

@@ -42,7 +42,7 @@ from tests.kit.model import ModelEndpoint
 from tests.kit.postgres import postgres_schemas
 from tests.kit.process import base_environment
 from tests.kit.tables import every_row
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 NUMBERED = list(enumerate(ROWS))
 

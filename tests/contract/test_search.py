@@ -30,11 +30,11 @@ from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories import search_pages
 from agentctl.store.search import SearchWords, Snippet
-from tests.contract.engines import Engine, empty
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.engines import Engine, empty
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import admin, user
+from tests.kit.service import admin, user
 
 ENABLED = "[search]\nenabled = true\n"
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import ROOT
 from tests.kit.command import Result, run_command
 from tests.kit.conditions import PATIENCE
+from tests.kit.documents import ROOT
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import base_environment
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import page
 from tests.kit.deployment import create_deployment
+from tests.kit.documents import page
 from tests.kit.environments import find_adk
 from tests.kit.process import serve_config
 from tests.kit.scripted_models import Answer, Script, ScriptedModels, models

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.docs.pages import ROOT, Page, page
+from tests.kit.documents import ROOT, Page, page
 
 QUESTIONS = {
     "behind nginx": ("docs/deployment.md", "nginx -t"),

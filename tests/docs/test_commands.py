@@ -16,9 +16,9 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from tests.docs.pages import Command, Page, page, pages
 from tests.docs.pictures import PICTURES, write_picture
 from tests.docs.shell import Shell
+from tests.kit.documents import Command, Page, page, pages
 from tests.kit.process import start_server
 
 URL = "http://127.0.0.1:7777"

@@ -20,7 +20,7 @@ from agentctl.cli.files import write_key_pair
 from agentctl.interface.requests import RunRequest
 from agentctl.records.runs import RunRecord
 from agentctl.remote import RemoteOperations
-from tests.docs.pages import ROOT
+from tests.kit.documents import ROOT
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import ServerProcess, serve_config
 

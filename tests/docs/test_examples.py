@@ -17,7 +17,7 @@ from agentctl.records.kinds import KINDS
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_record
 from tests.cli.projects import make_project
-from tests.docs.pages import Block, Page, page, pages
+from tests.kit.documents import Block, Page, page, pages
 from tests.kit.tables import every_row
 
 

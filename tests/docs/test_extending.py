@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from tests.docs.pages import ROOT, page
+from tests.kit.documents import ROOT, page
 
 SECTION = re.compile(r"^## (?P<title>.+)\n\n(?P<text>(?:.*\n)*?)(?=## |\Z)", re.MULTILINE)
 EXAMPLE = re.compile(r"^Example: `([^`]+)`(?: and its library, `([^`]+)`)?", re.MULTILINE)

@@ -20,10 +20,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.docs.pages import page
 from tests.docs.shell import Shell
 from tests.docs.test_commands import URL, start_demo
 from tests.kit.conditions import PATIENCE
+from tests.kit.documents import page
 from tests.kit.ports import find_free_port
 
 ANSWERS = {

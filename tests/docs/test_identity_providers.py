@@ -15,9 +15,9 @@ import tomli_w
 
 from agentctl.config.load import PRESETS
 from tests.auth.forge import rs, rsa_pair, token
-from tests.docs.pages import page
 from tests.kit.command import Result, run_command
 from tests.kit.deployment import ADMIN
+from tests.kit.documents import page
 
 
 class Section(NamedTuple):

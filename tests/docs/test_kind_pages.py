@@ -14,10 +14,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.docs.pages import ROOT, page
 from tests.docs.shell import Shell
 from tests.docs.test_commands import KIND_PAGES, URL, find_mistake
 from tests.kit.conditions import wait_for
+from tests.kit.documents import ROOT, page
 from tests.kit.environments import find_adk
 from tests.kit.ports import find_free_port
 from tests.kit.scripted_models import Answer, ScriptedModels, models

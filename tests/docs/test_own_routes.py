@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.console.browser import CHROMIUM, expect, open_browser, open_context
-from tests.docs.pages import page
+from tests.kit.browser import CHROMIUM, expect, open_browser, open_context
 from tests.kit.conditions import PATIENCE
+from tests.kit.documents import page
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import ServerProcess, run_agentctl, start_server
 

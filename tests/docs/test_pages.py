@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import agentctl
-from tests.docs.pages import ROOT, Page, page, pages
+from tests.kit.documents import ROOT, Page, page, pages
 from tests.kit.tables import every_row
 
 every_page = every_row("tested", pages())

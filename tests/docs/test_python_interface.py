@@ -15,8 +15,8 @@ from agentctl.config import SAMPLE_CONFIG, load_settings
 from agentctl.config.settings import Agent
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import RunHost, build_run_context
-from tests.docs.pages import page
 from tests.docs.test_examples import load_example
+from tests.kit.documents import page
 from tests.runtime.fake_context import FakeContext, settings
 
 PAGE = page("docs/python.md")

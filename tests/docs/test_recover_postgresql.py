@@ -21,10 +21,10 @@ from agentctl.auth.principal import local_principal
 from agentctl.config import load_settings
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.service.service import Service
-from tests.docs.pages import page
 from tests.docs.shell import Shell
 from tests.docs.test_commands import check
 from tests.kit.conditions import wait_until
+from tests.kit.documents import page
 
 GUIDE = page("docs/guides/recover-postgresql.md")
 PROGRAMS = "/usr/lib/postgresql/16/bin"

@@ -17,7 +17,7 @@ from agentctl.cli.commands.help import EXIT_CODES
 from agentctl.cli.root import app
 from agentctl.config.tables import ENTRY_TABLES, list_sections
 from agentctl.records.authorization import KNOWN_SCOPES
-from tests.docs.pages import ROOT, page, pages
+from tests.kit.documents import ROOT, page, pages
 
 CODE = ROOT / "agentctl"
 PROGRAM = ROOT / "docs" / "generate.py"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from tests.docs.pages import ROOT, page
+from tests.kit.documents import ROOT, page
 
 SOURCES = ("agentctl", "tests", "bench", "compat", "docs")
 SUFFIXES = {".py", ".md", ".sql", ".toml"}

@@ -13,9 +13,9 @@ import orjson
 import pytest
 
 from agentctl.server.app import create_app
-from tests.docs.pages import ROOT, pages
 from tests.kit.deployment import Deploy
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.documents import ROOT, pages
+from tests.kit.threaded_server import serve_in_thread
 
 BUILD = ROOT / "packaging/site/build.py"
 

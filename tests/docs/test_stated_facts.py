@@ -8,7 +8,7 @@ import re
 import agentctl
 from agentctl.config.providers import PROVIDERS
 from agentctl.config.tables import list_sections
-from tests.docs.pages import ROOT, pages
+from tests.kit.documents import ROOT, pages
 
 NUMBERS = [
     "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen",

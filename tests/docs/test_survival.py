@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.docs.pages import ROOT, page
+from tests.kit.documents import ROOT, page
 from tests.kit.tables import every_row
 
 KINDS = {

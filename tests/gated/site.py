@@ -24,7 +24,7 @@ from agentctl.store.repositories import approvals
 from tests.kit.conditions import PATIENCE, wait_for_run
 from tests.kit.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.kit.process import ServerProcess, serve_config
-from tests.server.threaded_server import ThreadedServer, forget_modules, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, forget_modules, serve_in_thread
 
 SCOPES = (
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",

@@ -13,7 +13,7 @@ from tests.gated.site import SCOPES, Site, answer, call, create_site
 from tests.kit.conditions import PATIENCE
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import ServerProcess
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 TAB = {
     "name": "open-tab",

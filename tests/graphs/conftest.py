@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.server import ConformanceServer
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 MODULE = "cookbook_graphs"
 

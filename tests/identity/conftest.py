@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import open_browser
 from tests.identity.provider import AUDIENCE, TRUST, Office, list_clients, run_identity_provider
+from tests.kit.browser import open_browser
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.ports import find_free_port

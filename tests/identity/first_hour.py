@@ -22,11 +22,11 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
-from tests.console.browser import expect, open_browser, open_context
-from tests.docs.pages import page as read_page
 from tests.identity import person
 from tests.identity.provider import list_clients, run_identity_provider
+from tests.kit.browser import expect, open_browser, open_context
 from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.documents import page as read_page
 from tests.kit.ports import find_free_port
 from tests.kit.process import base_environment
 

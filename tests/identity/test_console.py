@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from playwright.sync_api import Browser, Page
 
-from tests.console.browser import ConsolePage, expect, needs_browser, open_console
 from tests.identity.provider import Office, needs_provider
+from tests.kit.browser import ConsolePage, expect, needs_browser, open_console
 
 pytestmark = [*needs_browser, needs_provider]
 

@@ -10,11 +10,11 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, Response, Route
 
-from tests.console.browser import ConsolePage, expect, needs_browser, open_console
 from tests.identity import person
 from tests.identity.provider import Office, needs_provider
 from tests.identity.short_tokens import SECONDS, serve_short_tokens
 from tests.identity.test_console import forget_provider, log_in
+from tests.kit.browser import ConsolePage, expect, needs_browser, open_console
 from tests.kit.conditions import wait_for
 from tests.kit.model import ModelEndpoint
 from tests.server.test_console import new_key

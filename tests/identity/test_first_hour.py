@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.console.browser import needs_browser
-from tests.docs.pages import page
 from tests.identity.first_hour import walk_through
 from tests.identity.provider import needs_provider
+from tests.kit.browser import needs_browser
+from tests.kit.documents import page
 
 pytestmark = [*needs_browser, needs_provider]
 

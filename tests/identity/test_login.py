@@ -17,12 +17,12 @@ import pytest
 
 from tests.cli.conftest import Agentctl, agentctl, home
 from tests.cli.conftest import environment as clean_environment
-from tests.cli.person import sit_at
 from tests.identity import person
 from tests.identity.provider import Office, needs_provider
 from tests.identity.short_tokens import serve_short_tokens
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.model import ModelEndpoint
+from tests.kit.person import sit_at
 from tests.kit.process import run_agentctl, start_agentctl
 
 __all__ = ["agentctl", "clean_environment", "home"]

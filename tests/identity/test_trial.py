@@ -11,8 +11,8 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.console.browser import check_accessibility, expect, needs_browser, open_console
 from tests.identity.provider import PACKAGES, needs_provider
+from tests.kit.browser import check_accessibility, expect, needs_browser, open_console
 from tests.kit.conditions import PATIENCE
 from tests.kit.ports import find_free_port, wait_for_port
 from tests.kit.process import start_server

@@ -23,7 +23,7 @@ from tests.interop.recorded_runs import (
     read_events,
 )
 from tests.kit.deployment import Deploy
-from tests.service.callers import open_service, user
+from tests.kit.service import open_service, user
 
 
 async def test_recorded_events_are_those_of_runs(deploy: Deploy, subtests: pytest.Subtests) -> None:

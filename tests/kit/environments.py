@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docs.pages import ROOT
+from tests.kit.documents import ROOT
 
 __all__ = ["find_adk"]
 

@@ -24,9 +24,9 @@ from agentctl.service.service import Service
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint, start_endpoint
+from tests.kit.service import open_service, user
 from tests.mcp.hosting import SERVER
 from tests.runtime.fake_context import UNREACHED_SECONDS
-from tests.service.callers import open_service, user
 
 BATCH = 20
 

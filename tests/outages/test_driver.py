@@ -23,8 +23,8 @@ from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.postgres_server import PostgresServer
+from tests.kit.rows import START, a_run, a_session
 from tests.outages.proxy import Proxy, proxied
-from tests.store.rows import START, a_run, a_session
 
 WAIT = 0.4
 STATEMENT = 0.5

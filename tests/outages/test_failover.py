@@ -14,9 +14,9 @@ from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
 from tests.kit.conditions import wait_until
 from tests.kit.postgres_server import PostgresServer, execute, run_postgres_server, run_standby
+from tests.kit.rows import START
 from tests.outages.proxy import proxied
 from tests.outages.test_driver import WAIT, failed, faulty
-from tests.store.rows import START
 
 IS_STANDBY = Sql("SELECT pg_is_in_recovery()")
 

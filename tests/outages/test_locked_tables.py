@@ -18,7 +18,7 @@ from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres_server import PostgresServer
-from tests.service.callers import open_service, user
+from tests.kit.service import open_service, user
 
 POOL = 6
 """Connections of each database: more than the jobs of the server use at the same time."""

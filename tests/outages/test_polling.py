@@ -14,7 +14,7 @@ from tests.kit.conditions import wait_until
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres_server import PostgresServer
-from tests.service.callers import open_service, user, wait_for_running
+from tests.kit.service import open_service, user, wait_for_running
 
 REQUEST = """
 UPDATE runs SET cancel_requested_at = 1, cancel_requested_by = 'other' WHERE status = 'RUNNING'

@@ -18,7 +18,7 @@ from tests.kit.conditions import wait_until
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres_server import PostgresServer
-from tests.service.callers import open_service, user
+from tests.kit.service import open_service, user
 
 POOL = 8
 """Connections of each database: more than the jobs of the server can hold at the same time."""

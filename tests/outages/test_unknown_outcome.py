@@ -15,8 +15,8 @@ from tests.kit.conditions import wait_until
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres_server import PostgresServer
+from tests.kit.service import open_service, user
 from tests.outages.proxy import Proxy, proxied
-from tests.service.callers import open_service, user
 
 BOUNDS = "wait_seconds = 2\nstatement_seconds = 2"
 

@@ -21,9 +21,9 @@ import httpx2
 import pytest
 
 from tests.cli.demo import serving
-from tests.docs.pages import ROOT
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.documents import ROOT
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import AGENTCTL, base_environment, run_agentctl
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.browser import CHROMIUM, expect, open_browser, open_context
-from tests.docs.pages import page
 from tests.identity.provider import needs_provider, run_identity_provider
 from tests.identity.test_console import log_in
+from tests.kit.browser import CHROMIUM, expect, open_browser, open_context
 from tests.kit.certificates import create_certificate
 from tests.kit.conditions import PATIENCE
+from tests.kit.documents import page
 from tests.packaging.machine import Machine
 from tests.packaging.programs import needs_packaging_mode
 from tests.packaging.test_release import build

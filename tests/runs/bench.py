@@ -27,9 +27,9 @@ from agentctl.store.database import Database, Sql
 from agentctl.store.repositories import run_reads, runs, sessions, steps
 from agentctl.store.repositories.steps import StepRow
 from tests.kit.deployment import Deployment
+from tests.kit.rows import a_session
 from tests.kit.run_specs import a_spec
-from tests.service.callers import open_service
-from tests.store.rows import a_session
+from tests.kit.service import open_service
 
 __all__ = ["NOTE", "OWNER", "SET_ATTEMPT", "Bench", "open_bench", "report_while_storing"]
 

@@ -30,7 +30,7 @@ from agentctl.store.visibility import EVERYONE
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.process import ROOT, base_environment, start_module
 from tests.kit.process_states import is_stopped
-from tests.store.rows import a_run, a_session
+from tests.kit.rows import a_run, a_session
 
 __all__ = [
     "SharedDatabases",

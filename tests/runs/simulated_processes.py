@@ -19,7 +19,7 @@ from agentctl.config.settings import Settings
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.kit.conditions import PATIENCE
-from tests.service.callers import user
+from tests.kit.service import user
 
 __all__ = ["Process", "TaskOwner", "create_process_task"]
 

@@ -22,7 +22,7 @@ from agentctl.store import blobs
 from agentctl.store.blobs import BlobStore, build_key, open_blob_store
 from tests.kit.buckets import KEYS, build_files_table, serve_bucket
 from tests.kit.deployment import create_deployment
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 KEY = build_key("ann", "ab" * 32)
 

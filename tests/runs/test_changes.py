@@ -22,9 +22,9 @@ from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.workers import Heartbeat
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
+from tests.kit.rows import a_session
+from tests.kit.service import open_service, streamed_run, user
 from tests.runs.shared_databases import SharedDatabases, create_live_run
-from tests.service.callers import open_service, streamed_run, user
-from tests.store.rows import a_session
 
 
 @contextlib.asynccontextmanager

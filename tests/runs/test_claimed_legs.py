@@ -28,9 +28,9 @@ from agentctl.runtime.pauses import Ask
 from agentctl.store.database import Sql
 from agentctl.store.repositories import accounts
 from tests.kit.deployment import Deployment
+from tests.kit.rows import START
 from tests.kit.run_specs import a_spec
 from tests.runs.bench import OWNER, Bench, open_bench
-from tests.store.rows import START
 from tests.store.test_accounts import an_account
 
 PAY = Ask("approval", "call-1", "pay", {"amount": 10})

@@ -12,8 +12,8 @@ from agentctl.runs.workers.worker import Worker
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import events, idempotency, runs
+from tests.kit.rows import an_end
 from tests.runs.shared_databases import SharedDatabases, create_live_run, store_events
-from tests.store.rows import an_end
 
 HOUR = 3_600_000_000
 

@@ -18,8 +18,8 @@ from tests.kit.conditions import wait_for
 from tests.kit.deployment import Deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import ServerProcess, serve_config
+from tests.kit.service import admin, open_service
 from tests.runs.shared_databases import SharedDatabases
-from tests.service.callers import admin, open_service
 
 DELTAS = 25
 """Events of the trickling model in half a second, so that several batches are stored."""

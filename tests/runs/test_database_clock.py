@@ -25,7 +25,7 @@ from agentctl.store.repositories.audit import AuditRow
 from agentctl.store.repositories.workers import WorkerRow
 from tests.kit.command import shift_clock
 from tests.kit.postgres import postgres_schemas
-from tests.store.rows import a_run, a_session
+from tests.kit.rows import a_run, a_session
 
 MINUTE = 60_000_000
 """Microseconds."""

@@ -45,9 +45,9 @@ from agentctl.store.repositories import approvals, events, run_reads, runs, sess
 from agentctl.store.repositories.approvals import Checkpoint, DecisionChange
 from agentctl.store.visibility import EVERYONE
 from tests.kit.deployment import Deployment
+from tests.kit.rows import START, a_run, a_session
 from tests.kit.run_specs import a_spec
 from tests.runs.bench import open_bench
-from tests.store.rows import START, a_run, a_session
 
 AT = START + 1_000_000
 """The present time of a test (microseconds UTC)."""

@@ -38,10 +38,10 @@ from agentctl.store.repositories.quotas import Counters
 from agentctl.store.repositories.runs import NewVersion
 from agentctl.store.visibility import EVERYONE
 from tests.kit.deployment import Deployment
+from tests.kit.rows import START, a_run, a_whole_run, an_end
 from tests.runs.bench import OWNER, Bench, open_bench
 from tests.runs.shared_databases import build_identity, create_live_run, loads
 from tests.runs.test_waiting import record
-from tests.store.rows import START, a_run, a_whole_run, an_end
 
 AHEAD = 4_000_000_000_000_000
 """A time in the year 2096, in microseconds."""

@@ -36,13 +36,13 @@ from agentctl.store.repositories import events, workers
 from agentctl.store.repositories.events import EventRow
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.schema import TEXT_ROWS_SINCE, UNRELEASED
-from tests.contract.engines import Engine
 from tests.kit.clock import pass_time
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.engines import Engine
 from tests.kit.model import ModelEndpoint
+from tests.kit.service import open_service, streamed_run, user, wait_for_live_run
 from tests.runs.test_follow import cancel_run, main_database, resume, two_services
-from tests.service.callers import open_service, streamed_run, user, wait_for_live_run
 
 ROOT = RunIdentity("root", "s1", None, "team", "crew", "Crew")
 

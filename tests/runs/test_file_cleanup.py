@@ -22,8 +22,8 @@ from agentctl.store.repositories import files, sessions
 from agentctl.store.repositories.files import FileRow
 from agentctl.store.uploads import Uploads
 from agentctl.store.visibility import EVERYONE
+from tests.kit.rows import a_session
 from tests.runs.shared_databases import SharedDatabases
-from tests.store.rows import a_session
 
 PNG = b"\x89PNG\r\n\x1a\n"
 DAY = 24 * HOUR

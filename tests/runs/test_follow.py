@@ -38,9 +38,7 @@ from agentctl.store.repositories import events, sessions
 from agentctl.work import event_loop
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import Deployment
-from tests.runs.bench import open_bench
-from tests.runs.shared_databases import create_live_run, store_events
-from tests.service.callers import (
+from tests.kit.service import (
     collect_run_events,
     event_data,
     open_service,
@@ -49,6 +47,8 @@ from tests.service.callers import (
     wait_for_live_run,
     wait_for_running,
 )
+from tests.runs.bench import open_bench
+from tests.runs.shared_databases import create_live_run, store_events
 
 
 @contextlib.asynccontextmanager

@@ -24,8 +24,8 @@ from tests.kit.clock import pass_time
 from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
+from tests.kit.service import open_service, user, wait_for_live_run, wait_for_running
 from tests.runs import hanging_tools
-from tests.service.callers import open_service, user, wait_for_live_run, wait_for_running
 
 CANCEL_SECONDS = 30.0
 """The longest time that a request to cancel may wait; no work here ends on its own before."""

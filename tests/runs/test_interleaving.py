@@ -47,11 +47,11 @@ from agentctl.store.repositories.approvals import Checkpoint, DecisionChange
 from agentctl.store.repositories.integrity import check_page
 from agentctl.store.visibility import Visibility
 from tests.kit.postgres import ConnectedTo
+from tests.kit.rows import a_run, a_session
 from tests.kit.run_specs import a_spec
+from tests.kit.service import user
 from tests.runs.components import LONG, build_settings
 from tests.runs.interleaving import Change, together, undone
-from tests.service.callers import user
-from tests.store.rows import a_run, a_session
 
 __all__ = ["undone"]
 

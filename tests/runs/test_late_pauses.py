@@ -14,8 +14,8 @@ from agentctl.runs.states import Ending
 from agentctl.store.database import Database, Work
 from tests.kit.conditions import wait_until
 from tests.kit.model import ModelEndpoint
+from tests.kit.service import user
 from tests.runs.unlucky_runs import PLAN, UnluckyRuns
-from tests.service.callers import user
 
 
 class LatePauses:

@@ -41,7 +41,7 @@ from agentctl.store.repositories.quotas import Counters
 from agentctl.store.visibility import EVERYONE
 from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.deployment import Deployment
-from tests.service.callers import admin, event_data, open_service, user
+from tests.kit.service import admin, event_data, open_service, user
 
 CALL = Ask("approval", "call-1", "pay", {"amount": 10, "to": "bob"})
 

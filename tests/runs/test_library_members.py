@@ -24,8 +24,8 @@ from agentctl.service.service import Service
 from agentctl.store.database import Database
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import Deployment
+from tests.kit.service import open_service, user, wait_for_live_run
 from tests.runs.test_legs import database_of, decide, wait_for_status
-from tests.service.callers import open_service, user, wait_for_live_run
 
 Script = Callable[[HostedRun, LibraryMembers], Awaitable[None]]
 

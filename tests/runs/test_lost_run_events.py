@@ -9,8 +9,8 @@ from agentctl.runs.log.event_rows import LOST_SEQ_STEP
 from agentctl.runs.log.fold import read_stored_items
 from agentctl.runs.workers.recovery import recover_runs
 from tests.kit.deployment import Deployment
+from tests.kit.service import open_service, user
 from tests.runs.shared_databases import create_live_run, store_events
-from tests.service.callers import open_service, user
 
 
 @pytest.mark.parametrize("kept", [0, 2])

@@ -31,8 +31,8 @@ from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import Deployment
+from tests.kit.service import user
 from tests.runs.bench import OWNER, Bench, open_bench
-from tests.service.callers import user
 
 DECIDE = Sql("UPDATE approvals SET status = 'approved', decided_at = 5 WHERE run_id = :run_id")
 RENAME = Sql("UPDATE sessions SET session_name = :name")

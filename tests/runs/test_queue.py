@@ -27,8 +27,8 @@ from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals, integrity, run_reads
 from tests.kit.conditions import PATIENCE, wait_for_run, wait_until
+from tests.kit.service import admin, user
 from tests.runs.components import build_settings
-from tests.service.callers import admin, user
 
 
 class Worker:

@@ -27,11 +27,11 @@ from agentctl.runs.workers.recovery import recover_runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import workers
 from tests.kit.conditions import wait_until
+from tests.kit.service import user
 from tests.runs.client_calls import check_cancel, check_numbers, component_of, event_data, is_end
 from tests.runs.components import LONG, QUICK, build_settings, collect_garbage, ignore_never_awaited
 from tests.runs.database_invariants import InvariantChecker
 from tests.runs.simulated_processes import Process, create_process_task
-from tests.service.callers import user
 
 __all__ = ["collect_garbage"]
 

@@ -30,6 +30,7 @@ from agentctl.store.repositories.quotas import Used
 from agentctl.store.repositories.runs import NewVersion
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.visibility import EVERYONE
+from tests.kit.rows import START, an_end
 from tests.runs.shared_databases import (
     SharedDatabases,
     build_identity,
@@ -38,7 +39,6 @@ from tests.runs.shared_databases import (
     read_run,
     store_events,
 )
-from tests.store.rows import START, an_end
 
 DETAIL = "The process that worked on the run is gone"
 

@@ -27,8 +27,8 @@ from agentctl.store.repositories.audit import AuditRow
 from tests.kit.conditions import wait_until
 from tests.kit.postgres import postgres_schemas
 from tests.kit.process import serve_config
+from tests.kit.rows import a_run, a_session, a_whole_run, an_end
 from tests.runs.quick_jobs import open_service, start_jobs
-from tests.store.rows import a_run, a_session, a_whole_run, an_end
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 

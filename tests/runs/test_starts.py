@@ -11,7 +11,7 @@ from agentctl.interface.requests import RunRequest
 from agentctl.runs.life import supervision
 from agentctl.runs.life.supervision import CROWD, Starts
 from tests.kit.deployment import Deployment
-from tests.service.callers import open_service, user
+from tests.kit.service import open_service, user
 
 CROWDED = range(CROWD + 1)
 

@@ -19,8 +19,8 @@ from agentctl.store.repositories.sessions import delete
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
+from tests.kit.service import open_service
 from tests.runs.shared_databases import create_live_run, store_events
-from tests.service.callers import open_service
 
 
 def list_first(part: StoredPart) -> list[int]:

@@ -17,9 +17,9 @@ from agentctl.runtime.components import execute
 from agentctl.service.service import Service
 from agentctl.work.event_loop import RETRY_LIMIT_SECONDS
 from tests.kit.deployment import Deployment
+from tests.kit.service import open_service, user
 from tests.runs.test_legs import Payer, approval_of, database_of, decide, start, wait_for_status
 from tests.runs.unlucky_runs import quick_retries
-from tests.service.callers import open_service, user
 
 __all__ = ["quick_retries"]
 

@@ -23,9 +23,9 @@ from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs
 from agentctl.store.visibility import EVERYONE
 from tests.kit.deployment import Deployment
+from tests.kit.rows import START, a_run
 from tests.runs.bench import NOTE, Bench, open_bench
 from tests.runs.shared_databases import loads
-from tests.store.rows import START, a_run
 
 WEBHOOK = Webhook("ops", "https://example.com/", ("run.cancelled", "run.failed"))
 OUTBOX = Outbox(Settings(webhooks=(WEBHOOK,)))

@@ -45,9 +45,9 @@ from agentctl.store.repositories import approvals, integrity
 from agentctl.work.event_loop import retry_while_unavailable
 from tests.gated.site import answer, call
 from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.service import admin, user
 from tests.runs import unlucky_agents
 from tests.runs.failing_calls import MOMENTS, FailingCalls, Failure
-from tests.service.callers import admin, user
 
 LIBRARIES = {
     "pydantic-ai": "pydantic_payer",

@@ -23,8 +23,8 @@ from pathlib import Path
 from agentctl.runs.workers.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import runs
+from tests.kit.rows import an_end
 from tests.runs.shared_databases import SharedDatabases, create_live_run
-from tests.store.rows import an_end
 
 
 def say(text: object) -> None:

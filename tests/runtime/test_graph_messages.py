@@ -13,7 +13,7 @@ import pytest
 from agentctl.config.settings import Agent
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.transcript.events import Content, ProgressReported
-from tests.docs.pages import page
+from tests.kit.documents import page
 from tests.kit.model import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, settings
 

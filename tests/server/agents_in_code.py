@@ -14,7 +14,7 @@ import pytest
 
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 __all__ = ["run_agent", "serve_agents", "serve_module"]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.kit.deployment import Deploy, Deployment
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.observed_server import LOG, TOOL_FILES, describe_tools
 from tests.server.seeds import seed
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.worker_server import WorkerServer, serve_with_two_workers
 
 

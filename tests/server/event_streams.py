@@ -8,8 +8,8 @@ from typing import Any
 import httpx2
 import orjson
 
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer
 
 __all__ = ["Event", "parse_events", "record", "start_and_disconnect"]
 

@@ -16,8 +16,8 @@ from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import ServerProcess, serve_config
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.database_checks import stored_events
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 __all__ = [
     "CODE", "EXTRA", "PLAN", "SCOPES", "Place", "Run", "call", "create_place_deployment",

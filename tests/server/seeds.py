@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 
 from tests.kit.callers import build_token
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 __all__ = ["as_caller", "seed", "start"]
 

@@ -15,8 +15,8 @@ from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.server import create_app
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deploy, Deployment
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.worker_server import WorkerServer
 
 REFUSED = {"detail": "Invalid or expired credential", "error_code": "UNAUTHENTICATED"}

@@ -13,8 +13,8 @@ from agno.run.workflow import workflow_run_output_event_from_dict
 
 from agentctl.records.kinds import KINDS, ComponentKind
 from tests.kit.deployment import ADMIN, Deploy
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.event_streams import parse_events
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 COMPONENTS: dict[ComponentKind, tuple[str, Any]] = {
     "agent": ("echo", run_output_event_from_dict),

@@ -15,7 +15,7 @@ from tests.kit.conditions import wait_for
 from tests.kit.deployment import ADMIN, Deploy
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import serve_config
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = ("agents:run", "teams:run", "sessions:read", "sessions:write", "sessions:delete",
           "memories:read")  # fmt: skip

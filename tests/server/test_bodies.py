@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from agentctl.errors import ValidationFailed
 from agentctl.records.value_types import ValueType
 from agentctl.server import requests
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer
 
 RUNS = "/agents/echo/runs"
 JSON = "application/json"

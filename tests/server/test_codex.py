@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kit.deployment import ADMIN, Deploy
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 RECORDED = Path(__file__).with_name("recorded")
 MESSAGE = (RECORDED / "codex-0.171-message.json").read_bytes()

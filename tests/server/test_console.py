@@ -14,7 +14,7 @@ from agentctl.config.settings import Console
 from agentctl.server import create_app, sign_in_links
 from agentctl.server.routes import console
 from tests.kit.tables import every_row
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 READS = ("agents:read", "sessions:read")
 

@@ -12,8 +12,8 @@ from agentctl.service.runs import repeats
 from agentctl.store.database import Work
 from agentctl.store.repositories.files import FileRow
 from tests.kit.deployment import ADMIN, Deploy
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.files_of_runs import build_png
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 EXTRA = """
 [rate_limits]

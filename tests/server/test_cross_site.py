@@ -16,8 +16,8 @@ from agentctl.config.settings import Settings
 from agentctl.records.logs import RateLimitedLog
 from agentctl.server import create_app, routing, running
 from tests.kit.deployment import Deploy, Deployment
+from tests.kit.threaded_server import serve_in_thread
 from tests.server.raw_http import RawResponse, open_raw_connection
-from tests.server.threaded_server import serve_in_thread
 
 FRIEND = "https://app.example"
 FORM = "application/x-www-form-urlencoded"

@@ -18,7 +18,7 @@ from tests.kit.conditions import wait_for
 from tests.kit.deployment import ADMIN, Deploy, Deployment
 from tests.kit.postgres import postgres_schemas
 from tests.kit.process import serve_config
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 ATTEMPTS = 5
 """Kills until one is seen before the other server has removed the dead worker."""

@@ -20,9 +20,9 @@ from agentctl.server.answers import cancelling_on_disconnect
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.database_checks import open_read_only
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 CLIENTS = 12
 """Clients that disconnect in one way; there are four ways, three with a provider call."""

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from agentctl.server import create_app, running
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deployment
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 

@@ -14,8 +14,8 @@ from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.event_streams import Event, parse_events
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = ("agents:read", "agents:run", "sessions:read", "approvals:read", "approvals:write")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer
 
 LONG = "x" * 256
 

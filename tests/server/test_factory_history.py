@@ -14,8 +14,8 @@ import pytest
 
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
+from tests.kit.threaded_server import serve_in_thread
 from tests.server.agents_in_code import run_agent
-from tests.server.threaded_server import serve_in_thread
 
 LIBRARIES = {"openai_agents": "openai-agents", "pydantic_ai": "pydantic-ai"}
 """The libraries whose own messages are kept, and the kinds for which they are."""

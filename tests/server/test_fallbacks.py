@@ -13,7 +13,7 @@ from typing import Any
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 RUNS = 40
 

@@ -16,10 +16,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.contract.engines import Engine
 from tests.kit.deployment import create_deployment
+from tests.kit.engines import Engine
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = ("agents:run", "sessions:read", "sessions:write", "sessions:delete")
 

@@ -25,7 +25,7 @@ from agentctl.store.uploads import MAXIMUM_UPLOADS
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deploy, Deployment
 from tests.kit.process import ServerProcess
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8
 USER = ("sessions:read", "sessions:write", "sessions:delete")

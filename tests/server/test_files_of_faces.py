@@ -13,8 +13,8 @@ import pytest
 
 from tests.kit.deployment import Deploy
 from tests.kit.model import ModelEndpoint
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.files_of_runs import PDF, build_png
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 EXTRA = """
 [openai]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT
+from tests.kit.documents import ROOT
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer
 
 FOLDER = ROOT / ".peers" / "generators"
 PROGRAMS = Path(__file__).with_name("generated_clients")

@@ -15,8 +15,8 @@ from agentctl.auth.policy import POLICY, Public
 from agentctl.interface.operations import OPERATIONS
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer
 
 EXAMPLES = 8 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 4
 """Requests of each mode to an operation."""

@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from agentctl.errors import NO_SUCH_PATH
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.seeds import as_caller, start
-from tests.server.threaded_server import ThreadedServer
 
 EVERY_KIND = {
     "success": ("GET", "/teams", "me", 200),

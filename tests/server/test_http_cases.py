@@ -6,9 +6,9 @@ import pytest
 
 from tests.kit.callers import USER
 from tests.kit.tables import every_row
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.http_cases import CASES, Case
 from tests.server.raw_http import check_error, open_raw_connection
-from tests.server.threaded_server import ThreadedServer
 
 LEGITIMATE = b"GET /teams HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
 

@@ -21,8 +21,8 @@ from agentctl.server.transport.protocol import HttpProtocol, build_protocol_clas
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deployment
 from tests.kit.process import serve_config
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.raw_http import RawConnection, check_error, open_raw_connection
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.worker_server import WorkerServer
 
 SECONDS = 0.5

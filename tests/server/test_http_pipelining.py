@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 from agentctl.server.transport.protocol import MAXIMUM_PIPELINED
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deployment
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.raw_http import check_error, open_raw_connection
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 HOST = b"Host: x\r\n"
 CHUNKED = HOST + b"Transfer-Encoding: chunked\r\n\r\n"

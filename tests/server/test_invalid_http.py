@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from tests.kit.conditions import PATIENCE
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 NOT_HTTP = {
     "garbage": b"\x16\x03\x01\x02\x00\x01\r\n\r\n",

@@ -13,8 +13,8 @@ from tests.kit.command import run_command
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.agents_in_code import run_agent
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 LARGEST = 2**64 - 1
 """The largest integer of 64 bits."""

@@ -12,9 +12,9 @@ import pytest
 from agentctl.server import answers
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import ADMIN, Deployment
+from tests.kit.threaded_server import serve_in_thread
 from tests.server.concurrent_callers import open_client
 from tests.server.raw_http import RawConnection
-from tests.server.threaded_server import serve_in_thread
 
 RUNS = 6
 """Runs of a session of 3 MB: each has a message of 256 KB, and an answer."""

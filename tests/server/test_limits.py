@@ -23,15 +23,15 @@ from agentctl.config.quotas import Quotas
 from agentctl.config.settings import Limits, Runs, Settings
 from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 from agentctl.server.transport.protocol import build_protocol_class
-from tests.docs.pages import page
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deploy
+from tests.kit.documents import page
 from tests.kit.process import base_environment
 from tests.kit.tables import every_row
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
 from tests.server.raw_http import open_raw_connection
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 
 class Row(NamedTuple):

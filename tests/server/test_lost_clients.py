@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 
 from tests.kit.conditions import wait_for
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.raw_http import open_raw_connection
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer
 from tests.server.worker_server import WorkerServer
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"

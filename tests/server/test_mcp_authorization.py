@@ -14,8 +14,8 @@ from agentctl.interop.mcp.face import build_challenge, build_metadata, list_scop
 from agentctl.server import create_app
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deploy
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.oauth_provider import OAuthProvider, run_oauth_provider
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from agentctl.runtime.mcp.library import ProtocolError
 from tests.kit.conditions import PATIENCE, wait_for, wait_until
 from tests.kit.deployment import ADMIN, create_deployment
 from tests.kit.model import ModelEndpoint
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.mcp_wire import LEGACY, McpWire
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 RUN = ("agents:run", "teams:run")
 VERSIONS = ("legacy", "auto")

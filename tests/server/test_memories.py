@@ -11,7 +11,7 @@ import pytest
 from agentctl.runtime.tools.memories import CHARACTERS_PER_TOKEN, CONTEXT_TOKENS
 from tests.kit.deployment import ADMIN, Deploy
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 RUNNER = ("agents:run", "teams:run", "memories:read")
 

@@ -17,7 +17,7 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.remote.client import RemoteOperations
 from tests.kit.deployment import Deploy
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = ("agents:read", "agents:run", "sessions:read")
 ROUNDS = 2_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 10

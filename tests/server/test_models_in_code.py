@@ -12,8 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.docs.pages import Block, page
 from tests.kit.conditions import PATIENCE
+from tests.kit.documents import Block, page
 from tests.kit.model import ModelEndpoint
 from tests.server.agents_in_code import run_agent, serve_agents
 

@@ -15,7 +15,7 @@ from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deployment
 from tests.kit.postgres import drop_schema
 from tests.kit.process import base_environment, serve_config
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 CONFIG = """
 [authorization]

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from agentctl.cli.root import app
 from agentctl.config.extras import build_extra_command
-from tests.docs.pages import ROOT
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deployment
+from tests.kit.documents import ROOT
 from tests.kit.model import ModelEndpoint
 from tests.server.observed_server import MCP_SERVER, ObservedServer, serve_observed
 from tests.server.raw_http import open_raw_connection

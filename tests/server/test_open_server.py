@@ -13,8 +13,8 @@ from tests.kit.command import run_command
 from tests.kit.deployment import Deployment
 from tests.kit.process import serve_config
 from tests.kit.tables import every_row
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer
 
 BEYOND = ["0.0.0.0", "::", "0", "::ffff:0.0.0.0", "198.51.100.7", "elsewhere.invalid"]
 """Addresses of every network card in several spellings, one of another machine, and a name."""

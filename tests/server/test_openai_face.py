@@ -11,7 +11,7 @@ import pytest
 
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import ADMIN, Deploy
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 RUN = ("agents:run", "teams:run")

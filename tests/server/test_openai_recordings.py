@@ -14,6 +14,7 @@ import pytest
 
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import Deploy
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.openai_recordings import (
     FOLDER,
     SCOPES,
@@ -24,7 +25,6 @@ from tests.server.openai_recordings import (
     mark_ids,
     summarize,
 )
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 RECORDINGS = sorted(FOLDER.glob("*.json"))
 

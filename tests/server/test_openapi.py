@@ -17,8 +17,8 @@ from agentctl.interface.pages import PAGES
 from agentctl.records.events import EVENT_NAMES, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS
 from tests.kit.declared import DeclaredAnswers
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer
 
 EXAMPLES = json.loads((files("agentctl.server.openapi") / "examples.json").read_text())
 

@@ -21,7 +21,7 @@ from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deploy, Deployment
 from tests.kit.process import start_server
 from tests.kit.process_states import wait_for_ends
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.worker_server import WorkerServer, read_stream
 
 SHOP = Path(__file__).with_name("own_shop.py")

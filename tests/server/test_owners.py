@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kit.deployment import ADMIN
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 WRITER = ("memories:write", "memories:read", "memories:delete", "sessions:write", "sessions:read")
 

@@ -22,9 +22,9 @@ from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for, wait_until
 from tests.kit.deployment import ADMIN, Deploy
 from tests.kit.process import serve_config
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.event_streams import Event, parse_events
 from tests.server.test_mcp_face import connect, get_text
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 EXTRA = """
 [openai]

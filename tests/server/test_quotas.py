@@ -11,12 +11,12 @@ from typing import Any
 import openai
 import pytest
 
-from tests.contract.engines import Engine
 from tests.kit.command import run_command
 from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.engines import Engine
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import base_environment
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 SCOPES = (
     "agents:run", "sessions:read", "sessions:write", "sessions:delete",

@@ -10,7 +10,7 @@ import pytest
 from agentctl.errors import RateLimited
 from agentctl.service.hosting import MAXIMUM_CALLERS, RateLimiter
 from tests.kit.deployment import Deploy
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 LIMITS = "[rate_limits]\nrequests_per_minute = 6\nruns_per_minute = 2\n"
 

@@ -17,7 +17,7 @@ from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres import postgres_schemas
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 AT_ONCE = 40
 MOST = 8

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.model import ModelEndpoint
+from tests.kit.threaded_server import serve_in_thread
 from tests.server.repeating import (
     PLAN,
     SCOPES,
@@ -19,7 +20,6 @@ from tests.server.repeating import (
     say,
     serve_place,
 )
-from tests.server.threaded_server import serve_in_thread
 
 
 @pytest.fixture(scope="module")

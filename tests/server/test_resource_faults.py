@@ -22,12 +22,12 @@ import apsw
 import httpx2
 import pytest
 
-from tests.docs.pages import ROOT
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
+from tests.kit.documents import ROOT
 from tests.kit.process import AGENTCTL, ServerProcess, serve_config
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 MOUNTED = 'mount -t tmpfs -o size=4m none "$0" && exec "$@"'
 

@@ -14,9 +14,9 @@ import pytest
 from agentctl.server import answers
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deployment
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.event_streams import Event, parse_events, record, start_and_disconnect
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 Pair = tuple[ThreadedServer, ThreadedServer]
 

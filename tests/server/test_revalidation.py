@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx2
 import pytest
 
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.seeds import as_caller, start
-from tests.server.threaded_server import ThreadedServer
 
 READS = (
     "/agents", "/teams/desk", "/sessions?limit=1&session_name=to-", "/sessions/mine",

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deploy
 from tests.kit.model import ModelEndpoint
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.event_streams import parse_events
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 MODULE = Path(__file__).with_name("context_code.py")
 TOOLS = ("who", "who_async", "report", "spoil", "watch")

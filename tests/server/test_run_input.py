@@ -13,8 +13,8 @@ import pytest
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deploy
 from tests.kit.model import ModelEndpoint
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.event_streams import parse_events
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 MODULE = Path(__file__).with_name("input_code.py")
 AGENTS = re.findall(r"^(?:async )?def (take_\w+)\(", MODULE.read_text(), re.MULTILINE)

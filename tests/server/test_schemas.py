@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from tests.kit.threaded_server import ThreadedServer
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer
 
 OBJECT: dict[str, Any] = {"additionalProperties": True, "type": "object"}
 TEXT = {"type": "string"}

@@ -9,7 +9,7 @@ import httpx2
 
 from tests.kit.command import run_command
 from tests.kit.deployment import Deploy
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 
 def test_caller_sees_the_claim_or_role_of_each_scope(deploy: Deploy, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.kit.conditions import wait_for
 from tests.kit.deployment import Deploy, Deployment
 from tests.kit.ports import find_free_port
 from tests.kit.process import ServerProcess, serve_config
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 
 def test_idle_server_wakes_up_rarely(deployment: Deployment) -> None:

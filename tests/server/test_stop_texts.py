@@ -12,7 +12,7 @@ import pytest
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deploy
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 EXTRA = """
 [openai]

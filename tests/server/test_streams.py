@@ -11,10 +11,10 @@ from agentctl.server import answers
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deploy, Deployment
 from tests.kit.model import ModelEndpoint
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.event_streams import parse_events, record, start_and_disconnect
 from tests.server.raw_http import open_raw_connection
 from tests.server.seeds import as_caller
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 
 def test_stream_has_events_from_start_to_end(server: ThreadedServer) -> None:

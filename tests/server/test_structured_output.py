@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.kit.deployment import Deploy
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 

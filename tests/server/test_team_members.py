@@ -18,9 +18,9 @@ from agentctl.server.app import create_app, get_app_state
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.server.concurrent_callers import open_client
 from tests.server.database_checks import open_read_only
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 WIDTH = 6
 """Members that each leader calls at once."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentctl.records.times import EARLIEST, LATEST, format_rfc3339, parse_rfc3339
-from tests.server.threaded_server import ThreadedServer
+from tests.kit.threaded_server import ThreadedServer
 
 ADMIN = "agent_os:admin"
 ENDS = (

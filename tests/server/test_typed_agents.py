@@ -15,7 +15,7 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.components.catalog import Catalog
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 
 NAMES = (
     "whales", "either", "numbers", "doubles", "explained", "corrected", "nested",

@@ -25,9 +25,9 @@ from tests.kit.model import ModelEndpoint
 from tests.kit.ports import find_free_port
 from tests.kit.process import start_agentctl
 from tests.kit.process_states import is_alive, wait_for_ends
+from tests.kit.threaded_server import serve_in_thread
 from tests.server.forking_tools import FILES, call_tool, describe_agents, surviving
 from tests.server.mcp_wire import McpWire
-from tests.server.threaded_server import serve_in_thread
 from tests.server.worker_server import WorkerServer, read_stream, serve_with_two_workers
 
 

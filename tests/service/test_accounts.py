@@ -34,7 +34,7 @@ from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import ADMIN, Deployment
-from tests.service.callers import admin, open_service
+from tests.kit.service import admin, open_service
 
 MANAGER = frozenset(
     {"service_accounts:read", "service_accounts:write", "service_accounts:delete", "agents:read"}

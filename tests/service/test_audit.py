@@ -36,7 +36,7 @@ from agentctl.service.audit_log import MAXIMUM_TEXT, list_changing_operations
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import idempotency
 from tests.kit.deployment import Deployment
-from tests.service.callers import ALL, admin, collect_run_events, open_service, streamed_run, user
+from tests.kit.service import ALL, admin, collect_run_events, open_service, streamed_run, user
 
 Row = dict[str, Any]
 

@@ -40,8 +40,8 @@ from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
 from tests.kit.postgres import ConnectedTo
 from tests.kit.process import base_environment
+from tests.kit.service import admin, user
 from tests.runs.components import build_settings
-from tests.service.callers import admin, user
 
 DAY = 24 * 60 * 60 * 1_000_000
 

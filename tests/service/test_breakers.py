@@ -18,7 +18,7 @@ from agentctl.service.service import Service
 from agentctl.store.database import Sql, Steps, unit
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import admin, open_service, streamed_run, user
+from tests.kit.service import admin, open_service, streamed_run, user
 
 EXTRA = """
 [[models]]

@@ -20,7 +20,7 @@ from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from tests.kit.command import stay_in_hour
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import admin, collect_run_events, open_service
+from tests.kit.service import admin, collect_run_events, open_service
 from tests.service.test_budgets import CALL, budget, deploy, list_budgets, run_agent, user
 
 WEBHOOK = """

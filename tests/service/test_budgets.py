@@ -33,8 +33,8 @@ from tests.kit.conditions import wait_for, wait_until
 from tests.kit.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres import postgres_schemas
-from tests.server.threaded_server import serve_in_thread
-from tests.service.callers import ALL, admin, open_service
+from tests.kit.service import ALL, admin, open_service
+from tests.kit.threaded_server import serve_in_thread
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 RUNS, USERS, AT_ONCE = (10_000, 20, 24) if LONG else (36, 2, 6)

@@ -18,7 +18,8 @@ from tests.kit.clock import pass_time
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import Deployment
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import (
+from tests.kit.rows import a_run
+from tests.kit.service import (
     admin,
     event_data,
     open_service,
@@ -27,7 +28,6 @@ from tests.service.callers import (
     wait_for_live_run,
     wait_for_running,
 )
-from tests.store.rows import a_run
 
 STUBBORN_SECONDS = 200
 """The time of a call that no cancel ends, and that a test lets pass."""

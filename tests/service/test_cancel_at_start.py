@@ -12,7 +12,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import ServiceOperations
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
-from tests.service.callers import collect_run_events, open_service, user
+from tests.kit.service import collect_run_events, open_service, user
 
 MOMENTS = 40
 

@@ -17,7 +17,7 @@ from tests.kit import clock
 from tests.kit.command import run_command
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import ALL, admin, open_service, user
+from tests.kit.service import ALL, admin, open_service, user
 
 SECRET = "sk-a-secret-of-the-environment"
 

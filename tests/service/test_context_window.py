@@ -21,7 +21,7 @@ from tests.gated.shown import count_sent, describe_record, read_calls
 from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.deployment import Deploy, Deployment
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import open_service, user
+from tests.kit.service import open_service, user
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 SESSIONS = int(os.environ.get("AGENTCTL_TEST_SESSIONS", 10_000)) if LONG else 10

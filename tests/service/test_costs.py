@@ -15,7 +15,7 @@ from agentctl.interface.requests.administration import UsageFilter
 from agentctl.service.service import Service, ServiceOperations
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import ALL, open_service
+from tests.kit.service import ALL, open_service
 
 EXTRA = """
 [[models]]

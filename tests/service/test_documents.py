@@ -12,7 +12,7 @@ from agentctl.service.documents.session_documents import build_session_document
 from agentctl.store.database import Sql
 from agentctl.store.repositories.sessions import build_session
 from tests.kit.deployment import Deployment
-from tests.service.callers import open_service, user
+from tests.kit.service import open_service, user
 
 
 @pytest.mark.parametrize("session_type", ["agent", "team"])

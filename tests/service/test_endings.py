@@ -32,7 +32,7 @@ from tests.kit.clock import pass_time, wait_for_timer
 from tests.kit.conditions import PATIENCE, wait_for_run, wait_until
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import (
+from tests.kit.service import (
     admin,
     collect_run_events,
     event_data,

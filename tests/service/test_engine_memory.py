@@ -17,7 +17,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.runs.life.live import LiveRun
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
-from tests.service.callers import collect_run_events, open_service, streamed_run, user
+from tests.kit.service import collect_run_events, open_service, streamed_run, user
 
 
 @pytest.fixture(autouse=True)

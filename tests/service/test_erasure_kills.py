@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from tests.contract.engines import Engine
 from tests.kit import clock
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.engines import Engine
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import base_environment, start_agentctl
-from tests.service.callers import open_service
+from tests.kit.service import open_service
 from tests.service.personal_rows import MARKER, SEARCH, Raw, Rows, fill, find_tables
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"

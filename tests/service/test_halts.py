@@ -20,7 +20,7 @@ from tests.kit.clock import pass_time, wait_for_timer
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deploy, Deployment
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import admin, open_service, streamed_run, user, wait_for_running
+from tests.kit.service import admin, open_service, streamed_run, user, wait_for_running
 
 FALLBACK = """
 [[models]]

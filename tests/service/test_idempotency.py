@@ -12,7 +12,7 @@ from agentctl.records.times import now
 from agentctl.service.service import Service
 from agentctl.store.repositories import sessions
 from tests.kit.deployment import Deployment
-from tests.service.callers import (
+from tests.kit.service import (
     admin,
     collect_run_events,
     event_data,

@@ -12,7 +12,7 @@ from agentctl.runs.follow.follow import stream_items
 from agentctl.service.service import ServiceOperations
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
-from tests.service.callers import collect_run_events, event_data, open_service, streamed_run, user
+from tests.kit.service import collect_run_events, event_data, open_service, streamed_run, user
 
 ITEMS = RunView("items")
 

@@ -19,13 +19,13 @@ from agentctl.service.jobs import list_lanes
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals, audit, runs, sessions, workers
-from tests.docs.pages import ROOT
 from tests.kit.conditions import wait_until
+from tests.kit.documents import ROOT
+from tests.kit.rows import a_run, a_session
 from tests.runs.quick_jobs import open_service, start_jobs
 from tests.runs.test_cleanup import create_ended_run
 from tests.runs.test_clock_guard import an_entry
 from tests.runs.test_database_clock import MINUTE, an_approval
-from tests.store.rows import a_run, a_session
 
 ROW = re.compile(r"^\| `(\w+)` \| ([\d.]+) s \| (each|one) \|", re.MULTILINE)
 

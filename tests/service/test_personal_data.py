@@ -20,18 +20,12 @@ from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import sessions
 from agentctl.store.repositories.personal_data import COUNTED_RUNS, OTHER_TABLES, PERSONAL_TABLES
-from tests.contract.engines import Engine
 from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.engines import Engine
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import (
-    admin,
-    open_service,
-    streamed_run,
-    wait_for_live_run,
-    wait_for_running,
-)
+from tests.kit.rows import a_run, a_session, a_whole_run, an_end
+from tests.kit.service import admin, open_service, streamed_run, wait_for_live_run, wait_for_running
 from tests.service.personal_rows import MARKER, SEARCH, Raw, fill, find_tables
-from tests.store.rows import a_run, a_session, a_whole_run, an_end
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -13,7 +13,7 @@ from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.records.times import parse_rfc3339
 from agentctl.service.service import ServiceOperations
 from tests.kit.deployment import Deployment
-from tests.service.callers import admin, open_service, user, wait_for_running
+from tests.kit.service import admin, open_service, user, wait_for_running
 
 
 async def list_run_ids(operations: ServiceOperations, **filters: Any) -> list[str]:

@@ -8,7 +8,7 @@ from agentctl.interface.requests import RunFilter, RunRequest, RunView, SessionR
 from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import Service
 from tests.kit.deployment import Deployment
-from tests.service.callers import open_service, user
+from tests.kit.service import open_service, user
 
 SUMMARY = RunView("summary")
 

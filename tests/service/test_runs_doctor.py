@@ -16,8 +16,8 @@ from agentctl.store.repositories import integrity, runs, sessions, workers
 from agentctl.store.repositories.integrity import StoredMessages
 from agentctl.store.repositories.workers import WorkerRow
 from tests.kit.deployment import Deployment
-from tests.service.callers import open_service, streamed_run, user
-from tests.store.rows import START, a_run, a_session, a_whole_run, an_end
+from tests.kit.rows import START, a_run, a_session, a_whole_run, an_end
+from tests.kit.service import open_service, streamed_run, user
 
 OPEN = '[{"role":"assistant","content":"","tool_calls":[{"id":"c","name":"add","arguments":{}}]}]'
 

@@ -23,7 +23,7 @@ from agentctl.interface.requests import (
 from agentctl.service.service import ServiceOperations
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import ALL, admin, open_service, user
+from tests.kit.service import ALL, admin, open_service, user
 
 Touch = Callable[[ServiceOperations, str], Awaitable[Any]]
 

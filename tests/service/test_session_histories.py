@@ -17,8 +17,8 @@ from agentctl.store.database import Database, Work
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.visibility import EVERYONE
 from tests.kit.conditions import PATIENCE
+from tests.kit.rows import START, a_run, a_session, an_end
 from tests.store.conftest import Store, path, postgres, sqlite, store
-from tests.store.rows import START, a_run, a_session, an_end
 
 __all__ = ["path", "postgres", "sqlite", "store"]
 

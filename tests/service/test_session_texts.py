@@ -14,7 +14,7 @@ from agentctl.records.sessions import SummaryRow
 from agentctl.service.documents import session_documents
 from agentctl.service.documents.session_documents import SessionTexts
 from agentctl.store.repositories.lists import ListedSession
-from tests.store.rows import START, a_session
+from tests.kit.rows import START, a_session
 
 SECOND = 1_000_000
 

@@ -31,8 +31,8 @@ from agentctl.store.repositories.workers import WorkerRow
 from tests.kit.clock import pass_time_until
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
-from tests.service.callers import admin, open_service, streamed_run, user
-from tests.store.rows import a_run
+from tests.kit.rows import a_run
+from tests.kit.service import admin, open_service, streamed_run, user
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 

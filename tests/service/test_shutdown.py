@@ -14,7 +14,7 @@ from agentctl.service.service import Service, ServiceOperations
 from tests.kit.clock import pass_time, wait_for_timer
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
-from tests.service.callers import open_service, user, wait_for_running
+from tests.kit.service import open_service, user, wait_for_running
 
 CALL_SECONDS = 200
 """The time of a call that ends when the test lets it pass; less than the limit of calls."""

@@ -24,7 +24,7 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.service import Service
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import admin, open_service, user
+from tests.kit.service import admin, open_service, user
 
 T = TypeVar("T")
 

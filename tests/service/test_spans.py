@@ -11,8 +11,8 @@ from agentctl.runtime.transcript.events import ToolCallCompleted, ToolCallStarte
 from agentctl.service.service import Service, ServiceOperations
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
+from tests.kit.service import collect_run_events, event_data, open_service, streamed_run, user
 from tests.runs.shared_databases import create_live_run, store_events
-from tests.service.callers import collect_run_events, event_data, open_service, streamed_run, user
 
 Span = dict[str, Any]
 

@@ -22,7 +22,7 @@ from agentctl.store.postgres import pool
 from tests.kit.deployment import create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres import postgres_schemas
-from tests.service.callers import collect_run_events, open_service, user
+from tests.kit.service import collect_run_events, open_service, user
 
 REPEATS = 5
 """Number of times that each request is counted."""

@@ -28,7 +28,7 @@ from tests.kit.command import stay_in_hour
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import ALL, admin, open_service, user, wait_for_running
+from tests.kit.service import ALL, admin, open_service, user, wait_for_running
 
 LONG = bool(os.environ.get("AGENTCTL_TEST_LONG"))
 

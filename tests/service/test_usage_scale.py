@@ -18,7 +18,7 @@ from agentctl.records.times import HOUR, now
 from agentctl.service.service import Service
 from agentctl.store.repositories import usage
 from tests.kit.deployment import Deployment
-from tests.service.callers import admin, open_service
+from tests.kit.service import admin, open_service
 
 LONG = bool(os.environ.get("AGENTCTL_TEST_LONG"))
 

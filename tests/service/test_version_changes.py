@@ -19,7 +19,7 @@ from agentctl.service.service import Service
 from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import admin, open_service, user, wait_for_running
+from tests.kit.service import admin, open_service, user, wait_for_running
 
 CONFIG = """
 [[agents]]

@@ -16,7 +16,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.service.service import Service
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.service.callers import admin, open_service, user
+from tests.kit.service import admin, open_service, user
 
 TERSE = 'instructions = "Be terse."'
 WORDY = 'instructions = "Use many words."'

@@ -19,7 +19,7 @@ from agentctl.service.service import ServiceOperations
 from agentctl.store.database import Sql
 from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.deployment import Deployment
-from tests.service.callers import open_service, user
+from tests.kit.service import open_service, user
 from tests.steering.stepping_models import SteppingModels
 from tests.steering.test_messages import read_fate, start, wait_for_requests
 

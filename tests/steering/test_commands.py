@@ -18,7 +18,7 @@ from agentctl.runs.life.live import LiveRun
 from tests.kit.command import Result, run_command
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deployment
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
+from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 from tests.steering.stepping_models import SteppingModels
 
 

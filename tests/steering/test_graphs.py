@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.conditions import wait_for_run
 from tests.kit.deployment import Deployment, create_deployment
-from tests.service.callers import open_service, user
+from tests.kit.service import open_service, user
 from tests.steering.stepping_models import SteppingModels
 from tests.steering.test_messages import read_fate, send, start, wait_for_requests
 

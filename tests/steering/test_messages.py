@@ -17,8 +17,8 @@ from agentctl.service.service import ServiceOperations
 from agentctl.store.database import Sql
 from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.deployment import Deployment
+from tests.kit.service import open_service, user
 from tests.runs.simulated_processes import Process, create_process_task
-from tests.service.callers import open_service, user
 from tests.steering.stepping_models import SteppingModels
 
 _AUDIT = Sql("SELECT outcome, resource FROM audit_log WHERE operation = 'send_message' ORDER BY at")

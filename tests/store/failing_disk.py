@@ -17,7 +17,7 @@ from agentctl import errors
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import sessions
 from agentctl.store.visibility import EVERYONE
-from tests.store.rows import a_session
+from tests.kit.rows import a_session
 
 broken = {"write": False, "sync": False}
 

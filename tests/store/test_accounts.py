@@ -9,8 +9,8 @@ from agentctl.interface.requests.administration import AccountFilter
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import accounts
 from agentctl.store.repositories.accounts import AccountRow
+from tests.kit.rows import START
 from tests.store.conftest import Store
-from tests.store.rows import START
 
 MINUTE = 60_000_000
 

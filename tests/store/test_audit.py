@@ -10,9 +10,9 @@ from agentctl.interface.requests.administration import AuditFilter
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import audit
 from agentctl.store.repositories.audit import MAXIMUM_READ, AuditRow, AuditRowPage
+from tests.kit.rows import START
 from tests.kit.tables import every_row
 from tests.store.conftest import Store
-from tests.store.rows import START
 
 
 def entry(at: int = START, **given: Any) -> AuditRow:

@@ -14,9 +14,9 @@ from agentctl.records.times import now
 from agentctl.runs.life.background import admit_background_run
 from agentctl.runs.log.results import parse_summary
 from agentctl.store.repositories import run_reads, runs, sessions
+from tests.kit.rows import a_run
 from tests.kit.run_specs import a_spec
 from tests.store.conftest import Store
-from tests.store.rows import a_run
 
 
 def _spec(parent: str, purpose: str) -> RunSpec:

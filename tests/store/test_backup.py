@@ -19,7 +19,7 @@ from agentctl.store.sqlite.backup import back_up, hash_rows
 from agentctl.store.sqlite.connection import get_wal_path, run_unit_on_snapshot
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.kit.conditions import PATIENCE, wait_until
-from tests.store.rows import a_run, a_session
+from tests.kit.rows import a_run, a_session
 
 
 def nobody(what: str, done: int, total: int) -> None:

@@ -15,9 +15,9 @@ from agentctl.store.listing import RowPage
 from agentctl.store.repositories import lists, runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import Visibility
+from tests.kit.rows import START, a_run, a_session, an_end
 from tests.store.conftest import Store
 from tests.store.lists import bounded_statements_of, list_runs, list_sessions, statements_of
-from tests.store.rows import START, a_run, a_session, an_end
 from tests.store.test_plans import indexes, plan_list
 
 MAXIMUM = 7

@@ -27,7 +27,7 @@ from agentctl.store.databases import open_database
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.repositories.workers import WorkerRow, register
 from tests.kit.postgres import drop_schema
-from tests.store.rows import a_run, a_session, an_end
+from tests.kit.rows import a_run, a_session, an_end
 from tests.store.sums import add_up
 
 SESSIONS = 40

@@ -26,7 +26,7 @@ from agentctl.store.sqlite.connection import get_lock_folder, get_wal_path
 from agentctl.store.visibility import EVERYONE
 from tests.kit.conditions import PATIENCE
 from tests.kit.process import without_coverage
-from tests.store.rows import a_session
+from tests.kit.rows import a_session
 
 pytestmark = pytest.mark.usefixtures("without_copies")
 

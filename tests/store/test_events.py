@@ -7,8 +7,8 @@ import time
 from agentctl.records.text import lower_bound_id, new_id
 from agentctl.store.database import Sql, Steps, unit
 from agentctl.store.repositories import events, runs, sessions
+from tests.kit.rows import START, a_run, a_session, a_session_with_run, an_end
 from tests.store.conftest import Store
-from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end
 
 
 def stored(store: Store, run_id: str = "r1") -> list[tuple[int, int, str]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agentctl.store.repositories import failures
 from agentctl.store.repositories.failures import Failure
+from tests.kit.rows import START
 from tests.store.conftest import Store
-from tests.store.rows import START
 
 WITHIN = 100
 

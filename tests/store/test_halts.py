@@ -8,8 +8,8 @@ from agentctl.interface.requests.halts import HaltFilter
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import halts, workers
 from agentctl.store.repositories.halts import HaltRow
+from tests.kit.rows import START
 from tests.store.conftest import Store
-from tests.store.rows import START
 from tests.store.test_workers import ONE
 
 HALT = HaltRow("h1", "agent", "writer", "too many mails", 0, "me", START, None)

@@ -9,8 +9,8 @@ import pytest
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import idempotency, run_reads, runs, sessions
 from agentctl.store.repositories.idempotency import KEY_LIFETIME, Claim, claim_key
+from tests.kit.rows import START, a_run, a_session
 from tests.store.conftest import Store
-from tests.store.rows import START, a_run, a_session
 
 
 def test_a_key_belongs_to_the_first_run_that_claims_it(store: Store) -> None:

@@ -9,8 +9,8 @@ from agentctl.store.repositories.events import append_batch
 from agentctl.store.repositories.integrity import ScannedRun, StoredMessages
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
+from tests.kit.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
 from tests.store.conftest import Store
-from tests.store.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
 
 CALLS = '[{"role": "assistant", "tool_calls": [{"id": "c", "name": "add"}]}]'
 

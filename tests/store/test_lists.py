@@ -33,10 +33,10 @@ from agentctl.store.repositories import accounts, memories, run_reads, runs, ses
 from agentctl.store.repositories.lists import SESSIONS
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE, Visibility
+from tests.kit.rows import START, a_run, a_session, an_end
 from tests.kit.tables import every_row
 from tests.store.conftest import Store
 from tests.store.lists import list_runs, list_sessions, statements_of
-from tests.store.rows import START, a_run, a_session, an_end
 
 
 @unit

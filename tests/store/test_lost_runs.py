@@ -11,8 +11,8 @@ from agentctl.records.sessions import SessionRow
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.visibility import EVERYONE
+from tests.kit.rows import START, a_run, a_session, a_session_with_run, an_end
 from tests.store.conftest import Store
-from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end
 
 HISTORY = json.dumps([{"role": "user", "content": "Grüße"}], ensure_ascii=False)
 

@@ -27,7 +27,7 @@ from agentctl.store.sqlite.connection import OpenFile
 from agentctl.store.visibility import EVERYONE
 from tests.kit.conditions import PATIENCE
 from tests.kit.process import without_coverage
-from tests.store.rows import a_session_with_run
+from tests.kit.rows import a_session_with_run
 
 pytestmark = pytest.mark.usefixtures("without_copies")
 
@@ -177,7 +177,7 @@ from agentctl.store import databases
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite import connection, database as sqlite, schema
 from agentctl.store.visibility import EVERYONE
-from tests.store.rows import a_session
+from tests.kit.rows import a_session
 import concurrent.futures.thread
 if os.geteuid() == 0:
     os.setgid(65534)

@@ -13,8 +13,8 @@ from agentctl import errors
 from agentctl.store.database import Database, Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.repositories import retention, run_reads, runs, sessions
 from agentctl.store.visibility import EVERYONE
+from tests.kit.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
 from tests.store.conftest import Store
-from tests.store.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
 
 T = TypeVar("T")
 

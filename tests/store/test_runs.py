@@ -11,8 +11,8 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import queue, run_messages, run_reads, runs, sessions
 from agentctl.store.repositories.runs import FinishedRun
 from agentctl.store.visibility import EVERYONE, Visibility
+from tests.kit.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
 from tests.store.conftest import Store
-from tests.store.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
 
 FINAL = ["COMPLETED", "ERROR", "CANCELLED"]
 

@@ -12,8 +12,8 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, run_reads, runs, sessions
 from agentctl.store.repositories.sessions import UnusableSession
 from agentctl.store.visibility import EVERYONE, Visibility
+from tests.kit.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
 from tests.store.conftest import Store
-from tests.store.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
 
 ANN = Visibility(everyone=False, user_id="ann")
 BOB = Visibility(everyone=False, user_id="bob")

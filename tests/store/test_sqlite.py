@@ -26,7 +26,7 @@ from agentctl.store.sqlite.database import SqliteDatabase, Writer
 from agentctl.store.visibility import EVERYONE
 from tests.kit.conditions import PATIENCE
 from tests.kit.process import base_environment, start_module
-from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end
+from tests.kit.rows import START, a_run, a_session, a_session_with_run, an_end
 from tests.store.writing_process import take
 
 COUNT = Sql("SELECT run_count FROM sessions WHERE session_id = :id")

@@ -7,8 +7,8 @@ import pytest
 from agentctl.records.text import is_storable, replace_unstorable
 from agentctl.store.repositories import sessions
 from agentctl.store.visibility import EVERYONE
+from tests.kit.rows import a_session
 from tests.store.conftest import Store
-from tests.store.rows import a_session
 
 
 @pytest.mark.parametrize("text", ["", "Grüße 👋", "\x01\t\n\x7f", "\ud7ff\ue000\U0010ffff"])

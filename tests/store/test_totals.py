@@ -19,9 +19,9 @@ from agentctl.store.listing import MAXIMUM_SURPLUS, MAXIMUM_TOTAL, Slice
 from agentctl.store.repositories import memories, sessions
 from agentctl.store.totals import MAXIMUM_LISTS, ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
+from tests.kit.rows import START, a_session
 from tests.store.conftest import Store
 from tests.store.lists import answer_list, list_runs, list_sessions, statements_of
-from tests.store.rows import START, a_session
 
 ANN = Visibility(False, "ann")
 

@@ -8,8 +8,8 @@ from agentctl.store.repositories import webhooks
 from agentctl.store.repositories.webhooks import AttemptEnd, NewDelivery
 from agentctl.webhooks.attempts import SCHEDULE
 from agentctl.webhooks.deliveries import _WAITS
+from tests.kit.rows import START
 from tests.store.conftest import Store
-from tests.store.rows import START
 
 DAY = 24 * 60 * 60 * 1_000_000
 

@@ -8,8 +8,8 @@ from agentctl.records.times import now
 from agentctl.store.repositories import run_reads, runs, sessions, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.sqlite.database import SqliteDatabase
+from tests.kit.rows import START, a_run, a_session
 from tests.store.conftest import Store
-from tests.store.rows import START, a_run, a_session
 
 ONE = WorkerRow("w1", "höst", "boot/4026531836", 2**22, 123_456, START, START)
 

@@ -12,7 +12,7 @@ from agentctl.config import settings
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.databases import open_database
 from agentctl.store.repositories import sessions
-from tests.store.rows import a_session
+from tests.kit.rows import a_session
 
 __all__ = ["take"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.docs.pages import ROOT
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import Deployment, create_deployment
+from tests.kit.documents import ROOT
 from tests.kit.model import ModelEndpoint
 from tests.kit.ports import find_free_port
 from tests.kit.process import serve_config

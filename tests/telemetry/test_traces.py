@@ -34,8 +34,8 @@ from agentctl.telemetry.spans import EndedLeg, SpanBuilder, list_models
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
 from tests.kit.model import ModelEndpoint
+from tests.kit.service import admin, open_service, streamed_run, user
 from tests.runs.shared_databases import create_live_run, store_events
-from tests.service.callers import admin, open_service, streamed_run, user
 from tests.telemetry.conftest import build_deployment
 from tests.telemetry.receiver import Collector, ReceivedSpan
 

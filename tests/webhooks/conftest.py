@@ -15,7 +15,7 @@ from agentctl.webhooks.signing import generate_secret
 from tests.approvals.people import People
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
-from tests.server.threaded_server import serve_in_thread
+from tests.kit.threaded_server import serve_in_thread
 from tests.webhooks.receiver import Receiver, start_receiver
 
 SECRET = generate_secret()

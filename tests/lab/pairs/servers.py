@@ -18,9 +18,9 @@ from agentctl.runs.workers.worker import Worker
 from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.service import Service, ServiceOperations
 from tests.kit.deaths import kill_service
+from tests.kit.service import ALL
 from tests.lab.pairs.schedule import current_server
 from tests.runs.simulated_processes import TaskOwner
-from tests.service.callers import ALL
 
 __all__ = ["KINDS", "Server", "build_settings"]
 

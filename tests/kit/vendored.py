@@ -1,4 +1,4 @@
-"""The vendored libraries of the console: `python -m tests.console.vendor` fetches them with npm.
+"""The vendored libraries of the console: `python -m tests.kit.vendored` fetches them with npm.
 
 `vendor.json` in a folder names the packages with version and integrity, and the files of each with
 their SHA-256. A file is stored as its package has it, except for the bare imports, which a browser

@@ -27,8 +27,8 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from tests.console.vendor import FOLDERS, read_vendored
 from tests.kit.conditions import PATIENCE
+from tests.kit.vendored import FOLDERS, read_vendored
 from tests.notices import PAGE, tell
 
 __all__ = [

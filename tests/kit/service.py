@@ -1,4 +1,4 @@
-"""Callers of the local backend, and their frequent actions."""
+"""A service in the process of the test, its callers, and their frequent actions."""
 
 from __future__ import annotations
 
