@@ -11,14 +11,13 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from contextvars import ContextVar
-from queue import Empty
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from agentctl.config.settings import Settings
 from agentctl.service.service import Service, ServiceOperations
-from agentctl.store.sqlite.database import SqliteDatabase
 from tests.kit.conditions import PATIENCE
+from tests.kit.deaths import kill_service
 from tests.kit.service import user
 
 __all__ = ["Process", "TaskOwner", "create_process_task"]
@@ -151,47 +150,10 @@ class Process(TaskOwner):
         self.note_worker_id()
         self.alive = False
         if self._service is not None:
-            self._die(self._service)
+            kill_service(self._service, with_queued_writes=False)
         await self.cancel_tasks()
         if self._service is not None:
             # Free the model connections of the test process; the databases accept nothing any more.
             with contextlib.suppress(asyncio.CancelledError):
                 await self._close()
             await self._service.hosting.catalog.close()
-
-    def _die(self, service: Service) -> None:
-        worker = service._worker
-        worker._ended.set()
-        if worker._thread is not None:
-            worker._thread.join()
-        worker._thread = None
-        for database in service.hosting.databases.get_open().values():
-            assert isinstance(database, SqliteDatabase)
-            _close_connections(database)
-        if worker._lock is not None:
-            # The kernel would close the file and free the lock; the file stays.
-            worker._lock.release()
-        worker._lock = None
-
-    async def _cancel_tasks(self) -> None:
-        """Cancel the tasks until they end: they have no effect, and the store accepts nothing."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE
-        while left := [task for task in self._tasks if not task.done()]:
-            assert loop.time() < deadline, f"these did not end: {left}"
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left, timeout=0.1)
-        for task in self._tasks:
-            if not task.cancelled():
-                task.exception()
-
-
-def _close_connections(database: SqliteDatabase) -> None:
-    """Close the connections. Queued writes are lost; the current write is done or lost."""
-    writer = database._writer
-    if writer is not None:
-        with contextlib.suppress(Empty):
-            while (unit := writer._queue.get_nowait()) is not None:
-                unit.future.cancel()
-    database.close_blocking()
