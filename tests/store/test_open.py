@@ -261,6 +261,21 @@ def test_a_read_only_file_is_reported_and_not_written(closed: Path) -> None:
     assert closed.read_bytes() == before
 
 
+def test_second_database_of_a_process_keeps_the_locks_of_the_first(path: Path) -> None:
+    first = open_database(entry(path), create=True)
+    try:
+        first.write_blocking(a_session_with_run())
+        open_database(entry(path), create=False).close_blocking()
+
+        # The last program that closes a file deletes its log; this one sees the lock of the first.
+        code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT * FROM runs')"
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=PATIENCE)
+
+        assert path.with_name(f"{path.name}-wal").exists()
+    finally:
+        first.close_blocking()
+
+
 async def test_write_before_a_close_outlives_the_connection_of_the_reader(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ and while it is open reject such files.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import shlex
@@ -533,12 +534,14 @@ def get_file_size(path: Path) -> int:
 
 def _check_header(path: Path) -> None:
     try:
-        with path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-    except OSError as error:
+        header = _read_header(path)
+    except apsw.Error:
+        reason = "the file cannot be read"
+        if not os.access(path, os.R_OK):
+            reason = os.strerror(errno.EACCES).lower()
         raise errors.Unavailable(
             "The database cannot be opened",
-            cause=f"{path}: {os.strerror(error.errno or 0).lower()}",
+            cause=f"{path}: {reason}",
             hint="check the permissions of the file",
         ) from None
 
@@ -561,6 +564,21 @@ def _check_header(path: Path) -> None:
             cause=f"{path} has {get_file_size(path)} of its {expected_size} bytes",
             hint="restore it from a backup",
         )
+
+
+def _read_header(path: Path) -> bytes:
+    """Return the header of a file, or the part of it that a shorter file has.
+
+    By the file layer of SQLite: the system releases all locks of a process on a file when the
+    process closes any descriptor of it (fcntl). If Python closed one, a database that this process
+    has open already would lose its lock, and the next program to close it would delete its log.
+    """
+    flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY
+    file = apsw.VFSFile("", str(path), [flags, 0])
+    try:
+        return file.xRead(_HEADER_BYTES, 0)
+    finally:
+        file.xClose()
 
 
 def _read_expected_size(header: bytes) -> int:
