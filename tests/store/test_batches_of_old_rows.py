@@ -16,9 +16,11 @@ ADD_OLD_ROWS = {
         "INSERT INTO runs (run_id, session_id, seq, component_type, component_id, status,"
         " background, attempt, created_at, late_result, input, finished_at)"
         " SELECT '00000000-0000-' || n, 's', n, 'agent', 'echo', 'COMPLETED', 0, 1, 1, 0, '', 1"
-        " FROM generate_series(1, 600) n",
+        " FROM generate_series(101, 115) n",
+        # In the order of the batch: each row could be deleted before the next one is selected.
         "INSERT INTO run_events (run_id, first_seq, last_seq, events)"
-        " SELECT '00000000-0000-' || n, 0, 0, '[]' FROM generate_series(1, 600) n",
+        " SELECT '00000000-0000-' || n, seq, seq, '[]'"
+        " FROM generate_series(101, 115) n, generate_series(1, 50) seq ORDER BY n, seq",
     ),
     "keys": (
         "INSERT INTO idempotency (principal, key, body_hash, run_id, created_at)"

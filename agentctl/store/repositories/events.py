@@ -170,12 +170,16 @@ _ANY_OLDER = Sql(f"{_OLDER} LIMIT 1")
 
 # In the order of runs: the rows of runs that worked at the same time are mixed. The first rows of a
 # table in PostgreSQL could belong to hundreds of runs, whose events would all be deleted at once.
-# `MATERIALIZED`: PostgreSQL may compare each row of the table with the batch. It would then select
-# the batch again for each row, and what it has deleted by then makes room for the next rows.
+#
+# PostgreSQL may compare each row of the table with the batch. Without `MATERIALIZED` it would then
+# select the batch again for each row. Even so it selects no further than it has compared, and skips
+# rows that it has deleted by then, which would make room for the next ones. The greatest id of the
+# batch is known once the batch is complete, and no row is compared before.
 _DELETE_OLDER = Sql(
     f"WITH batch AS MATERIALIZED ({_OLDER} ORDER BY run_events.run_id LIMIT {DELETE_BATCH}"
     " FOR UPDATE OF run_events SKIP LOCKED)"
-    " DELETE FROM run_events WHERE run_id IN (SELECT run_id FROM batch) RETURNING first_seq"
+    " DELETE FROM run_events WHERE run_id IN (SELECT run_id FROM batch)"
+    " AND run_id <= (SELECT max(run_id) FROM batch) RETURNING first_seq"
 )
 
 
