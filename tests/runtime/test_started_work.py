@@ -22,6 +22,7 @@ import pytest
 
 from agentctl import outside_run
 from agentctl.work import started_work
+from agentctl.work.child_processes import identify_child, is_running, open_process
 from agentctl.work.started_work import CodeScope
 from agentctl.work.unstopped import UnstoppedWork
 from tests.kit.conditions import PATIENCE, wait_until
@@ -394,3 +395,15 @@ async def test_what_a_call_of_a_pool_starts_is_named(pool: ThreadPoolExecutor) -
     release.set()
     await wait_until(lambda: not unstopped.pending)
     assert inner[0].result()
+
+
+async def test_process_that_has_ended_is_not_watched() -> None:
+    program = subprocess.Popen(["sleep", "600"])
+    process = identify_child(program.pid)
+    assert process is not None
+    assert is_running(process)
+
+    program.kill()
+    program.wait()
+    assert not is_running(process)
+    assert open_process(process) is None

@@ -30,6 +30,7 @@ from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript.events import ToolCallStarted
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.service.service import Service, ServiceOperations
+from agentctl.telemetry import tracer
 from agentctl.telemetry.spans import EndedLeg, SpanBuilder, list_models
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
@@ -337,7 +338,7 @@ async def test_the_agent_alone_can_be_traced(
     assert [span.name for span in collector.spans] == ["invoke_agent bare"]
 
 
-async def test_a_dead_collector_costs_no_run(
+async def test_a_dead_collector_costs_no_run_and_does_not_delay_the_end(
     tmp_path: Path,
     model_endpoint: ModelEndpoint,
     monkeypatch: pytest.MonkeyPatch,
@@ -347,20 +348,22 @@ async def test_a_dead_collector_costs_no_run(
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "1")
+    monkeypatch.setattr(tracer, "FLUSH_SECONDS", 0)
     dead = Collector("http://127.0.0.1:9")
     async with open_service(build_deployment(tmp_path, model_endpoint, dead)) as service:
         for _ in range(6):
             assert (await run(user(service), "agent", "echo", "hello"))["status"] == "COMPLETED"
         assert _count_dropped(service) >= 12 - 8
     assert "spans are dropped: the collector of traces" in caplog.text
+    assert "the collector of traces did not take the last spans in time" in caplog.text
 
     # It repeats the last export, and would work beside other tests.
     await wait_until(lambda: not any("telemetry" in each.name for each in threading.enumerate()))
 
 
 def _count_dropped(service: Service) -> int:
-    tracer = service.hosting.engine.tracer
-    return 0 if tracer is None else tracer.dropped
+    spans = service.hosting.engine.tracer
+    return 0 if spans is None else spans.dropped
 
 
 @pytest.mark.parametrize(
