@@ -574,7 +574,8 @@ def _read_header(path: Path) -> bytes:
     has open already would lose its lock, and the next program to close it would delete its log.
     """
     flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY
-    file = apsw.VFSFile("", str(path), [flags, 0])
+    # The file layer follows no link.
+    file = apsw.VFSFile("", str(path.resolve()), [flags, 0])
     try:
         return file.xRead(_HEADER_BYTES, 0)
     finally:
