@@ -171,12 +171,11 @@ def walk_through(folder: Path) -> Walk:
         AssertionError: a step failed.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    browser = shlex.join([sys.executable, person.__file__, "ada"])
     environment = {
         **base_environment(),
         "PATH": path,
         "HOME": str(folder),
-        "BROWSER": f"{browser} %s",
+        "BROWSER": person.build_browser("ada"),
         "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring",
     }
     walk = Walk(folder, find_free_port(), environment)

@@ -7,15 +7,26 @@ machine, or the end of the page for codes.
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+from pathlib import Path
 from urllib.parse import urljoin
 
 import httpx2
 
 from tests.kit.conditions import PATIENCE
 
+_ROOT = Path(__file__).parents[2]
+
 _FORM = re.compile(r'<form[^>]* action="([^"]+)"')
 _INPUT = re.compile(r'<input[^>]* name="(\w+)"(?:[^>]* value="([^"]*)")?')
+
+
+def build_browser(name: str) -> str:
+    """Return a value of the variable BROWSER: a program that signs this person in."""
+    # It imports modules of the tests, and starts in the folder of the command.
+    program = ["env", f"PYTHONPATH={_ROOT}", sys.executable, __file__, name]
+    return f"{shlex.join(program)} %s"
 
 
 def sign_in(name: str, url: str, code: str = "", *, denies: bool = False) -> httpx2.Response:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shlex
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,11 +41,8 @@ def office(
 @pytest.fixture
 def environment(clean_environment: dict[str, str]) -> dict[str, str]:
     """A program as the browser, which signs Ada in, and no keyring."""
-    # It imports modules of the tests, and starts in the folder of the command.
-    program = ["env", f"PYTHONPATH={ROOT}", sys.executable, person.__file__, "ada"]
-    command = shlex.join(program)
     return clean_environment | {
-        "BROWSER": f"{command} %s",
+        "BROWSER": person.build_browser("ada"),
         "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring",
     }
 

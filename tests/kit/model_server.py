@@ -21,7 +21,7 @@
     http-long           fails with 500 and a text that never ends
     garbage             answers with half a JSON document
     reset               streams a little, then resets the connection
-    tool:NAME           calls the tool NAME with the JSON object found in the last user message,
+    tool:NAME           calls the tool NAME with the last JSON object in the last user message,
                         then answers with the tool's result
     tools:NAME          calls the tool twice at once, then answers with both results
     broken:NAME         calls the tool with invalid JSON as arguments, then answers with the result
@@ -624,8 +624,19 @@ def _count_tokens(body: Body) -> int:
 
 
 def _find_json(text: str) -> str:
-    found = re.search(r"\{.*\}", text, re.DOTALL)
-    return found.group() if found else "{}"
+    """Return the last JSON object of a text: an agent may put earlier messages before it."""
+    decoder = json.JSONDecoder()
+    last = "{}"
+    start = text.find("{")
+    while start >= 0:
+        try:
+            end = decoder.raw_decode(text, start)[1]
+        except ValueError:
+            end = start + 1
+        else:
+            last = text[start:end]
+        start = text.find("{", end)
+    return last
 
 
 def count_usage(body: Body, message: Body) -> Body:
