@@ -17,7 +17,14 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.runs.life.live import LiveRun
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment
+from tests.kit.model import ModelEndpoint
 from tests.kit.service import collect_run_events, open_service, streamed_run, user
+
+
+@pytest.fixture
+def model_endpoint(process_endpoint: ModelEndpoint) -> ModelEndpoint:
+    """In its own process: the one of this folder is in the event loop of coroutines as tests."""
+    return process_endpoint
 
 
 @pytest.fixture(autouse=True)
