@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import typer.main
@@ -18,6 +19,7 @@ import typer.main
 from agentctl.cli import root
 from agentctl.cli.app import main
 from agentctl.cli.io import IO
+from agentctl.server.processes.supervisor import Supervisor
 from tests.kit.user_modules import forget_user_modules
 
 __all__ = ["Result", "run_command", "run_main", "shift_clock", "stay_in_hour"]
@@ -84,12 +86,32 @@ def run_main(
 ) -> int:
     """Run `agentctl ARGUMENTS` with streams of the caller, and return its exit code.
 
+    A server with workers, or with `--reload`, is no command for this process: see
+    `_refuse_supervisors`.
+
     Args:
         environment: all environment variables.
         folder: the current folder.
     """
-    with patch.dict(os.environ, environment, clear=True), contextlib.chdir(folder), _forget_tools():
+    with (
+        patch.dict(os.environ, environment, clear=True),
+        contextlib.chdir(folder),
+        _forget_tools(),
+        _refuse_supervisors(arguments),
+    ):
         return main(arguments, streams)
+
+
+def _refuse_supervisors(arguments: Sequence[str]) -> contextlib.AbstractContextManager[Any]:
+    """Refuse the start of a supervisor in this process.
+
+    It handles SIGCHLD, and takes the signal from the event loops of other servers in this process:
+    they would notice the end of no program, and their own ends would wait for it for ever.
+    """
+    if "serve" not in arguments:
+        return contextlib.nullcontext()
+    reason = "run a server with workers as a program (tests/kit/process.py)"
+    return patch.object(Supervisor, "run", side_effect=AssertionError(reason))
 
 
 @contextlib.contextmanager

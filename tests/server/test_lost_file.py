@@ -20,6 +20,7 @@ from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, Deploy, Deployment
 from tests.kit.model import ModelEndpoint
+from tests.kit.process import run_agentctl
 from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 
@@ -47,11 +48,21 @@ def wait_for_status(ask: Callable[[], httpx2.Response], status: int) -> None:
     wait_for(lambda: ask().status_code == status, problem=lambda: ask().status_code)
 
 
-def check_start_is_refused(deployment: Deployment, name: str, *options: str) -> None:
+def check_start_is_refused(deployment: Deployment, name: str) -> None:
     place = ("--config", str(deployment.path), "--port", "0")
-    ended = run_command("serve", *place, *options, environment=os.environ, folder=deployment.folder)
-    assert (ended.code, "the database file is missing" in ended.stderr) == (7, True), ended
-    assert f"rm -r {deployment.folder / name}.workers" in ended.stderr
+    ended = run_command("serve", *place, environment=os.environ, folder=deployment.folder)
+    check_refusal(deployment, name, ended.code, ended.stderr)
+
+
+def check_start_of_workers_is_refused(deployment: Deployment, name: str) -> None:
+    place = ("--config", str(deployment.path), "--port", "0")
+    ended = run_agentctl("serve", *place, "--workers", "2", cwd=deployment.folder)
+    check_refusal(deployment, name, ended.returncode, ended.stderr.decode())
+
+
+def check_refusal(deployment: Deployment, name: str, code: int, error: str) -> None:
+    assert (code, "the database file is missing" in error) == (7, True), error
+    assert f"rm -r {deployment.folder / name}.workers" in error
     assert not (deployment.folder / name).exists()
 
 
@@ -72,7 +83,7 @@ def test_deleted_file_acknowledges_no_run(
         wait_for(lambda: "The database file was deleted or moved away: " in caplog.text)
         assert not (deployment.folder / "main.db").exists()
     check_start_is_refused(deployment, "main.db")
-    check_start_is_refused(deployment, "main.db", "--workers", "2")
+    check_start_of_workers_is_refused(deployment, "main.db")
     shutil.rmtree(deployment.folder / "main.db.workers")
     with serve_in_thread(deployment) as server, open_client(deployment, server) as client:
         assert client.get("/sessions").json()["data"] == []

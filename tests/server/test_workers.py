@@ -23,7 +23,7 @@ from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deploy, Deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.ports import find_free_port
-from tests.kit.process import start_agentctl
+from tests.kit.process import run_agentctl, start_agentctl
 from tests.kit.process_states import is_alive, wait_for_ends
 from tests.kit.threaded_server import serve_in_thread
 from tests.server.forking_tools import FILES, call_tool, describe_agents, surviving
@@ -284,9 +284,9 @@ def test_failed_start_is_reported_once(
         port = taken.getsockname()[1] if wrong is break_port else 0
         words = ("serve", "--config", str(deployment.path), f"--port={port}")
         one = run_command(*words, **place)
-        # The supervisor is in this process. Only a tool is loaded by the workers alone.
-        many = run_command(*words, "--workers", "2", **place)
-    assert (many.code, many.stdout, many.stderr) == (one.code, one.stdout, one.stderr)
+        many = run_agentctl(*words, "--workers", "2", cwd=deployment.folder)
+    assert (many.returncode, many.stdout.decode()) == (one.code, one.stdout)
+    assert many.stderr.decode() == one.stderr
     assert one.code > 0
     assert one.stderr.startswith("error: ")
     assert one.stderr.count("error: ") == 1

@@ -358,7 +358,9 @@ async def test_a_dead_collector_costs_no_run_and_does_not_delay_the_end(
     assert "the collector of traces did not take the last spans in time" in caplog.text
 
     # It repeats the last export, and would work beside other tests.
-    await wait_until(lambda: not any("telemetry" in each.name for each in threading.enumerate()))
+    await wait_until(
+        lambda: not any(each.name == "agentctl-telemetry" for each in threading.enumerate())
+    )
 
 
 def _count_dropped(service: Service) -> int:
