@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import typer.main
 
 from agentctl.cli import root
@@ -110,8 +111,11 @@ def _refuse_supervisors(arguments: Sequence[str]) -> contextlib.AbstractContextM
     """
     if "serve" not in arguments:
         return contextlib.nullcontext()
-    reason = "run a server with workers as a program (tests/kit/process.py)"
-    return patch.object(Supervisor, "run", side_effect=AssertionError(reason))
+
+    def refuse() -> None:
+        pytest.fail("run a server with workers as a program (tests/kit/process.py)")
+
+    return patch.object(Supervisor, "run", side_effect=refuse)
 
 
 @contextlib.contextmanager
