@@ -64,7 +64,9 @@ def test_kept_data_is_as_readable_as_before(server: ThreadedServer, browser: Bro
     key = server.deployment.token("boss", ADMIN)
     with open_console(browser, server.url, token=key) as shown:
         for place, requests, text in views:
-            shown.go(place)
+            # The text is there before the data, which has to be there to be kept.
+            with shown.page.expect_response(requests):
+                shown.go(place)
             shown.see(text)
             shown.page.route(requests, lambda route: refuse(route, 503, {"Retry-After": "600"}))
             expect(shown.page.locator(".stale")).to_be_visible()
