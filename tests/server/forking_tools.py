@@ -14,6 +14,7 @@ from tests.kit.process_states import is_alive
 __all__ = ["FILES", "call_tool", "describe_agents", "surviving"]
 
 TOOLS = '''
+import ctypes
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -28,11 +29,22 @@ def keep_children() -> int:
     return POOLS[-1].submit(os.getpid).result()
 
 
+def fork_in_c() -> int:
+    """Leave a child as a library in C may: nothing of Python acts in it before it waits."""
+    system = ctypes.PyDLL(None)
+    child = system.fork()
+    while child == 0:
+        system.pause()
+    return child
+
+
 def use_pool() -> int:
     """Use a pool and terminate it."""
     with FORK.Pool(3) as pool:
         return sum(pool.map(abs, [1, -2, 3]))
 '''
+
+NAMES = ("keep_children", "fork_in_c", "use_pool")
 
 FILES = {"fork_tools.py": TOOLS}
 """The module of the tools, a file of the configuration's folder."""
@@ -57,7 +69,7 @@ def describe_agents(url: str) -> str:
     Args:
         url: the `base_url` of their models.
     """
-    return "".join(AGENT.format(name=name, url=url) for name in ("keep_children", "use_pool"))
+    return "".join(AGENT.format(name=name, url=url) for name in NAMES)
 
 
 def call_tool(client: httpx2.Client, name: str) -> int:

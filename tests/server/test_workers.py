@@ -161,12 +161,12 @@ def mortal(deploy: Deploy) -> Iterator[WorkerServer]:
 
 
 def test_dead_worker_is_replaced_under_load(mortal: WorkerServer) -> None:
-    """Also if a process that it has forked lives on."""
+    """Also if a child of it lives on, and keeps its channel to the supervisor open."""
     key = mortal.deployment.folder / "keys" / "signing.pub.pem"
     runs = mortal.one_each()
     dead, living = runs
     with mortal.through(dead) as client:
-        child = call_tool(client, "keep_children")
+        child = call_tool(client, "fork_in_c")
     with surviving(child), asking(mortal) as answered:
         wait_for(lambda: len(answered) > 20)
         text = key.read_bytes()
