@@ -15,6 +15,7 @@ from tests.ai_sdk.client import needs_client, read_with_client
 from tests.ai_sdk.protocol import Message, apply, calls_of, parse_stream, text_of, types_of
 from tests.interop.faces import read_streams
 from tests.kit.deployment import ADMIN
+from tests.kit.tables import every_row
 from tests.kit.threaded_server import ThreadedServer
 from tests.kit.world_agents import ADD, OPEN
 
@@ -154,56 +155,61 @@ def test_regenerated_answer_takes_the_place_of_the_newest(
     other.refuse(404, trigger="regenerate-message")
 
 
-def test_requests_are_checked_before_work(talk: Talk, served: ThreadedServer) -> None:
+def user(*parts: object) -> dict[str, Any]:
+    """Return the messages of a chat with one message of its user."""
+    return {"messages": [{"id": "1", "role": "user", "parts": parts}]}
+
+
+def assistant(*parts: object) -> dict[str, Any]:
+    """Return the messages of a chat with one message of its agent."""
+    return {"messages": [{"id": "1", "role": "assistant", "parts": parts}]}
+
+
+TEXT = {"type": "text", "text": "x"}
+LINK = {"type": "file", "mediaType": "image/png", "url": "https://example.org/x.png"}
+DECIDED = {"type": "dynamic-tool", "toolCallId": "c", "state": "approval-responded"}
+MANY_DECIDED = [
+    {**DECIDED, "toolCallId": f"c{number}", "approval": {"id": "x", "approved": True}}
+    for number in range(101)
+]
+
+WRONG_REQUESTS: list[tuple[dict[str, Any], str]] = [
+    (user(TEXT, LINK), "parts[1] must be a data URL"),
+    (user({"type": "reasoning", "text": "x"}), "messages are text"),
+    (user(*[TEXT] * 2_049), "2048 entries"),
+    (assistant(TEXT), "no answer"),
+    (assistant({**DECIDED, "approval": {"id": "x"}}), "approved must be true or false"),
+    (assistant({**DECIDED, "approval": 1}), "approval must be an object"),
+    (assistant({"type": "tool-x", "state": "output-available"}), "toolCallId"),
+    (assistant(*MANY_DECIDED), "at most 100 answers"),
+    ({"messages": []}, "must end with"),
+    ({"messages": "hello"}, "messages must be an array"),
+    ({"messages": [user(TEXT)] * 2_049}, "2048 entries"),
+    ({"messages": [{"id": "1", "role": "system", "parts": [TEXT]}]}, "must end with"),
+    ({**assistant(TEXT), "trigger": "regenerate-message"}, "must end with"),
+    ({**user(TEXT), "trigger": "resume"}, "trigger"),
+    ({**user(TEXT), "id": "a/b"}, "id must be"),
+    ({**user(TEXT), "tools": {"a b": {}}}, "tools[0].name"),
+    ({**user(TEXT), "tools": {f"t{number}": {} for number in range(129)}}, "128"),
+    ({**user(TEXT), "tools": [OPEN]}, "tools must be an object"),
+    ({**user(TEXT), "dependencies": "x"}, "dependencies must be an object"),
+]
+
+
+@every_row("fields, words", WRONG_REQUESTS)
+def test_wrong_request_is_refused_before_it_creates_a_session(
+    talk: Talk, served: ThreadedServer, fields: dict[str, Any], words: str
+) -> None:
     chat = talk("agents/echo")
-    text = {"type": "text", "text": "x"}
-    file = {"type": "file", "mediaType": "image/png"}
-    answered = {"type": "dynamic-tool", "toolCallId": "c", "state": "approval-responded"}
+    assert words in chat.refuse(422, **fields)
+    headers = served.bearer("root", ADMIN)
+    assert served.client.get(f"/sessions/{chat.chat_id}", headers=headers).status_code == 404
 
-    def user(*parts: object) -> dict[str, object]:
-        return {"messages": [{"id": "1", "role": "user", "parts": parts}]}
 
-    def assistant(*parts: object) -> dict[str, object]:
-        return {"messages": [{"id": "1", "role": "assistant", "parts": parts}]}
-
-    for fields, words in (
-        (user(text, {**file, "url": "https://example.org/x.png"}), "parts[1] must be a data URL"),
-        (user({"type": "reasoning", "text": "x"}), "messages are text"),
-        (user(*[text] * 2_049), "2048 entries"),
-        (assistant(text), "no answer"),
-        (assistant({**answered, "approval": {"id": "x"}}), "approved must be true or false"),
-        (assistant({**answered, "approval": 1}), "approval must be an object"),
-        (assistant({"type": "tool-x", "state": "output-available"}), "toolCallId"),
-        (
-            assistant(
-                *(
-                    {
-                        **answered,
-                        "toolCallId": f"c{number}",
-                        "approval": {"id": "x", "approved": True},
-                    }
-                    for number in range(101)
-                )
-            ),
-            "at most 100 answers",
-        ),
-        ({"messages": []}, "must end with"),
-        ({"messages": "hello"}, "messages must be an array"),
-        ({"messages": [user(text)] * 2_049}, "2048 entries"),
-        ({"messages": [{"id": "1", "role": "system", "parts": [text]}]}, "must end with"),
-        ({**assistant(text), "trigger": "regenerate-message"}, "must end with"),
-        ({**user(text), "trigger": "resume"}, "trigger"),
-        ({**user(text), "id": "a/b"}, "id must be"),
-        ({**user(text), "tools": {"a b": {}}}, "tools[0].name"),
-        ({**user(text), "tools": {f"t{number}": {} for number in range(129)}}, "128"),
-        ({**user(text), "tools": [OPEN]}, "tools must be an object"),
-        ({**user(text), "dependencies": "x"}, "dependencies must be an object"),
-    ):
-        assert words in chat.refuse(422, **fields), fields
+def test_request_has_to_be_an_object_in_json(talk: Talk) -> None:
+    chat = talk("agents/echo")
     assert chat.call("POST", json=[]).status_code == 422
     assert chat.call("POST", content=b"{}").status_code == 415
-    found = served.client.get(f"/sessions/{chat.chat_id}", headers=served.bearer("root", ADMIN))
-    assert found.status_code == 404
 
 
 def test_strangers_learn_nothing(talk: Talk, served: ThreadedServer) -> None:

@@ -210,18 +210,24 @@ def test_a_long_transcript_goes_to_the_pager(
     assert not file.exists()
 
 
-def test_timeline_shows_models_tools_and_members() -> None:
-    def span(kind: str, name: str, times: str, **more: str | None) -> dict[str, str | None]:
-        start, end, *first = (f"2026-11-22T08:00:0{each}Z" for each in times.split())
-        return {
-            "kind": kind,
-            "name": name,
-            "started_at": start,
-            "finished_at": end,
-            "first_token_at": first[0] if first else None,
-            **more,
-        }
+def span(kind: str, name: str, times: str, **more: str) -> dict[str, str | None]:
+    """Return a span of a record.
 
+    Args:
+        times: the seconds of its start, its end and, if there is one, of its first token.
+    """
+    start, end, *first = (f"2026-11-22T08:00:0{each}Z" for each in times.split())
+    return {
+        "kind": kind,
+        "name": name,
+        "started_at": start,
+        "finished_at": end,
+        "first_token_at": first[0] if first else None,
+        **more,
+    }
+
+
+def test_timeline_shows_models_tools_and_members() -> None:
     run = {
         "run_id": "r",
         "started_at": "2026-11-22T08:00:00Z",
@@ -233,21 +239,20 @@ def test_timeline_shows_models_tools_and_members() -> None:
         ],
     }
     member = {"run_id": "m", "spans": [span("tool", "nap", "1 2", status="failed")]}
-    lines = draw_timeline(run, {"r": [member]}, 76)
-    assert [line[26:].split() for line in lines[:-1]] == [
-        ["0", "4.0", "s"],
-        ["▒" * 5 + "█" * 5, "1.0", "s"],
-        ["█" * 20, "2.0", "s"],
-        ["█" * 10, "1.0", "s"],
-        ["█" * 10, "1.0", "s"],
+
+    ruler, *rows, total = draw_timeline(run, {"r": [member]}, 76)
+
+    assert ruler[26:].split() == ["0", "4.0", "s"]
+    assert [(row[:26].rstrip(), *row[26:].split()) for row in rows] == [
+        ("◇ fast", "▒" * 5 + "█" * 5, "1.0", "s"),
+        ("→ clerk", "█" * 20, "2.0", "s"),
+        ("  ƒ nap ✗", "█" * 10, "1.0", "s"),
+        ("◇ fast", "█" * 10, "1.0", "s"),
     ]
-    assert [line[:26].rstrip() for line in lines[1:5]] == [
-        "◇ fast",
-        "→ clerk",
-        "  ƒ nap ✗",
-        "◇ fast",
-    ]
-    assert lines[-1] == "total 4.0 s: model 50%, tool 25%, rest 25%"
+    assert total == "total 4.0 s: model 50%, tool 25%, rest 25%"
+
+
+def test_timeline_of_a_run_without_times_says_so() -> None:
     assert draw_timeline({"run_id": "r"}, {}, 80) == ["no times are recorded for this run"]
 
 
