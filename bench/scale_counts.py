@@ -23,10 +23,10 @@ import httpx2
 from bench.postgres_meter import Counters, Meter
 from bench.servers import serve_endpoint
 from bench.streams import AGENT
+from tests.kit.concurrent_callers import read_events
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.postgres_server import PostgresServer, execute, run_postgres_server
 from tests.lab.servers import Server
-from tests.server.concurrent_callers import read_events
 
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 

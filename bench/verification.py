@@ -20,7 +20,7 @@ from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidToken
 from bench.measure import Row, at_most, build_ratio_row, run_rounds
-from tests.auth.forge import ec_pair, ed, ed_pair, es, rs, rsa_pair, token
+from tests.kit.forged_tokens import ec_pair, ed, ed_pair, es, rs, rsa_pair, token
 
 ROUNDS = 61
 """Rounds of `python -m`; the table of all benchmarks has fewer."""

@@ -17,10 +17,10 @@ from tests.approvals.people import People
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import create_deployment
+from tests.kit.mcp_wire import McpWire
 from tests.kit.process import base_environment
 from tests.kit.threaded_server import serve_in_thread
 from tests.server.event_streams import parse_events
-from tests.server.mcp_wire import McpWire
 
 
 def open_client(people: People) -> openai.OpenAI:

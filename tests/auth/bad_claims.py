@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.auth.forge import NOW
+from tests.kit.forged_tokens import NOW
 
 __all__ = ["BAD", "FINE", "RULES"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.auth.tokens.jwk import public_jwk
-from tests.auth.forge import (
+from tests.kit.forged_tokens import (
     SECRET,
     Pair,
     b64,

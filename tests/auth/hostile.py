@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from agentctl.auth.tokens.jwk import public_jwk
 from agentctl.config.settings import Authorization
 from tests.auth.bad_claims import BAD, RULES
-from tests.auth.forge import Signer, b64, compact, fixed, hs, ps, rs, rsa_pair, seal, token
+from tests.kit.forged_tokens import Signer, b64, compact, fixed, hs, ps, rs, rsa_pair, seal, token
 
 __all__ = ["CASES", "CLAIMS", "GOOD", "OURS", "RS", "SERVERS", "THEIRS", "Case", "padded", "signed"]
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from agentctl.auth.tokens.algorithms import ALGORITHMS, CURVES
 from agentctl.auth.tokens.jwk import public_jwk
 from agentctl.config.settings import Authorization
-from tests.auth.forge import (
+from tests.kit.forged_tokens import (
     SECRET,
     Pair,
     Signer,

@@ -9,8 +9,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from tests.auth.forge import Pair, Signer, rs, token
 from tests.kit.deployment import Deployment
+from tests.kit.forged_tokens import Pair, Signer, rs, token
 
 __all__ = ["signed"]
 

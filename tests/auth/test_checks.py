@@ -15,10 +15,10 @@ from agentctl.auth.tokens.claims import ClaimRules
 from agentctl.auth.verifier import parse_bearer
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidToken
-from tests.auth.forge import NOW, SECRET
 from tests.auth.hostile import CASES, OURS, RS, SERVERS, THEIRS, signed
 from tests.auth.test_fuzz import claim_names, names, sample, values
 from tests.auth.verifiers import JWT_CHECK_NAMES, load_texts
+from tests.kit.forged_tokens import NOW, SECRET
 
 any_text = st.text(st.characters(codec=None))
 STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)

@@ -18,8 +18,8 @@ from agentctl.auth.tokens.grants import ScopeRules
 from agentctl.config.settings import Authorization, Server, Settings
 from agentctl.errors import InvalidToken
 from tests.auth.bad_claims import BAD, FINE, RULES
-from tests.auth.forge import NOW, compact
 from tests.auth.verifiers import JWT_CHECK_NAMES
+from tests.kit.forged_tokens import NOW, compact
 from tests.kit.tables import every_row
 
 PLAIN = ClaimRules()

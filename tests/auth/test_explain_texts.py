@@ -26,8 +26,8 @@ from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import Unavailable
 from agentctl.interface.operations import ROUTES
 from agentctl.records.routes import RouteTable
-from tests.auth.forge import NOW, hs, rs, rsa_pair, token
 from tests.auth.verifiers import OLD, jwks
+from tests.kit.forged_tokens import NOW, hs, rs, rsa_pair, token
 
 SECRET = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEF"
 SETTINGS = Settings(

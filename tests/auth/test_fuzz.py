@@ -18,8 +18,8 @@ from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken
 from agentctl.records.authorization import is_known_scope, is_well_formed, suggest_scope
 from agentctl.records.strict import NotStrict, decode_base64url, encode_base64url, parse_object
-from tests.auth.forge import NOW, SECRET, hs, token
 from tests.auth.verifiers import load_texts
+from tests.kit.forged_tokens import NOW, SECRET, hs, token
 
 KEYS = load_texts([SECRET.decode()], "HS256")
 STRICT = ClaimRules("aud", "iss", require_exp=True, require_sub=True)

@@ -21,9 +21,9 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidToken
-from tests.auth.forge import NOW, SECRET, b64, compact, hs, token
 from tests.auth.hostile import CASES
 from tests.auth.verifiers import JWT_CHECK_NAMES
+from tests.kit.forged_tokens import NOW, SECRET, b64, compact, hs, token
 
 TOKENS = 1_000_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 20_000
 HEADER = {"alg": "HS256", "typ": "JWT"}

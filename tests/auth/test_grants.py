@@ -19,7 +19,7 @@ from agentctl.auth.tokens.grants import (
 )
 from agentctl.config.settings import Authorization
 from agentctl.records.authorization import KNOWN_SCOPES
-from tests.auth.forge import NOW, compact
+from tests.kit.forged_tokens import NOW, compact
 
 ADMIN = "agent_os:admin"
 ROLES: dict[str, tuple[str, ...]] = {

@@ -20,7 +20,6 @@ from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidToken
-from tests.auth.forge import NOW, compact, ec_pair, ed_pair, es, rs, rsa_pair, token
 from tests.auth.hostile import CASES, CLAIMS, OURS, RS, SERVERS, THEIRS, padded, signed
 from tests.auth.hostile_signatures import (
     JWKS,
@@ -32,6 +31,7 @@ from tests.auth.hostile_signatures import (
     sets,
 )
 from tests.auth.verifiers import JWT_CHECK_NAMES, load_texts
+from tests.kit.forged_tokens import NOW, compact, ec_pair, ed_pair, es, rs, rsa_pair, token
 from tests.kit.tables import every_row
 
 

@@ -16,9 +16,9 @@ from agentctl.auth.keys.keyring import MAXIMUM_POLLS
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken
-from tests.auth.forge import b64, compact, rsa_pair
 from tests.auth.verifiers import NEW, OLD, Clock, bearer, jwks, replace_file, verifier
 from tests.kit.conditions import PATIENCE, wait_for
+from tests.kit.forged_tokens import b64, compact, rsa_pair
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings, Signing
 from agentctl.errors import Conflict, InvalidKey, InvalidToken
 from agentctl.records.times import format_rfc3339
-from tests.auth.forge import b64
+from tests.kit.forged_tokens import b64
 
 LATER = 2_000_000_000_000_000
 

@@ -21,7 +21,7 @@ from agentctl.auth.keys.files import (
 from agentctl.auth.keys.keyring import read_key_files
 from agentctl.config.settings import Authorization
 from agentctl.errors import InvalidKey
-from tests.auth.forge import SECRET, rsa_pair
+from tests.kit.forged_tokens import SECRET, rsa_pair
 
 
 def test_private_key_file_has_mode_0600(tmp_path: Path) -> None:

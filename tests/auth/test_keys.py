@@ -20,9 +20,9 @@ from agentctl.auth.tokens.algorithms import ALGORITHMS
 from agentctl.auth.tokens.jwk import SkippedKey, public_jwk
 from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.errors import InvalidKey, InvalidToken
-from tests.auth.forge import SECRET, b64, compact, ec_pair, ed_pair, hs, rs, rsa_pair, token
 from tests.auth.hostile import confusions
 from tests.auth.verifiers import load_texts
+from tests.kit.forged_tokens import SECRET, b64, compact, ec_pair, ed_pair, hs, rs, rsa_pair, token
 from tests.kit.tables import every_row
 
 PEM = serialization.Encoding.PEM

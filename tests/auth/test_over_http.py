@@ -10,11 +10,11 @@ import pytest
 
 from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.server import create_app
-from tests.auth.forge import rs, token
 from tests.auth.hostile import CASES, CLAIMS, OURS, RS, signed
 from tests.auth.verifiers import NEW, OLD, bearer, jwks, replace_file
 from tests.kit.conditions import wait_for
 from tests.kit.deployment import Deployment
+from tests.kit.forged_tokens import rs, token
 from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 

@@ -11,8 +11,8 @@ import pytest
 from agentctl.config import load_settings
 from agentctl.errors import INSUFFICIENT_SCOPES
 from agentctl.server.app import create_app
-from tests.auth.forge import rs, rsa_pair, token
 from tests.kit.deployment import ADMIN, Deployment
+from tests.kit.forged_tokens import rs, rsa_pair, token
 from tests.kit.in_process import HttpRequest, serve_in_process
 
 ROLES = """

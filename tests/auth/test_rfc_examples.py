@@ -11,7 +11,7 @@ import pytest
 from agentctl.auth.tokens.jwk import SkippedKey, jwk_thumbprint
 from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.errors import InvalidKey, InvalidToken
-from tests.auth.forge import b64
+from tests.kit.forged_tokens import b64
 
 _JOE = (
     "eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ"

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives import serialization
 
 from agentctl.auth.tokens.jws import verify_token
 from agentctl.errors import InvalidKey
-from tests.auth.forge import b64, compact, ec_pair, hs, rsa_pair, token
 from tests.auth.test_keys import EC_JWK, explicit
 from tests.auth.verifiers import load_texts
+from tests.kit.forged_tokens import b64, compact, ec_pair, hs, rsa_pair, token
 
 DER = serialization.Encoding.DER
 

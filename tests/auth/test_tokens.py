@@ -23,8 +23,8 @@ from agentctl.auth.tokens.mint import (
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings, Signing
 from agentctl.errors import InvalidKey, InvalidToken, UsageError
-from tests.auth.forge import NOW, fixed, hs, rsa_pair, token
 from tests.auth.verifiers import JWT_CHECK_NAMES
+from tests.kit.forged_tokens import NOW, fixed, hs, rsa_pair, token
 
 HOUR = timedelta(hours=1)
 

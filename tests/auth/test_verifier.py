@@ -13,8 +13,8 @@ import pytest
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken, Unauthenticated
-from tests.auth.forge import NOW, SECRET, hs, token
 from tests.auth.verifiers import OLD, Clock, bearer, jwks, pem_only, verifier
+from tests.kit.forged_tokens import NOW, SECRET, hs, token
 
 
 @pytest.fixture

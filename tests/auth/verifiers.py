@@ -14,7 +14,7 @@ from agentctl.auth.tokens.jwk import public_jwk
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Limits, Settings
-from tests.auth.forge import NOW, Pair, rs, rsa_pair, token
+from tests.kit.forged_tokens import NOW, Pair, rs, rsa_pair, token
 
 OLD = rsa_pair(1)
 NEW = rsa_pair(2)

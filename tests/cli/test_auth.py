@@ -323,7 +323,7 @@ def test_scopes_as_a_table(agentctl: Agentctl, home: Path) -> None:
 
 
 def test_inspect_marks_ignored_claims(agentctl: Agentctl, project: Path) -> None:
-    from tests.auth.forge import fixed, token
+    from tests.kit.forged_tokens import fixed, token
 
     odd = token(
         {"alg": "ES256"},
@@ -347,7 +347,7 @@ def test_inspect_marks_ignored_claims(agentctl: Agentctl, project: Path) -> None
 
 
 def test_verify_reports_reason_and_fix(agentctl: Agentctl, project: Path) -> None:
-    from tests.auth.forge import fixed, token
+    from tests.kit.forged_tokens import fixed, token
 
     odd = token({"alg": "RS256"}, {"sub": "me"}, fixed(b"x" * 64))
     ended = agentctl("token", "verify", "-", input=odd)

@@ -27,12 +27,12 @@ from tests.conformance.server import (
     run_component,
 )
 from tests.conformance.table import KINDS
-from tests.gated.site import Server, kill
 from tests.kit.deployment import Deployment
 from tests.kit.engines import Engine
 from tests.kit.environments import find_adk
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import ServerProcess, serve_config
+from tests.kit.site import Server, kill
 from tests.kit.threaded_server import forget_modules, serve_in_thread
 
 

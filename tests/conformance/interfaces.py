@@ -40,7 +40,7 @@ from tests.ai_sdk.protocol import Message, apply, calls_of
 from tests.conformance.server import SCOPES, ConformanceServer
 from tests.kit.command import Result, run_command
 from tests.kit.conditions import PATIENCE, wait_until
-from tests.server.mcp_wire import LEGACY
+from tests.kit.mcp_wire import LEGACY
 
 __all__ = ["Event", "Interface", "Record", "Start", "Verdict", "Work", "build_interface"]
 

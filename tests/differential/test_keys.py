@@ -24,8 +24,8 @@ from agentctl.auth.tokens.algorithms import ALGORITHMS
 from agentctl.auth.tokens.jwk import public_jwk
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.errors import InvalidKey
-from tests.auth.forge import SECRET, Pair, b64, ec_pair, ed_pair, rsa_pair
 from tests.differential.comparison import Comparison, Outcome, attempt
+from tests.kit.forged_tokens import SECRET, Pair, b64, ec_pair, ed_pair, rsa_pair
 
 PAIRS: dict[str, Pair] = {
     "RS256": rsa_pair(1),

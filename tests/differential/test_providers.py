@@ -25,10 +25,10 @@ from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Console, Settings
 from agentctl.errors import BadRequest, InvalidToken, Unavailable
 from agentctl.records.strict import encode_base64url
-from tests.auth.forge import b64, compact
 from tests.auth.key_server import KeyServer, serve_keys
 from tests.auth.test_remote_keys import Signer
 from tests.differential.comparison import Comparison, Outcome, attempt
+from tests.kit.forged_tokens import b64, compact
 
 FETCH_RULES = {
     "the response names a member twice": "RFC 7517 4",

@@ -21,10 +21,10 @@ from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidToken
-from tests.auth import forge
-from tests.auth.forge import NOW, SECRET, Pair, Signer, compact, hs, token
 from tests.auth.test_fuzz_tokens import changed_bytes, changed_members, changed_text
 from tests.differential.comparison import Comparison, Outcome, attempt
+from tests.kit import forged_tokens as forge
+from tests.kit.forged_tokens import NOW, SECRET, Pair, Signer, compact, hs, token
 
 
 class _Clock(jwt.api_jwt.datetime):  # type: ignore[name-defined, misc]

@@ -14,10 +14,10 @@ import pytest
 import tomli_w
 
 from agentctl.config.load import PRESETS
-from tests.auth.forge import rs, rsa_pair, token
 from tests.kit.command import Result, run_command
 from tests.kit.deployment import ADMIN
 from tests.kit.documents import page
+from tests.kit.forged_tokens import rs, rsa_pair, token
 
 
 class Section(NamedTuple):

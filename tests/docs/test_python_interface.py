@@ -17,7 +17,7 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import RunHost, build_run_context
 from tests.docs.test_examples import load_example
 from tests.kit.documents import page
-from tests.runtime.fake_context import FakeContext, settings
+from tests.kit.fake_context import FakeContext, settings
 
 PAGE = page("docs/python.md")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.durable.agents import DURABLE
-from tests.gated.site import Site, create_site
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import Site, create_site
 
 
 @pytest.fixture

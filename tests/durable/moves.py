@@ -19,8 +19,8 @@ from agentctl.records.approvals import ApprovalRow, Verb
 from agentctl.records.kinds import ComponentKind, find_component
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals
-from tests.gated.site import Server, Site, kill
 from tests.kit.conditions import wait_until
+from tests.kit.site import Server, Site, kill
 
 FIRST = "first"
 SECOND = "second"

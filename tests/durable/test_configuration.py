@@ -14,8 +14,8 @@ from agentctl.errors import InvalidConfiguration, ValidationFailed
 from agentctl.interface.requests import RunRequest
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.service import Service
-from tests.gated.site import Site, answer
-from tests.runtime.fake_context import settings
+from tests.kit.fake_context import settings
+from tests.kit.site import Site, answer
 
 CODE = """
 import agno.agent

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from agentctl.interface.requests import RunRequest
-from tests.gated.site import Server, Site, create_site
 from tests.kit.conditions import wait_until
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import Server, Site, create_site
 
 TOOLS = '''
 import time

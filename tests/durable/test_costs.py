@@ -12,7 +12,7 @@ from agentctl.interface.requests import RunRequest
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling
 from agentctl.service.service import Service
 from agentctl.store.database import Sql, Steps, Work
-from tests.gated.site import Site, answer, call
+from tests.kit.site import Site, answer, call
 
 TABLES = ("run_steps", "run_checkpoints")
 

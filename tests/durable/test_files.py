@@ -17,9 +17,9 @@ import pytest
 
 from agentctl.interface.requests import RunRequest
 from tests.durable.test_kills import wait_until_done
-from tests.gated.site import SCOPES, Server, Site, answer, call, create_site
 from tests.kit.conditions import wait_until
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import SCOPES, Server, Site, answer, call, create_site
 from tests.server.files_of_runs import build_png, upload
 
 AGENTS = """

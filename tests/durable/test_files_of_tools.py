@@ -17,9 +17,9 @@ import pytest
 from agentctl.store.database import Sql
 from tests.durable.test_files import PICTURE, find_stored
 from tests.durable.test_kills import is_called, start, wait_until_done
-from tests.gated.site import Server, Site, answer, call, create_site
 from tests.kit.conditions import wait_until
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import Server, Site, answer, call, create_site
 from tests.server.files_of_runs import PDF
 
 CONFIG = """

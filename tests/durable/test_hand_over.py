@@ -11,8 +11,8 @@ from agentctl.remote.client import RemoteOperations
 from tests.durable.forwarding import forward
 from tests.durable.moves import set_drain_seconds
 from tests.durable.test_kills import NOTES, delegate, is_called, start
-from tests.gated.site import SCOPES, Site, answer, call
 from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.site import SCOPES, Site, answer, call
 
 
 async def test_call_that_outlasts_the_drain_is_in_doubt(site: Site) -> None:

@@ -15,9 +15,9 @@ from agentctl.interface.requests import RunRequest
 from agentctl.records.kinds import ComponentKind
 from agentctl.store.database import Sql
 from tests.durable.agents import DURABLE
-from tests.gated.site import Server, Site, answer, call, create_site
 from tests.kit.conditions import wait_until
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import Server, Site, answer, call, create_site
 
 NOTES = [answer(call("note", f"note-{n}", text=f"step {n}")) for n in range(3)]
 

@@ -14,10 +14,10 @@ import pytest
 
 from tests.durable.agents import DURABLE, FUNCTION, FUNCTION_CODE, LIBRARIES, MCP, TOGETHER
 from tests.durable.moves import FIRST, SECOND, Moved, Start, move
-from tests.gated.site import answer, call, create_site
 from tests.kit.deployment import SQLITE_DATABASES
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres import postgres_schemas
+from tests.kit.site import answer, call, create_site
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 

@@ -22,9 +22,9 @@ from agentctl.runtime.json_values import NO_JSON_FORM
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from tests.durable.test_kills import is_called, start, wait_until_done
-from tests.gated.site import Site, answer, call, create_site
 from tests.kit.conditions import wait_until
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import Site, answer, call, create_site
 
 AGENTS = ("without_id", "with_id", "gated", "tools", "gated_tools", "typed")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gated.site import Server, Site, create_site
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import Server, Site, create_site
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from agentctl.interface.requests import RunRequest
-from tests.gated.site import SCOPES, Server, Site, answer, call
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import SCOPES, Server, Site, answer, call
 
 PAY = call("refund", amount=10, to="bob")
 

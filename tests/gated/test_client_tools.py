@@ -9,10 +9,10 @@ import httpx2
 import pytest
 
 from agentctl.server import create_app
-from tests.gated.site import SCOPES, Site, answer, call, create_site
 from tests.kit.conditions import PATIENCE
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import ServerProcess
+from tests.kit.site import SCOPES, Site, answer, call, create_site
 from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 TAB = {

@@ -18,8 +18,8 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.tools.call_rules import may_match
 from tests.config.conftest import AGENT, Reads, Refuses, file, reads, refuses
 from tests.kit.command import Result, run_command
+from tests.kit.fake_context import settings
 from tests.kit.process import base_environment
-from tests.runtime.fake_context import settings
 
 __all__ = ["file", "reads", "refuses"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.gated.site import Site, answer, call, kill
 from tests.kit.conditions import wait_until
+from tests.kit.site import Site, answer, call, kill
 
 PAY = call("refund", amount=10, to="bob")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.gated.site import Server, Site, answer, call, create_site
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import Server, Site, answer, call, create_site
 
 SERVER = Path(__file__).with_name("asking_server.py")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from agentctl.interface.requests import CancelRequest, RunRequest
-from tests.gated.site import Server, Site, answer, call
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import Server, Site, answer, call
 
 PAY = call("refund", amount=10, to="bob")
 MESSAGE = json.dumps({"amount": 5, "to": "eve"})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gated.site import Site
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import Site
 
 _CONFIG = """
 [[models]]

@@ -24,9 +24,9 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.store.database import Sql
 from tests.durable.agents import DURABLE
 from tests.gated.shown import compare, read_calls
-from tests.gated.site import Server, Site, answer, call, create_site
 from tests.kit.conditions import wait_for_run, wait_until
 from tests.kit.model import ModelEndpoint, start_endpoint
+from tests.kit.site import Server, Site, answer, call, create_site
 
 IS_LONG = bool(os.environ.get("AGENTCTL_TEST_LONG"))
 

@@ -17,8 +17,8 @@ from agentctl.runs.log.event_rows import LOST_SEQ_STEP, UNRECORDED_EVENTS
 from agentctl.store.databases import Databases
 from agentctl.store.repositories.events import EventRow
 from agentctl.store.repositories.integrity import find_inconsistent
+from tests.kit.concurrent_callers import ENDS, Event
 from tests.lab.world import World
-from tests.server.concurrent_callers import ENDS, Event
 from tests.server.database_checks import parse_row
 
 __all__ = ["LIVE", "format_violations", "is_in_order", "judge_rows", "judge_world", "read_events"]

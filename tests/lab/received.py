@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx2
 
+from tests.kit.concurrent_callers import Event
 from tests.kit.conditions import PATIENCE
 from tests.lab.judge import LIVE, judge_world, read_events
 from tests.lab.world import World
-from tests.server.concurrent_callers import Event
 
 __all__ = [
     "IDLE_SECONDS",

@@ -11,9 +11,9 @@ from typing import Any
 import httpx2
 import orjson
 
+from tests.kit.concurrent_callers import ENDS, Event, read_events
 from tests.lab.received import Received, RequestCounts, RunNote
 from tests.lab.world import World
-from tests.server.concurrent_callers import ENDS, Event, read_events
 
 __all__ = ["Client"]
 

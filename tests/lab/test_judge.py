@@ -11,6 +11,7 @@ import apsw
 from agentctl.auth.principal import local_principal
 from agentctl.interface.requests import RunRequest
 from agentctl.service.service import Service
+from tests.kit.concurrent_callers import Event
 from tests.kit.conditions import wait_for_run
 from tests.kit.deployment import Deployment
 from tests.kit.model import ModelEndpoint
@@ -18,7 +19,6 @@ from tests.lab.judge import is_in_order, judge_world
 from tests.lab.ledger import Ledger
 from tests.lab.servers import Server
 from tests.lab.world import World
-from tests.server.concurrent_callers import Event
 
 STEP = (
     "INSERT INTO run_steps (run_id, seq, attempt, kind, state, started_at)"

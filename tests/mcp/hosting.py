@@ -18,9 +18,9 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.mcp.calls import NOBODY, McpUser
 from agentctl.runtime.transcript.conversation import Conversation
 from agentctl.runtime.transcript.events import ToolCallCompleted
+from tests.kit import fake_context
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.model import ModelEndpoint
-from tests.runtime import fake_context
 
 if TYPE_CHECKING:
     from agentctl.runtime.mcp.server import HostedServer

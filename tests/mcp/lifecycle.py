@@ -23,10 +23,10 @@ from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.service.service import Service
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import create_deployment
+from tests.kit.fake_context import UNREACHED_SECONDS
 from tests.kit.model import ModelEndpoint, start_endpoint
 from tests.kit.service import open_service, user
 from tests.mcp.hosting import SERVER
-from tests.runtime.fake_context import UNREACHED_SECONDS
 
 BATCH = 20
 

@@ -15,9 +15,9 @@ from agentctl.runtime.components.records import build_record
 from agentctl.runtime.mcp import server
 from agentctl.runtime.mcp.calls import McpUser
 from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.fake_context import UNREACHED_SECONDS
 from tests.mcp.hosting import Hosted, host
 from tests.mcp.http_server import State, serve_http
-from tests.runtime.fake_context import UNREACHED_SECONDS
 
 ANN = McpUser("ann", {"tenant": "acme"})
 BOB = McpUser("bob", {"tenant": "bell"})

@@ -19,9 +19,9 @@ from agentctl.config.settings import Limits
 from agentctl.runtime.mcp import actions, connection, stdio
 from tests.kit.clock import pass_time
 from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.fake_context import FakeContext
 from tests.kit.model import ModelEndpoint
 from tests.mcp.hosting import SERVER, host, stdio_spec
-from tests.runtime.fake_context import FakeContext
 
 
 def is_running(pid: int) -> bool:

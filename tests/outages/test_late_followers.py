@@ -16,12 +16,12 @@ import pytest
 
 from agentctl.runs.log.event_rows import decode_events
 from agentctl.store.repositories.events import PART_BYTES, EventRow
+from tests.kit.concurrent_callers import read_events
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres_server import PostgresServer
 from tests.lab.servers import Server
-from tests.server.concurrent_callers import read_events
 
 EVENTS = 5_000
 MAXIMUM_READS = EVENTS * 400 / 100_000

@@ -17,11 +17,11 @@ import pytest
 
 from agentctl.auth.keys.signing import generate_key
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP
+from tests.kit.concurrent_callers import Event, RequestedRun, check_order, read_events
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres_server import PostgresServer
 from tests.outages.server_pair import Pair, running_pair
-from tests.server.concurrent_callers import Event, RequestedRun, check_order, read_events
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 CANCELS = 100 if LONG else 10

@@ -19,12 +19,12 @@ from typing import Any
 import asyncpg
 import httpx2
 
+from tests.kit.concurrent_callers import read_events
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.postgres_server import PostgresServer
 from tests.lab.servers import Server
-from tests.server.concurrent_callers import read_events
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 

@@ -14,12 +14,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.kit.concurrent_callers import Event, check_order, read_events
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.packaging.programs import needs_packaging_mode
 from tests.packaging.service_manager import Instance, Manager
-from tests.server.concurrent_callers import Event, check_order, read_events
 
 pytestmark = [needs_packaging_mode]
 

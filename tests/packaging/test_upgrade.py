@@ -17,6 +17,7 @@ import asyncpg
 import httpx2
 import pytest
 
+from tests.kit.concurrent_callers import open_client
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
@@ -24,7 +25,6 @@ from tests.kit.process import ServerProcess, base_environment, serve_config
 from tests.kit.releases import NEW, Program, build_program, extract_last_release
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
 from tests.packaging.test_release import install
-from tests.server.concurrent_callers import open_client
 
 ROOT = PACKAGING.parent
 LATER_VERSION = 9_000

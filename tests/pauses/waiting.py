@@ -14,10 +14,10 @@ from typing import Any
 import httpx2
 import orjson
 
-from tests.gated.site import Server, kill
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import ADMIN, Deployment, create_deployment
 from tests.kit.process import serve_config
+from tests.kit.site import Server, kill
 from tests.kit.threaded_server import forget_modules, serve_in_thread
 
 __all__ = ["WaitingDeployment", "WaitingServer", "create_waiting_deployment", "list_members"]

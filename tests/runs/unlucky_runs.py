@@ -43,9 +43,9 @@ from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals, integrity
 from agentctl.work.event_loop import retry_while_unavailable
-from tests.gated.site import answer, call
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.service import admin, user
+from tests.kit.site import answer, call
 from tests.runs import unlucky_agents
 from tests.runs.failing_calls import MOMENTS, FailingCalls, Failure
 

@@ -7,8 +7,8 @@ import json
 from agentctl.config.settings import Limits
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.transcript.events import Content, ThinkingDelta
+from tests.kit.fake_context import attempt, run, settings
 from tests.kit.model import ModelEndpoint
-from tests.runtime.fake_context import attempt, run, settings
 from tests.runtime.provider_scripts import build_chunk, encode_event, script
 
 
@@ -149,7 +149,7 @@ def test_one_connection_serves_many_runs(model_endpoint: ModelEndpoint) -> None:
     import asyncio
 
     from agentctl.runtime.components.catalog import Catalog
-    from tests.runtime.fake_context import FakeContext, with_catalog
+    from tests.kit.fake_context import FakeContext, with_catalog
 
     async def work(catalog: Catalog) -> list[str]:
         runs = [FakeContext(catalog) for _ in range(20)]

@@ -12,9 +12,9 @@ from agentctl.config.settings import Agent, Settings, Step, Team, Workflow
 from agentctl.records.kinds import ComponentKind
 from agentctl.runtime.components.catalog import Catalog
 from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.fake_context import FakeContext, served, settings, with_catalog
 from tests.kit.model import ModelEndpoint
 from tests.runtime import sample_tools
-from tests.runtime.fake_context import FakeContext, served, settings, with_catalog
 
 """Seconds within which a cancelled run has ended on a busy machine. No work here ends without a
 cancel in less than 10 minutes, except `stubborn`, which is checked to be abandoned."""

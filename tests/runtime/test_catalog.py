@@ -13,8 +13,8 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
 from agentctl.runtime.components.records import build_record, build_session_data
+from tests.kit.fake_context import settings
 from tests.runtime import sample_tools
-from tests.runtime.fake_context import settings
 
 MODEL = {"name": "m", "model": "echo", "provider": "demo"}
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.kit.fake_context import FakeContext, attempt, run, settings
 from tests.kit.model import ModelEndpoint
 from tests.runtime import sample_tools
-from tests.runtime.fake_context import FakeContext, attempt, run, settings
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
 
 DONE = encode_event("[DONE]")

@@ -9,7 +9,7 @@ import pytest
 from agentctl.config.settings import Model, Team
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.models.access import SLOW_SECONDS, SLOW_WORDS, DemoConnection
-from tests.runtime.fake_context import run, settings
+from tests.kit.fake_context import run, settings
 
 LEADER = (Model("lead", "demo", "leader"),)
 

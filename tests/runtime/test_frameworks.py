@@ -22,8 +22,8 @@ from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.transcript.events import ThinkingDelta
 from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.fake_context import FakeContext, settings
 from tests.kit.model import ModelEndpoint
-from tests.runtime.fake_context import FakeContext, settings
 
 MODULE = "tests.runtime.sample_frameworks"
 

@@ -31,7 +31,7 @@ from agentctl.runtime.transcript.events import (
     ToolCallStarted,
 )
 from agentctl.runtime.transcript.history import SessionState
-from tests.runtime.fake_context import FakeContext, attempt, settings
+from tests.kit.fake_context import FakeContext, attempt, settings
 from tests.runtime.loop_steps import STEP_LIMIT, measure_steps
 
 MODULE = "tests.runtime.sample_agents"

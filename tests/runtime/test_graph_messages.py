@@ -14,8 +14,8 @@ from agentctl.config.settings import Agent
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.transcript.events import Content, ProgressReported
 from tests.kit.documents import page
+from tests.kit.fake_context import FakeContext, settings
 from tests.kit.model import ModelEndpoint
-from tests.runtime.fake_context import FakeContext, settings
 
 MODULE = "tests.runtime.sample_graphs"
 

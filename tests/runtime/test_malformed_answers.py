@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from agentctl.runtime.tracing import MAXIMUM_TOKENS
+from tests.kit.fake_context import FakeContext, attempt, settings
 from tests.kit.model import ModelEndpoint
 from tests.runtime import sample_tools
-from tests.runtime.fake_context import FakeContext, attempt, settings
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
 
 TEXT = build_chunk({"content": "almost "})

@@ -11,8 +11,8 @@ import pytest
 from agentctl.config.settings import Agent, Database, Limits, Model, Settings
 from agentctl.runtime.failures import MAXIMUM_CALLS
 from agentctl.runtime.models import provider
+from tests.kit.fake_context import attempt, settings
 from tests.kit.model import ModelEndpoint
-from tests.runtime.fake_context import attempt, settings
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.hosted_run import HostedRun
+from tests.kit.fake_context import FakeContext, settings
 from tests.kit.model import ModelEndpoint
-from tests.runtime.fake_context import FakeContext, settings
 
 LIMITS = Limits()
 

@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field
 
 from agentctl.config.settings import Agent, Limits, Model, ModelSettings, Provider, Settings
 from agentctl.runtime.transcript.events import ThinkingDelta
+from tests.kit.fake_context import FakeContext, attempt, settings
 from tests.kit.model import ModelEndpoint
-from tests.runtime.fake_context import FakeContext, attempt, settings
 
 VENDORS: tuple[Provider, ...] = ("anthropic", "google", "bedrock")
 KEY = "sk-test-0123456789"

@@ -15,7 +15,7 @@ from agentctl.runtime.runners.library_members import LibraryMembers, complete_me
 from agentctl.runtime.transcript.conversation import Conversation
 from agentctl.runtime.transcript.events import MessageDelivered, StepStarted, ThinkingDelta
 from agentctl.runtime.transcript.transcript import Transcript
-from tests.runtime.fake_context import FakeContext, settings
+from tests.kit.fake_context import FakeContext, settings
 
 AGENT = Agent("code", object="tests.runtime.sample_agents:greet")
 

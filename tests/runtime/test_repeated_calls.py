@@ -17,8 +17,8 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.transcript.repeated_calls import RepeatedCalls, RepeatLimits
+from tests.kit.fake_context import FakeContext, attempt, served, settings
 from tests.kit.model import ModelEndpoint
-from tests.runtime.fake_context import FakeContext, attempt, served, settings
 from tests.runtime.polling_tools import made
 
 TOOL = "tests.runtime.polling_tools:poll"

@@ -24,9 +24,9 @@ from agentctl.runtime.models.provider import (
     MAXIMUM_EVENT_VALUES,
 )
 from tests.kit.conditions import PATIENCE
+from tests.kit.fake_context import FakeContext, attempt, settings, with_catalog
 from tests.kit.model import ModelEndpoint
 from tests.runtime import sample_tools
-from tests.runtime.fake_context import FakeContext, attempt, settings, with_catalog
 from tests.runtime.loop_steps import STEP_LIMIT, measure_steps
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
 

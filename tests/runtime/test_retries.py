@@ -15,8 +15,8 @@ from agentctl.config.settings import Agent, Model, ModelSettings
 from agentctl.runtime.components.catalog import Catalog
 from tests.kit.clock import pass_time
 from tests.kit.conditions import PATIENCE, wait_until
+from tests.kit.fake_context import FakeContext, attempt, run, settings, with_catalog
 from tests.kit.model import ModelEndpoint
-from tests.runtime.fake_context import FakeContext, attempt, run, settings, with_catalog
 
 
 def model(endpoint: ModelEndpoint, id: str, name: str, **keys: Any) -> Model:

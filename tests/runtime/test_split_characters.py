@@ -6,8 +6,8 @@ import pytest
 
 from agentctl.config.settings import Agent
 from agentctl.records.text import PieceJoiner, replace_unstorable
+from tests.kit.fake_context import attempt, settings
 from tests.kit.model import ModelEndpoint
-from tests.runtime.fake_context import attempt, settings
 from tests.runtime.provider_scripts import build_chunk, script
 
 SPLIT = [

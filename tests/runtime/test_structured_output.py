@@ -17,8 +17,8 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.structured_output import check_output_schema, load_output_model
 from agentctl.runtime.transcript.events import Content
+from tests.kit.fake_context import FakeContext, run, settings, with_catalog
 from tests.kit.model import ModelEndpoint
-from tests.runtime.fake_context import FakeContext, run, settings, with_catalog
 
 
 class Person(BaseModel):

@@ -9,9 +9,10 @@ import pytest
 
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.runtime.transcript.events import Content, ToolCallCompleted, ToolCallStarted
+from tests.kit import fake_context
+from tests.kit.fake_context import attempt, run, served, settings
 from tests.kit.model import ModelEndpoint
-from tests.runtime import fake_context, sample_tools
-from tests.runtime.fake_context import attempt, run, served, settings
+from tests.runtime import sample_tools
 
 
 def build_team(

@@ -14,9 +14,9 @@ from agentctl.runtime.components.records import build_record
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.transcript.events import Content, ToolCallCompleted, ToolCallStarted
 from agentctl.work import event_loop
+from tests.kit.fake_context import UNREACHED_SECONDS, FakeContext, attempt, run, settings
 from tests.kit.model import ModelEndpoint
 from tests.runtime import sample_tools
-from tests.runtime.fake_context import UNREACHED_SECONDS, FakeContext, attempt, run, settings
 
 
 def run_with_tool(

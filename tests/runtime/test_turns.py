@@ -23,8 +23,8 @@ from agentctl.runtime.json_schema import list_schema_problems
 from agentctl.runtime.mcp.definitions import build_tool_list
 from agentctl.work import event_loop
 from agentctl.work.event_loop import STEP_BYTES, Turns, convert, take_shared_turn
+from tests.kit.fake_context import FakeContext, settings
 from tests.runtime import sample_agents
-from tests.runtime.fake_context import FakeContext, settings
 from tests.runtime.loop_steps import measure_steps
 
 ITEMS = 60

@@ -6,9 +6,9 @@ import pytest
 
 from agentctl.config.settings import Agent, Settings, Step, Team, Workflow
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
+from tests.kit import fake_context
+from tests.kit.fake_context import attempt, run, served, settings
 from tests.kit.model import ModelEndpoint
-from tests.runtime import fake_context
-from tests.runtime.fake_context import attempt, run, served, settings
 
 
 def build_workflow(endpoint: ModelEndpoint, *, second: str = "echo") -> Settings:

@@ -12,7 +12,7 @@ import orjson
 
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP, decode_events
 from agentctl.store.repositories.events import EventRow
-from tests.server.concurrent_callers import ENDS, Event
+from tests.kit.concurrent_callers import ENDS, Event
 
 __all__ = [
     "check_events",

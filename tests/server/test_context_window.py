@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from tests.gated.site import answer, call
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import answer, call
 from tests.server.agents_in_code import run_agent, serve_module
 
 KINDS = ("langgraph", "pydantic_ai", "agno", "agno_team", "openai_agents", "model_in_code")

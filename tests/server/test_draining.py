@@ -9,10 +9,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.kit.concurrent_callers import RequestedRun, check_order, open_client
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import Deployment
 from tests.kit.process import ServerProcess, serve_config
-from tests.server.concurrent_callers import RequestedRun, check_order, open_client
 from tests.server.database_checks import (
     check_events,
     check_integrity,

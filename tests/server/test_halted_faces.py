@@ -15,8 +15,8 @@ from tests.ai_sdk.chats import Chat
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE
 from tests.kit.deployment import ADMIN, Deploy
+from tests.kit.mcp_wire import McpWire, read_messages
 from tests.kit.threaded_server import ThreadedServer, serve_in_thread
-from tests.server.mcp_wire import McpWire, read_messages
 
 EXTRA = """
 [openai]

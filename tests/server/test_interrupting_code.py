@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kit.concurrent_callers import open_client
 from tests.kit.deployment import Deploy, Deployment
 from tests.kit.process import ServerProcess, serve_config
-from tests.server.concurrent_callers import open_client
 
 TOOL = '''
 async def add() -> str:

@@ -18,10 +18,10 @@ from typing import Any
 import apsw
 import httpx2
 
+from tests.kit.concurrent_callers import RequestedRun, check_order, open_client, read_events
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import Deployment
 from tests.kit.process import AGENTCTL, ServerProcess, serve_config
-from tests.server.concurrent_callers import RequestedRun, check_order, open_client, read_events
 from tests.server.database_checks import (
     check_events,
     check_integrity,

@@ -10,10 +10,10 @@ import httpx2
 import pytest
 
 from agentctl.server import answers
+from tests.kit.concurrent_callers import open_client
 from tests.kit.conditions import PATIENCE, wait_until
 from tests.kit.deployment import ADMIN, Deployment
 from tests.kit.threaded_server import serve_in_thread
-from tests.server.concurrent_callers import open_client
 from tests.server.raw_http import RawConnection
 
 RUNS = 6

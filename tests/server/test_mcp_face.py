@@ -19,9 +19,9 @@ from agentctl.runs.engine.engine import CLIENT_DISCONNECTED
 from agentctl.runtime.mcp.library import ProtocolError
 from tests.kit.conditions import PATIENCE, wait_for, wait_until
 from tests.kit.deployment import ADMIN, create_deployment
+from tests.kit.mcp_wire import LEGACY, McpWire
 from tests.kit.model import ModelEndpoint
 from tests.kit.threaded_server import ThreadedServer, serve_in_thread
-from tests.server.mcp_wire import LEGACY, McpWire
 
 RUN = ("agents:run", "teams:run")
 VERSIONS = ("legacy", "auto")

@@ -12,9 +12,9 @@ import openai
 import pytest
 
 from agentctl.server import create_app
-from tests.gated.site import SCOPES, Site, answer, call, create_site
 from tests.kit.conditions import wait_for
 from tests.kit.model import ModelEndpoint
+from tests.kit.site import SCOPES, Site, answer, call, create_site
 from tests.kit.threaded_server import ThreadedServer, serve_in_thread
 
 ENABLED = """

@@ -23,8 +23,8 @@ from typer.testing import CliRunner
 
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.cli.root import app
-from tests.auth.forge import b64, ec_pair, fixed, hs, token
 from tests.kit.conditions import PATIENCE
+from tests.kit.forged_tokens import b64, ec_pair, fixed, hs, token
 from tests.kit.model import ModelEndpoint
 from tests.kit.process import AGENTCTL, ServerProcess, base_environment, start_server
 from tests.server.raw_http import open_raw_connection

@@ -15,11 +15,11 @@ import pytest
 from agentctl.runs.engine.engine import Engine
 from agentctl.runs.life import members
 from agentctl.server.app import create_app, get_app_state
+from tests.kit.concurrent_callers import open_client
 from tests.kit.conditions import wait_until
 from tests.kit.deployment import Deployment, create_deployment
 from tests.kit.model import ModelEndpoint
 from tests.kit.threaded_server import ThreadedServer, serve_in_thread
-from tests.server.concurrent_callers import open_client
 from tests.server.database_checks import open_read_only
 
 WIDTH = 6

@@ -21,13 +21,13 @@ from agentctl.server.processes.supervisor import MAXIMUM_PAUSE, STEADY_SECONDS, 
 from tests.kit.command import run_command
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import Deploy, Deployment
+from tests.kit.mcp_wire import McpWire
 from tests.kit.model import ModelEndpoint
 from tests.kit.ports import find_free_port
 from tests.kit.process import run_agentctl, start_agentctl
 from tests.kit.process_states import is_alive, wait_for_ends
 from tests.kit.threaded_server import serve_in_thread
 from tests.server.forking_tools import FILES, call_tool, describe_agents, surviving
-from tests.server.mcp_wire import McpWire
 from tests.server.worker_server import WorkerServer, read_stream, serve_with_two_workers
 
 

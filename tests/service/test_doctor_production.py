@@ -23,7 +23,7 @@ from agentctl.config.settings import (
     Signing,
 )
 from agentctl.records.system import Finding
-from tests.auth.forge import fixed, token
+from tests.kit.forged_tokens import fixed, token
 
 HOUR = 3600
 PROVIDER = Authorization(issuer="https://id.example", jwks_url="https://id.example/keys")

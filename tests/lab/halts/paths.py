@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import httpx2
 
+from tests.kit.mcp_wire import McpWire
 from tests.lab.halts.counting_endpoint import TAKEOVER
-from tests.server.mcp_wire import McpWire
 
 TOOL = '''
 import agentctl
