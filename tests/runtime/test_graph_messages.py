@@ -121,8 +121,9 @@ async def test_answers_of_parallel_nodes_are_kept_apart() -> None:
     ids=["first_ends", "end_is_read_late", "second_ends"],
 )
 async def test_pieces_of_parallel_answers_are_complete(steps: list[str]) -> None:
-    steps += [f"{name}:end" for name in ("left", "right") if f"{name}:end" not in steps]
-    ended = await run(f"{MODULE}:ordered", steps=steps)
+    ends = [f"{name}:end" for name in ("left", "right") if f"{name}:end" not in steps]
+    # The graph takes the steps from this list, and the list of the parameters has to stay.
+    ended = await run(f"{MODULE}:ordered", steps=[*steps, *ends])
     assert ended.joined_deltas == ended.transcript.content == "left one\n\nright two"
     texts = defaultdict[str, str](str)
     nodes = {}
