@@ -99,6 +99,9 @@ EFFECTS = {"note": 2, "pay": 1}
 
 FINAL = ("COMPLETED", "ERROR", "CANCELLED")
 
+_SAMPLE_STEP = 73
+"""Of that many calls, a sample lets one fail; the calls differ between the kinds."""
+
 
 def is_of_library(kind: str) -> bool:
     """Return True if the agents of a kind need a library, whose import takes seconds."""
@@ -434,3 +437,32 @@ class Search:
         self._method = failed.method
         self.problems += [f"{failure} {failed}: {problem}" for problem in found]
         return True
+
+
+async def fail_every_call(folder: Path, model_url: str, kind: str) -> None:
+    """Let every call of the runs of a kind fail in turn. Every other kind is streamed."""
+    async with UnluckyRuns.open(folder, model_url, kind) as unlucky:
+        search = Search(unlucky, kind, streamed=_has_odd_number(kind))
+        await search.run()
+
+    assert not search.problems
+    # Each kind makes more calls than that.
+    assert search.runs > 60
+
+
+async def fail_some_calls(folder: Path, model_url: str, kind: str) -> None:
+    """Let some calls of a kind fail, other ones than those of the kind before it.
+
+    The kinds that `fail_every_call` streams are not streamed here, and the other way around.
+    """
+    first = 2 * [*KINDS].index(kind) % _SAMPLE_STEP
+    async with UnluckyRuns.open(folder, model_url, kind) as unlucky:
+        search = Search(unlucky, kind, streamed=not _has_odd_number(kind))
+        await search.run(step=_SAMPLE_STEP, first=first)
+
+    assert not search.problems
+    assert search.runs
+
+
+def _has_odd_number(kind: str) -> bool:
+    return [*KINDS].index(kind) % 2 == 1
