@@ -35,7 +35,6 @@ FETCH_RULES = {
     "the response has a number": "RFC 8259 6",
     "the response is nested deeper": "docs/internals/security-cases.md J13",
     "the response is not UTF-8": "RFC 8259 8.1",
-    "the response is not JSON": "RFC 8259 8.1: no byte order mark",
     "the response has more than": "docs/limits.md",
 }
 WIDER = {"Fail to fetch data": "decision 139: a redirect to the same origin is followed"}
