@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from agentctl.records.approvals import ApprovalRow, hash_call
 from agentctl.records.runs import NewRun, RunEnd
 from agentctl.records.sessions import SessionRow
 from agentctl.store.database import Steps, unit
@@ -12,6 +13,10 @@ from agentctl.store.repositories import runs, sessions
 from tests.kit.run_specs import a_spec
 
 START = 1_700_000_000_000_000
+"""A time in the past (microseconds UTC)."""
+
+ARGUMENTS = {"amount": 20}
+"""The arguments of the call of `an_approval`."""
 
 
 def a_session(session_id: str = "s1", **given: Any) -> SessionRow:
@@ -47,6 +52,28 @@ def an_end(run_id: str = "r1", status: str = "COMPLETED", **given: Any) -> RunEn
         "stopped_at": START + 9,
     } | given
     return RunEnd(run_id, status=status, **values)
+
+
+def an_approval(
+    run_id: str = "r1", tool_call_id: str = "c1", tool_name: str = "pay", **given: Any
+) -> ApprovalRow:
+    """Return the pending approval of a call of a run that ann started."""
+    values: dict[str, Any] = {
+        "approval_id": "a1",
+        "kind": "approval",
+        "policy": "user",
+        "root_run_id": run_id,
+        "session_id": "s1",
+        "component_type": "agent",
+        "component_id": "echo",
+        "user_id": "ann",
+        "started_by": "ann",
+        "arguments": json.dumps(ARGUMENTS),
+        "arguments_hash": hash_call(run_id, tool_call_id, tool_name, ARGUMENTS),
+        "created_at": START,
+        "request_id": "q1",
+    } | given
+    return ApprovalRow(run_id=run_id, tool_call_id=tool_call_id, tool_name=tool_name, **values)
 
 
 @unit

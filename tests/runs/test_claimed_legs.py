@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from agentctl.config.settings import Approvals
-from agentctl.records.approvals import ApprovalRow
 from agentctl.runs.desk.waiting import release_if_decided
 from agentctl.runs.life.admission import admit_child_run, admit_once
 from agentctl.runs.life.finish import store_pause
@@ -28,7 +27,7 @@ from agentctl.runtime.pauses import Ask
 from agentctl.store.database import Sql
 from agentctl.store.repositories import accounts
 from tests.kit.deployment import Deployment
-from tests.kit.rows import START
+from tests.kit.rows import START, an_approval
 from tests.kit.run_specs import a_spec
 from tests.runs.bench import OWNER, Bench, open_bench
 from tests.store.test_accounts import an_account
@@ -204,24 +203,7 @@ def test_only_an_expired_tool_of_the_request_has_no_result(
     status: Any, tool_name: str, has_expired: bool
 ) -> None:
     any_value: Any = None
-    row: Any = ApprovalRow(
-        approval_id="a1",
-        kind="external",
-        policy="user",
-        run_id="root",
-        root_run_id="root",
-        session_id="s1",
-        component_type="agent",
-        component_id="echo",
-        user_id=None,
-        started_by=None,
-        tool_call_id="c",
-        tool_name=tool_name,
-        arguments="{}",
-        arguments_hash="",
-        created_at=START,
-        status=status,
-    )
+    row = an_approval("root", kind="external", tool_name=tool_name, status=status)
     claimed = ClaimedLeg(any_value, any_value, [row], None, 0)
     assert claimed.has_expired_call(a_spec(client_tools=CLIENT_TOOLS)) is has_expired
 

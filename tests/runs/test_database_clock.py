@@ -11,7 +11,6 @@ from unittest.mock import AsyncMock
 import pytest
 
 from agentctl.config import settings
-from agentctl.records.approvals import ApprovalRow
 from agentctl.records.times import now
 from agentctl.runs.desk.decisions import expire_approvals
 from agentctl.runs.engine.claims import LegClaims
@@ -25,7 +24,7 @@ from agentctl.store.repositories.audit import AuditRow
 from agentctl.store.repositories.workers import WorkerRow
 from tests.kit.command import shift_clock
 from tests.kit.postgres import postgres_schemas
-from tests.kit.rows import a_run, a_session
+from tests.kit.rows import a_run, a_session, an_approval
 
 MINUTE = 60_000_000
 """Microseconds."""
@@ -43,27 +42,6 @@ def configured(postgres_url: str) -> Iterator[settings.Settings]:
         search_path = places["main"].partition('search_path = "')[2].rstrip('"')
         entry = settings.Database("main", postgres_url, search_path=search_path)
         yield settings.Settings(databases=(entry,))
-
-
-def an_approval(run_id: str, *, expires_at: int) -> ApprovalRow:
-    return ApprovalRow(
-        "a1",
-        "approval",
-        "user",
-        run_id,
-        run_id,
-        "s1",
-        "agent",
-        "echo",
-        "ann",
-        "ann",
-        "c1",
-        "pay",
-        "{}",
-        "sha256:0",
-        now(),
-        expires_at=expires_at,
-    )
 
 
 async def test_command_compares_heartbeats_with_the_database_clock(
@@ -124,7 +102,9 @@ async def test_server_with_a_fast_clock_ends_nothing_too_early(
         await system.write(sessions.create(a_session()))
         await system.write(runs.create(a_run("asks", created_at=now(), owner="w1")))
         await system.write(runs.create(a_run("waits", created_at=now())._replace(queue_turn=1)))
-        await system.write(approvals.create([an_approval("asks", expires_at=now() + MINUTE)]))
+        await system.write(
+            approvals.create([an_approval("asks", created_at=now(), expires_at=now() + MINUTE)])
+        )
         with shift_clock(5 * 60):
             await expire_approvals(system)
             await claims.end_overdue(system)

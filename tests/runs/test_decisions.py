@@ -45,39 +45,14 @@ from agentctl.store.repositories import approvals, events, run_reads, runs, sess
 from agentctl.store.repositories.approvals import Checkpoint, DecisionChange
 from agentctl.store.visibility import EVERYONE
 from tests.kit.deployment import Deployment
-from tests.kit.rows import START, a_run, a_session
+from tests.kit.rows import ARGUMENTS, START, a_run, a_session, an_approval
 from tests.kit.run_specs import a_spec
 from tests.runs.bench import open_bench
 
 AT = START + 1_000_000
 """The present time of a test (microseconds UTC)."""
 
-ARGUMENTS = {"amount": 20}
-
 HASH = hash_call("r1", "c1", "pay", ARGUMENTS)
-
-
-def an_approval(**given: Any) -> ApprovalRow:
-    """Return the pending approval of a call of the run `r1`, which ann started."""
-    row = ApprovalRow(
-        approval_id="a1",
-        kind="approval",
-        policy="user",
-        run_id="r1",
-        root_run_id="r1",
-        session_id="s1",
-        component_type="agent",
-        component_id="echo",
-        user_id="ann",
-        started_by="ann",
-        tool_call_id="c1",
-        tool_name="pay",
-        arguments=json.dumps(ARGUMENTS),
-        arguments_hash=HASH,
-        created_at=START,
-        request_id="q1",
-    )
-    return replace(row, **given)
 
 
 def a_decision(status: str = "approved", **given: Any) -> DecisionChange:
@@ -347,7 +322,8 @@ async def test_call_of_a_tool_that_is_gone_cannot_be_approved(
 
 async def test_question_about_a_version_needs_no_tool() -> None:
     row = an_approval(tool_name=CHANGE_TOOL, tool_call_id="version:v1:v2:1")
-    change = await judge(row, Ruling("approve", HASH), can_call=lambda *_: False)
+    ruling = Ruling("approve", row.arguments_hash)
+    change = await judge(row, ruling, can_call=lambda *_: False)
     assert change.status == "approved"
 
 
@@ -355,7 +331,7 @@ async def test_question_about_a_version_needs_no_tool() -> None:
 
 
 async def test_last_decision_lets_the_run_go_on(tmp_path: Path) -> None:
-    rows = [an_approval(), an_approval(approval_id="a2", run_id="m1", tool_call_id="c2")]
+    rows = [an_approval(), an_approval("m1", "c2", approval_id="a2", root_run_id="r1")]
     async with open_paused_run(tmp_path, rows, members=["m1"]) as database:
         stored, continues = await decide(database, ("a1", a_decision(note="fine")))
         assert [(row.status, row.decided_by, row.note) for row in stored] == [
@@ -424,7 +400,7 @@ async def test_lost_calls_become_questions_unless_they_are_idempotent(tmp_path: 
     begun: dict[str, Any] = {**approved, "execution": "executing", "executing_at": START}
     rows = [
         an_approval(**begun),
-        an_approval(approval_id="a2", tool_call_id="c2", idempotent=1, run_id="m1", **begun),
+        an_approval("m1", "c2", approval_id="a2", root_run_id="r1", idempotent=1, **begun),
         an_approval(approval_id="a3", tool_call_id="c3", **approved),
     ]
     async with open_paused_run(tmp_path, rows, members=["m1"]) as database:
@@ -503,7 +479,7 @@ async def test_approval_of_another_kind_settles_no_lost_call(tmp_path: Path) -> 
 
 
 def test_question_about_an_outcome_shows_the_call_that_was_approved() -> None:
-    row = an_approval(policy="other", idempotent=1, run_id="m1")
+    row = an_approval("m1", root_run_id="r1", policy="other", idempotent=1)
     question = build_outcome_question(row, "What happened?", AT)
     names = (
         "policy", "run_id", "root_run_id", "session_id", "component_type", "component_id",

@@ -11,7 +11,6 @@ import pytest
 from agentctl import errors
 from agentctl.config.settings import Limits
 from agentctl.interface.requests.approvals import Ruling
-from agentctl.records.times import now
 from agentctl.runs.desk.decisions import rule, write_decisions
 from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.states import Ending
@@ -19,9 +18,9 @@ from agentctl.runtime.pauses import ApprovedEnd, CallOutcome, JournaledCall
 from agentctl.runtime.transcript.history import StateChanges
 from agentctl.store.repositories import approvals, runs
 from tests.kit.deployment import Deployment
+from tests.kit.rows import an_approval
 from tests.runs.bench import SET_ATTEMPT, open_bench
 from tests.runs.shared_databases import loads
-from tests.runs.test_database_clock import MINUTE, an_approval
 from tests.runs.unlucky_runs import quick_retries
 
 __all__ = ["quick_retries"]
@@ -304,7 +303,7 @@ async def test_end_of_an_approved_call_is_stored_in_its_approval(
     deployment: Deployment, failed: bool, state: str
 ) -> None:
     async with open_bench(deployment) as bench:
-        asked = an_approval("root", expires_at=now() + MINUTE)
+        asked = an_approval("root")
         await bench.database.write(approvals.create([asked]))
         decision = Ruling("approve", asked.arguments_hash)
         change = await rule(asked, decision, "boss", Limits(), lambda *_: True)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from agentctl.store.repositories.audit import AuditRow
 from tests.kit.conditions import wait_until
 from tests.kit.postgres import postgres_schemas
 from tests.kit.process import serve_config
-from tests.kit.rows import a_run, a_session, a_whole_run, an_end
+from tests.kit.rows import a_run, a_session, a_whole_run, an_approval, an_end
 from tests.runs.quick_jobs import open_service, start_jobs
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
@@ -155,28 +156,15 @@ async def test_units_are_bounded_and_nothing_is_deleted_without_ages(
         assert counts == [1, 1, UNIT_SESSIONS, UNIT_SESSIONS, 1]
 
 
-def an_approval(name: str, run_id: str, session_id: str, **given: object) -> ApprovalRow:
-    values: dict[str, object] = {
-        **dict.fromkeys(ApprovalRow.__dataclass_fields__),
-        "approval_id": name,
-        "kind": "approval",
+def a_decided_approval(name: str, run_id: str, session_id: str, **given: Any) -> ApprovalRow:
+    """Return an approval of a call that was made six days ago."""
+    values: dict[str, Any] = {
         "status": "approved",
         "execution": "done",
-        "policy": "user",
-        "run_id": run_id,
-        "root_run_id": run_id,
-        "session_id": session_id,
-        "component_type": "agent",
-        "component_id": "echo",
-        "tool_call_id": "call",
-        "tool_name": "pay",
-        "idempotent": 0,
-        "arguments_hash": "h",
-        "arguments": "{}",
         "created_at": now() - 20 * DAY,
         "decided_at": now() - 6 * DAY,
-    }
-    return ApprovalRow(**(values | given))  # type: ignore[arg-type]
+    } | given
+    return an_approval(run_id, approval_id=name, session_id=session_id, **values)
 
 
 async def test_decided_approvals_are_deleted_at_their_age(configured: settings.Settings) -> None:
@@ -187,13 +175,13 @@ async def test_decided_approvals_are_deleted_at_their_age(configured: settings.S
         yield from retention.set_hold("held", json.dumps({}))
         yield from runs.create(a_run("live", "s1"))
         rows = [
-            an_approval("old-approved", "run-s1", "s1"),
-            an_approval("old-rejected", "run-s1", "s1", status="rejected", execution=None),
-            an_approval("kept-young", "run-s1", "s1", decided_at=now() - 4 * DAY),
-            an_approval("kept-pending", "run-s1", "s1", status="pending", decided_at=None),
-            an_approval("kept-unknown", "run-s1", "s1", execution="unknown"),
-            an_approval("kept-of-live", "live", "s1"),
-            an_approval("kept-of-held", "run-held", "held"),
+            a_decided_approval("old-approved", "run-s1", "s1"),
+            a_decided_approval("old-rejected", "run-s1", "s1", status="rejected", execution=None),
+            a_decided_approval("kept-young", "run-s1", "s1", decided_at=now() - 4 * DAY),
+            a_decided_approval("kept-pending", "run-s1", "s1", status="pending", decided_at=None),
+            a_decided_approval("kept-unknown", "run-s1", "s1", execution="unknown"),
+            a_decided_approval("kept-of-live", "live", "s1"),
+            a_decided_approval("kept-of-held", "run-held", "held"),
         ]
         yield from approvals.create(rows)
 

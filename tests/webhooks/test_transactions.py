@@ -16,7 +16,6 @@ import pytest
 from agentctl.config import load_settings
 from agentctl.config.settings import Settings
 from agentctl.config.webhooks import Webhook
-from agentctl.records.approvals import ApprovalRow
 from agentctl.records.runs import NewRun
 from agentctl.records.times import now
 from agentctl.runs.desk.decisions import expire_approvals
@@ -35,6 +34,7 @@ from agentctl.webhooks.signing import generate_secret
 from tests.kit.conditions import PATIENCE, wait_for
 from tests.kit.deployment import ADMIN, create_deployment
 from tests.kit.process import serve_config
+from tests.kit.rows import START, an_approval
 from tests.kit.run_specs import a_spec
 from tests.webhooks.test_deliveries import find_differences
 
@@ -126,7 +126,7 @@ async def test_endpoint_of_a_team_gets_the_decisions_of_its_members(tmp_path: Pa
     try:
         await main.write(create_run("r1", component_type="team", component_id="crew"))
         # The approval of a call of the member `echo`.
-        await main.write(create_approval("r1"))
+        await main.write(approvals.create([an_approval(expires_at=START + 1)]))
         row = await main.read(approvals.get("a1", EVERYONE))
         assert row is not None
         await main.write(publish_decision(outbox, row))
@@ -136,32 +136,6 @@ async def test_endpoint_of_a_team_gets_the_decisions_of_its_members(tmp_path: Pa
 
     assert sorted(webhook_id for _, _, webhook_id, _ in stored) == ["all", "member", "team"]
     assert {orjson.loads(body)["data"]["component_id"] for *_, body in stored} == {"echo"}
-
-
-@unit
-def create_approval(run_id: str) -> Steps[None]:
-    yield from approvals.create(
-        [
-            ApprovalRow(
-                "a1",
-                "approval",
-                "user",
-                run_id,
-                run_id,
-                "s1",
-                "agent",
-                "echo",
-                "ann",
-                "ann",
-                "c1",
-                "pay",
-                "{}",
-                "sha256:0",
-                now(),
-                expires_at=now() - 1,
-            )
-        ]
-    )
 
 
 @unit
@@ -178,7 +152,7 @@ async def test_interrupted_end_has_neither_status_nor_delivery(tmp_path: Path) -
     main = databases["main"]
     try:
         await main.write(create_run("r1"))
-        await main.write(create_approval("r1"))
+        await main.write(approvals.create([an_approval(expires_at=START + 1)]))
         for recover, fact, wanted in (
             (expire_approvals, ("a1", "expired"), ["approval.expired"] * 2),
             (lambda database: recover_runs(database, "w1"), ("r1", "ERROR"), ["run.failed"] * 2),
