@@ -37,7 +37,7 @@ from agentctl.runs.desk.decisions import (
     write_decisions,
 )
 from agentctl.runs.log.event_rows import LOST_SEQ_STEP, decode_events
-from agentctl.runtime.pauses import CallOutcome, JournaledCall
+from agentctl.runtime.pauses import CallOutcome, JournaledCall, load_outcome
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import open_sqlite
 from agentctl.store.outbox import Outbox
@@ -522,6 +522,36 @@ async def test_lost_steps_of_a_durable_run_are_asked_about_in_their_order(
         hashes = [row.arguments_hash for row in asked]
         assert hashes == [stored["c1"], stored["c3"], stored["c4"]]
         assert await bench.database.read(approvals.list_of_run("root")) == asked
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields", "state", "outcome"),
+    [
+        ("complete", {"result": "sent"}, "done", CallOutcome("sent")),
+        ("complete", {"result": {"paid": 1}}, "done", CallOutcome('{"paid":1}')),
+        ("fail", {"note": "not sent"}, "failed", CallOutcome("not sent", failed=True)),
+        ("retry", {}, "again", None),
+    ],
+)
+async def test_outcome_is_stored_in_the_step_of_the_lost_call(
+    deployment: Deployment,
+    verb: Verb,
+    fields: dict[str, Any],
+    state: str,
+    outcome: CallOutcome | None,
+) -> None:
+    async with open_bench(deployment) as bench:
+        await bench.journal_of(bench.root).begin_call(JournaledCall("c1", "note", {}))
+        (asked,) = await bench.database.write(ask_about_lost_steps("root", "root"))
+        change = await judge(asked, Ruling(verb, asked.arguments_hash, **fields))
+
+        changes = [(asked.approval_id, change)]
+        await bench.database.write(write_decisions(bench.database.outbox, "root", changes))
+
+        (step,) = await bench.list_steps()
+        body = json.loads(step.body or "{}")
+        assert step.state == state
+        assert (load_outcome(body) if "text" in body else None) == outcome
 
 
 def test_row_of_a_question_belongs_to_the_run_that_asks() -> None:
